@@ -1,0 +1,187 @@
+"""The contract between the switch, which moves messages, and the broker, which decides everything else.
+
+Two switches keep it: the compiled ``sbusd.daemon.switch`` and the plain ``sbusd.daemon.reference``. A ``MSG`` packet stays
+inside the switch; connects, SUB, UNSUB, CMSG, malformed packets and ends of connections go to the :class:`Sink`.
+
+The rules of delivery, which the tests hold both switches to:
+
+1. The packets of one connection are handled in the order in which it sent them, and everything before a control packet has been
+   handed to its recipients before the sink sees the control packet.
+2. A recipient gets a packet once, however many of its patterns match, in the order in which the switch read them.
+3. What a recipient's socket does not take waits in its queue, bounded in packets and bytes. What does not fit is discarded and
+   counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``, in the place of the gap.
+4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting.
+5. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.limits import MAX_KEY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchLimits:
+    """Bounds of a switch. Every one is per connection but ``cache_bytes``, and says why it is that number."""
+
+    queue_packets: int = 16_384
+    """Packets that wait for one recipient: several seconds of a slow terminal, and 1/4 s of the fastest bus."""
+    queue_bytes: int = 8 << 20
+    """Bytes that wait for one recipient: twenty of the largest packet."""
+    key_bytes: int = MAX_KEY_BYTES
+    """Longest key of a MSG."""
+    batch_packets: int = 64
+    """Packets read from one connection in a turn; more gain nothing measurable, and each slot costs a page that stays warm."""
+    cache_bytes: int = 4 << 20
+    """Memory of the route cache, for all. When it is used up the cache starts anew, so no flood of keys can grow it."""
+
+
+class Refusal(enum.IntEnum):
+    """Why the switch did not route a MSG. The sender stays connected and is told the error packet that the sink prepared."""
+
+    RESERVED = 0
+    """EPERM: a reserved key that clients may not publish to."""
+    KEY_TOO_LONG = 1
+    """EMSGSIZE: the key is longer than ``key_bytes``."""
+    TRUNCATED = 2
+    """EMSGSIZE: the packet is longer than 409,600 bytes; the kernel cut it."""
+
+
+class End(enum.IntEnum):
+    """Why a connection ended."""
+
+    HANGUP = 0
+    """The peer closed it."""
+    BROKEN = 1
+    """Its socket failed: reset, or an error that the switch does not know."""
+    DISCONNECTED = 2
+    """The sink ended it."""
+
+
+class ConnectionCounters(NamedTuple):
+    """What one connection has done since it was adopted; packets and bytes count whole packets."""
+
+    received_packets: int
+    """All that was read from it, control packets too."""
+    received_bytes: int
+    delivered_packets: int
+    """All that its socket took: messages, answers, errors."""
+    delivered_bytes: int
+    queued_packets: int
+    """Waiting now."""
+    queued_bytes: int
+    lost_packets: int
+    """Meant for it and discarded, because its queue was full or its socket could never take a packet of that size."""
+    refused_packets: int
+    """MSG of its own that were not routed."""
+
+
+class SwitchCounters(NamedTuple):
+    """What the switch has done. ``deliveries == delivered + queued + lost + abandoned`` holds between turns."""
+
+    connections: int
+    accepted: int
+    accept_failures: int
+    """accept(2) that failed, for want of descriptors or memory; the peer was told where that was possible."""
+    received_packets: int
+    received_bytes: int
+    messages: int
+    """MSG routed."""
+    undeliverable: int
+    """MSG that had no recipient."""
+    deliveries: int
+    """Packets that were to reach a client: one for each recipient of a MSG, and one for each packet of the sink's."""
+    delivered_packets: int
+    delivered_bytes: int
+    queued_packets: int
+    queued_bytes: int
+    lost_packets: int
+    abandoned_packets: int
+    """Still waiting for a connection when it ended."""
+    refused_packets: int
+    subscriptions: int
+    cache_hits: int
+    cache_misses: int
+    turns: int
+
+
+class Sink(Protocol):
+    """The control plane as the switch sees it. Called from :meth:`Switch.turn` alone; it may call the switch back, but not ``turn``."""
+
+    def connected(self, connection: int, fd: int) -> None:
+        """Take note of a new connection; *fd* stays the switch's. End it here with :meth:`Switch.disconnect` to refuse it."""
+
+    def control(self, connection: int, packet: bytes) -> None:
+        """Handle a packet that is not a well-formed MSG: SUB, UNSUB, CMSG, or malformed."""
+
+    def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
+        """Take note that *count* MSG, of which *key* is the first's, were not routed: once for each reason and turn, for the record."""
+
+    def lost(self, connection: int, count: int) -> None:
+        """Take note that *count* packets for it were discarded; called when it is told, for the record."""
+
+    def accept_failed(self, errno: int) -> None:
+        """Take note that accept(2) failed with *errno*: the bus has run out of descriptors or memory."""
+
+    def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
+        """Forget a connection. The switch has dropped its subscriptions; its number is never used again."""
+
+
+class Switch(Protocol):
+    """The data plane. Not thread-safe: everything is called from the thread that calls ``turn``, between turns or from the sink."""
+
+    def __init__(self, sink: Sink, keyspace: KeySpace, limits: SwitchLimits, refusals: tuple[bytes, ...]) -> None:
+        """Make a switch; *refusals* holds the packet that the sender is told for each :class:`Refusal`, by its number."""
+
+    def listen(self, fd: int) -> None:
+        """Accept connections from the listening SEQPACKET socket *fd*, which stays the caller's."""
+
+    def watch(self, fd: int, callback: Callable[[], None]) -> None:
+        """Call *callback* in each turn in which *fd*, which stays the caller's, is readable."""
+
+    def adopt(self, fd: int, connection: int) -> None:
+        """Take over the connected socket *fd* as number *connection*, which must be new. The sink is not told."""
+
+    def turn(self, timeout_ms: int) -> int:
+        """Wait for readiness, at most *timeout_ms* (-1: for ever), handle what is ready, and return how many descriptors were.
+
+        Returns early, with 0, when a signal has arrived.
+        """
+
+    def subscribe(self, connection: int, pattern: bytes) -> None:
+        """Store one more instance of *pattern*, any bytes without NUL; whether it is allowed is the sink's matter."""
+
+    def unsubscribe(self, connection: int, pattern: bytes) -> bool:
+        """Remove one instance of *pattern* and return True, or return False if there is none."""
+
+    def send(self, connection: int, packet: bytes) -> None:
+        """Hand *packet* to the connection, behind all that waits for it, under the same bounds."""
+
+    def set_echo(self, connection: int, on: bool) -> None:
+        """Set whether the connection gets the MSG of its own that it has subscribed to; True at first."""
+
+    def disconnect(self, connection: int, last_words: bytes = b"") -> None:
+        """End a connection: offer its socket *last_words*, in front of nothing that waits, and close. ``ended`` follows in this turn."""
+
+    def connections(self) -> list[int]:
+        """Return the numbers of all connections, oldest first."""
+
+    def patterns(self, connection: int) -> dict[bytes, int]:
+        """Return the connection's patterns, each with how many instances are stored."""
+
+    def recipients(self, key: bytes) -> list[int]:
+        """Return the connections that a MSG with *key* from another one would reach now, in order of their numbers."""
+
+    def connection_counters(self, connection: int) -> ConnectionCounters:
+        """Return the counters of one connection. Raises KeyError if there is no such connection."""
+
+    def counters(self) -> SwitchCounters:
+        """Return the counters of the switch."""
+
+    def close(self) -> None:
+        """Close every connection without telling the sink, and the switch's own descriptors. Nothing may be called after."""
