@@ -1,0 +1,25 @@
+"""Configuration: where the files are, what may stand in them, and what holds where none says otherwise. Spec: sbusd.toml(5).
+
+``settings`` has the values and their defaults, and imports nothing heavy: a bus without a configuration file starts without
+pydantic. ``documents`` reads and checks the files, and is imported only when there is one.
+"""
+
+from sbusd.config.errors import ConfigError
+from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.loader import check_daemon_settings, load_daemon_settings
+from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
+from sbusd.config.users import UnknownUserError, find_uid
+
+__all__ = [
+    "ConfigError",
+    "DaemonSettings",
+    "LimitSettings",
+    "LogSettings",
+    "RateSettings",
+    "UnknownUserError",
+    "check_daemon_settings",
+    "configuration_files",
+    "default_main_file",
+    "find_uid",
+    "load_daemon_settings",
+]

@@ -1,0 +1,136 @@
+"""Numbers as configuration files spell them: counts, sizes with their unit, and durations with theirs. Spec: sbusd.toml(5)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from sbusd.protocol.printable import printable
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+SIZE_UNITS: Mapping[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+"""Bytes in each unit of a size. Only the binary units: a limit of memory in powers of ten is a mistake more often than a wish."""
+
+DURATION_UNITS: Mapping[str, float] = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+"""Seconds in each unit of a duration, spelled as systemd.time(7) does."""
+
+_NUMBER_AND_UNIT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)")
+
+
+class Spelling:
+    """How one value is written in a file: the metadata of an ``Annotated`` setting, which pydantic asks for its check."""
+
+    def parse(self, value: object) -> object:
+        """Return what *value*, as TOML gives it, means. Raises ValueError, whose text says what would be right."""
+        raise NotImplementedError
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Tell pydantic to check the value by :meth:`parse`."""
+        # Imported here: whoever only needs the defaults never pays for pydantic.
+        from pydantic_core import core_schema  # noqa: PLC0415
+
+        return core_schema.no_info_plain_validator_function(self.parse)
+
+
+@dataclass(frozen=True, slots=True)
+class Count(Spelling):
+    """A whole number from ``least`` to ``most``; ``why`` is the reason for these bounds, told with a refusal."""
+
+    least: int
+    most: int
+    why: str
+
+    def parse(self, value: object) -> int:
+        """Return the number. Raises ValueError if it is none, or out of range."""
+        if not is_whole(value):
+            raise ValueError(f"{show(value)} is not a whole number; write one from {self.least} to {self.most}")
+        if not self.least <= value <= self.most:
+            raise ValueError(f"{value} is out of range; it can be {self.least} to {self.most}, {self.why}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Size(Spelling):
+    """A number of bytes from ``least`` to ``most``: a whole number, or one with its unit, ``"64MiB"``."""
+
+    least: int
+    most: int
+    why: str
+
+    def parse(self, value: object) -> int:
+        """Return the size in bytes. Raises ValueError if it is none, or out of range."""
+        if is_whole(value):
+            size = value
+        else:
+            number, factor = _split(value, SIZE_UNITS, "a size", '"64MiB"', "a number of bytes")
+            size = round(number * factor)
+            if size != number * factor:
+                raise ValueError(f"{show(value)} is not a whole number of bytes")
+        if not self.least <= size <= self.most:
+            raise ValueError(f"{show(value)} is out of range; it can be {show_size(self.least)} to {show_size(self.most)}, {self.why}")
+        return size
+
+
+@dataclass(frozen=True, slots=True)
+class Duration(Spelling):
+    """A time from ``least`` to ``most`` seconds, always with its unit: ``"30s"``, ``"100ms"``, ``"2min"``."""
+
+    least: float
+    most: float
+    why: str
+
+    def parse(self, value: object) -> float:
+        """Return the duration in seconds. Raises ValueError if it is none, has no unit, or is out of range."""
+        number, factor = _split(value, DURATION_UNITS, "a duration", '"30s"', None)
+        seconds = number * factor
+        if not self.least <= seconds <= self.most:
+            raise ValueError(
+                f"{show(value)} is out of range; it can be {show_duration(self.least)} to {show_duration(self.most)}, {self.why}"
+            )
+        return seconds
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    """Return whether *value* is a whole number: to Python ``true`` is one too, to TOML it is not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def show_size(size: int) -> str:
+    """Return *size* bytes in the largest unit that it is a whole number of."""
+    unit = max((unit for unit, factor in SIZE_UNITS.items() if size and size % factor == 0), key=SIZE_UNITS.__getitem__, default="B")
+    return f"{size // SIZE_UNITS[unit]}{unit}"
+
+
+def show_duration(seconds: float) -> str:
+    """Return *seconds* in the largest unit of which it is at least one."""
+    unit = max((unit for unit, factor in DURATION_UNITS.items() if seconds >= factor), key=DURATION_UNITS.__getitem__, default="us")
+    return f"{seconds / DURATION_UNITS[unit]:g}{unit}"
+
+
+def show(value: object) -> str:
+    """Return a value of a TOML document as a message quotes it, cut if it is long."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case str():
+            return f'"{printable(value, 60)}"'
+        case dict():
+            return "a table"
+        case list():
+            return "an array"
+        case _:
+            return printable(str(value), 60)
+
+
+def _split(value: object, units: Mapping[str, float], what: str, example: str, bare: str | None) -> tuple[float, float]:
+    """Return the number in *value* and the factor of its unit; *bare* says what a number without a unit would be, if it may stand."""
+    match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
+    if match is None or match[2] not in units:
+        names = ", ".join(units)
+        raise ValueError(f"{show(value)} is not {what}; write {f'{bare}, or ' if bare else ''}a number with {names}, such as {example}")
+    return float(match[1]), units[match[2]]

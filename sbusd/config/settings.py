@@ -1,0 +1,102 @@
+"""What can be configured, with the defaults. Spec: sbusd.toml(5).
+
+Plain dataclasses: they are the values a program works with, their defaults are the only ones, and pydantic checks files
+against their annotations. A later file's settings become another dataclass here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal, get_args
+
+from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.users import UserId
+from sbusd.protocol.credentials import is_credential_prefix
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+
+Level = Literal["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"]
+"""How urgent a record is, by its name in syslog(3); its position is the number."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+_FORBID_UNKNOWN = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialPrefix(Spelling):
+    """What a server in front of this one calls it: empty, or as ``whoami`` answers."""
+
+    def parse(self, value: object) -> str:
+        """Return the prefix. Raises ValueError if it is none."""
+        if not isinstance(value, str) or (value and not is_credential_prefix(value.encode("utf-8", "surrogatepass"))):
+            raise ValueError(f'{show(value)} is not a credential prefix; write "!/cred/<gid>/<uid>/<pid>", or "" for none')
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSettings:
+    """``[limits]``: bounds of the switch, each per connection but ``cache_bytes``."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    queue_packets: Annotated[int, Count(1, 1 << 24, "for each one that waits costs memory")] = 16_384
+    """Packets that wait for one recipient before more are discarded."""
+    queue_bytes: Annotated[int, Size(MAX_PACKET_BYTES, 1 << 34, "for the largest packet must fit")] = 8 << 20
+    """Bytes that wait for one recipient before more are discarded."""
+    key_bytes: Annotated[int, Size(16, 64 << 10, "for a match costs the key's depth")] = MAX_KEY_BYTES
+    """Longest routing key or pattern."""
+    batch_packets: Annotated[int, Count(1, 1024, "for recvmmsg(2) takes no more at once")] = 64
+    """Packets read from one connection before the others have their turn."""
+    cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "for the cache must hold some keys")] = 4 << 20
+    """Memory of the route cache, for all connections together."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateSettings:
+    """``[log] rate_per_cause_per_user``: at most ``burst`` records of one message about one user in ``interval`` seconds."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    burst: Annotated[int, Count(1, 100_000, "for silence is never total")] = 10
+    """Records that are written; the rest of the interval's are counted, and their number is written when it ends."""
+    interval: Annotated[float, Duration(0.1, 86_400, "for the count of what was left out must come in time")] = 10.0
+    """Seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogSettings:
+    """``[log]``: what is recorded."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    level: Level = "info"
+    """The least urgent records that are written."""
+    rate_per_cause_per_user: RateSettings = field(default_factory=RateSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """``sbusd.toml``: everything about one bus."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    separator: Literal["/", "."] = "/"
+    """What separates the segments of a key; ``.`` speaks the earlier revision of the protocol, which reserves no keys."""
+    credential_prefix: Annotated[str, CredentialPrefix()] = ""
+    """What stands in front of ``!/cred/…`` on this bus, when it is behind another server."""
+    allowed_users: tuple[Annotated[int, UserId()], ...] = ()
+    """Ids of the users who may connect besides the bus's own; empty: everyone may. Those of ``-u`` are added to them."""
+    admins: tuple[Annotated[int, UserId()], ...] = ()
+    """Ids of the users who are owners of the bus, besides root and the user it runs as."""
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    def __post_init__(self) -> None:
+        if self.credential_prefix and self.separator != "/":
+            raise ValueError('credential_prefix needs separator = "/": a bus that separates otherwise has no secret keys')
+
+    @property
+    def keyspace(self) -> KeySpace:
+        """The rules for keys that these settings ask for."""
+        return KeySpace(self.separator.encode(), self.credential_prefix.encode())

@@ -1,0 +1,54 @@
+"""Users, by name or by number. Source: getpwnam(3), passwd(5)."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import dataclass
+
+from sbusd.config.quantities import Spelling, is_whole, show
+from sbusd.protocol.errors import SbusError
+
+LAST_UID = (1 << 32) - 2
+"""The greatest user id; the next number means "no user" to the kernel, setuid(2)."""
+
+
+class UnknownUserError(SbusError, ValueError):
+    """A user that this machine does not have."""
+
+
+def find_uid(user: str) -> int:
+    """Return the id of *user*: digits are the id itself, whether or not it has a name; anything else is a name.
+
+    Raises:
+        UnknownUserError: no user has that name, or the number is no user's.
+    """
+    if user.isascii() and user.isdigit():
+        # Ten digits hold every id; int() of a very long string of digits raises.
+        uid = int(user) if len(user) <= 10 else -1
+        return _checked(uid, show(user))
+    if not user or "\0" in user:
+        raise UnknownUserError(f"{show(user)} is not the name of a user")
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise UnknownUserError(f"no user here is called {show(user)}; write a name that `getent passwd` knows, or a number") from None
+
+
+@dataclass(frozen=True, slots=True)
+class UserId(Spelling):
+    """A user in a configuration file: a name, or a number with or without quotes."""
+
+    def parse(self, value: object) -> int:
+        """Return the user's id. Raises ValueError if there is no such user."""
+        if isinstance(value, str):
+            return find_uid(value)
+        if is_whole(value):
+            return _checked(value, str(value))
+        raise ValueError(f"{show(value)} is not a user; write a name or a number")
+
+
+def _checked(uid: int, shown: str) -> int:
+    """Return *uid* if it can be a user's."""
+    if not 0 <= uid <= LAST_UID:
+        raise UnknownUserError(f"{shown} is not a user; ids are 0 to {LAST_UID}")
+    return uid
