@@ -11,7 +11,8 @@ The rules of delivery, which the tests hold both switches to:
 3. What a recipient's socket does not take waits in its queue, bounded in packets and bytes. What does not fit is discarded and
    counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``, in the place of the gap.
 4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting.
-5. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered.
+5. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
+   only shut down its sending side, shutdown(2), stays a recipient until it closes.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ class Refusal(enum.IntEnum):
     """EMSGSIZE: the key is longer than ``key_bytes``."""
     TRUNCATED = 2
     """EMSGSIZE: the packet is longer than 409,600 bytes; the kernel cut it."""
+    NO_DESCRIPTOR = 3
+    """EMFILE: said to a peer that is turned away because the bus has no descriptor left; never passed to the sink."""
 
 
 class End(enum.IntEnum):

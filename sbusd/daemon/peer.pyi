@@ -1,0 +1,3 @@
+from sbusd.protocol.credentials import Credentials
+
+def credentials_of(fd: int) -> Credentials: ...

@@ -1,0 +1,76 @@
+# The router's shape for the switch, which calls it without the interpreter. What it does stands in router.pyx.
+
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp.map cimport map as cpp_map
+from libcpp.string cimport string
+from libcpp.vector cimport vector
+
+
+cdef struct Subscriber:
+    uint32_t slot           # whose pattern ends here
+    uint32_t instances      # how many times it is stored
+
+
+cdef cppclass Stem:
+    string text                         # the bytes between the stem above and this one
+    vector[Stem*] branches              # by the first byte of their text
+    Node* node                          # what hangs on the literal that ends here, or NULL
+
+
+cdef cppclass Node:
+    cpp_map[string, Node*]* exact       # children by their whole segment; NULL while there are none
+    Stem* starred                       # children for `<literal>*`, in a radix tree of the literals; NULL while there are none
+    vector[Subscriber] here             # patterns that end with this segment, sorted by slot
+    vector[Subscriber] rest             # patterns that end with a separator behind this segment, sorted by slot
+
+
+cdef struct Route:
+    const uint32_t* slots   # recipients, each once; valid until the next call of the router
+    uint32_t count
+    int refusal             # a Refusal, or -1: the key may be published to
+
+
+cdef struct CacheEntry:
+    uint64_t hash
+    uint64_t generation     # valid only while it equals the router's
+    char* block             # slots, then the key; one allocation, so an entry costs one free
+    uint32_t count
+    uint32_t key_length
+    int refusal
+
+
+cdef struct Head:
+    const char* text        # borrowed from the router's `_heads`
+    size_t length
+    uint32_t guard
+    bint is_public
+
+
+cdef class Router:
+    cdef Node* root
+    cdef CacheEntry* cache
+    cdef size_t cached_bytes
+    cdef size_t cache_limit
+    cdef uint64_t generation
+    cdef uint64_t seed
+    cdef uint64_t mark
+    cdef char separator
+    cdef object _heads                  # keeps the bytes that `heads` points into
+    cdef vector[Head] heads
+    cdef vector[Node*] frontier
+    cdef vector[Node*] following
+    cdef vector[uint32_t] found
+    cdef vector[uint64_t] marks         # by slot: the last match that has seen it
+    cdef readonly uint64_t hits
+    cdef readonly uint64_t misses
+
+    cdef bint insert(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
+    cdef Node* child_for(self, Node* node, const char* segment, size_t length) noexcept nogil
+    cdef bint erase_below(self, Node* node, uint32_t slot, const char* pattern, size_t length) noexcept nogil
+    cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
+    cdef Route route(self, const char* key, size_t length) noexcept nogil
+    cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
+    cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil
+    cdef int refusal_of(self, const char* key, size_t length, uint32_t* guard) noexcept nogil
+    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal) noexcept nogil
+    cdef void forget_all(self) noexcept nogil

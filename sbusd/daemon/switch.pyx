@@ -1,0 +1,638 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""The compiled switch: what `sbusd.daemon.contract` promises, with system calls in batches. Source: recvmmsg(2), sendmmsg(2), epoll(7).
+
+A MSG never touches the interpreter: everything between `receive` and `deliver` is declared ``nogil``, and the compiler refuses
+Python there. A readable connection is read with one recvmmsg(2) into a buffer that is committed page by page as packets need
+it; each packet is routed, which only notes its number in the share of each recipient; then each recipient gets its share with
+one sendmmsg(2), straight from that buffer. Connections are taken down at the end of a turn, so no pointer dies within one.
+"""
+
+from cython.operator cimport dereference, preincrement
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
+from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memchr, memcmp
+from libcpp.map cimport map as cpp_map
+from libcpp.string cimport string
+from libcpp.unordered_map cimport unordered_map
+from libcpp.vector cimport vector
+
+from sbusd.daemon.libc cimport *
+from sbusd.daemon.outbox cimport (
+    BATCH_PACKETS, BATCH_PARTS, Batch, Outbox, Totals, abandon, end_batch, flush, offer, open_outbox, post, waiting_count,
+)
+from sbusd.daemon.router cimport Route, Router
+
+import os
+
+from sbusd.daemon.contract import ConnectionCounters, End, Refusal, SwitchCounters
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+cdef enum:
+    READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
+    ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
+    REFUSALS = 4
+    PAUSE_MS = 1000             # how long no connect is accepted when there is no descriptor even to turn one away
+    DRAIN_PACKETS = 4096        # unread packets thrown away when a connection is ended; more than a socket buffer holds
+    # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
+    SLOT_STAGGER = 192
+    SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
+    LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
+
+cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
+cdef uint64_t WATCHED = <uint64_t>2 << 32
+
+cdef size_t PACKET_BYTES = MAX_PACKET_BYTES
+cdef size_t SLOT_BYTES = MAX_PACKET_BYTES + SLOT_STAGGER
+cdef int KEY_TOO_LONG = Refusal.KEY_TOO_LONG
+cdef int TRUNCATED = Refusal.TRUNCATED
+cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
+cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
+
+
+cdef cppclass Connection:
+    Outbox out
+    uint64_t id
+    uint32_t slot
+    uint32_t interest           # what epoll watches it for
+    bint echo
+    bint is_reading             # False once the peer has shut down its sending side
+    bint is_ending              # to be taken down at the end of this turn, as `end`
+    int end
+    int resets                  # ECONNRESET in a row
+    vector[uint32_t] share      # packets of the batch at hand that go to it
+    cpp_map[string, uint32_t] patterns
+    uint64_t received_packets
+    uint64_t received_bytes
+    uint64_t refused_packets
+
+
+cdef class Switch:
+    """The compiled data plane; see `sbusd.daemon.contract.Switch` for every method."""
+
+    kind = "compiled"
+
+    cdef object sink
+    cdef Router router
+    cdef dict watched                           # callbacks by descriptor
+    cdef list listeners
+    cdef tuple refusals                         # keeps the bytes that the batch's last parts point to
+    cdef int epoll
+    cdef int spare                              # a descriptor to give up when there is none left to accept with
+    cdef bint is_paused                         # no accepting: even the spare descriptor is gone
+    cdef char* buffer
+    cdef bint is_buffer_large                   # large packets have committed pages of the buffer
+    cdef mmsghdr inbound[BATCH_PACKETS]
+    cdef Batch batch
+    cdef epoll_event ready[READY_EVENTS]
+    cdef vector[Connection*] slots              # NULL where free
+    cdef vector[uint32_t] free_slots
+    cdef unordered_map[uint64_t, Connection*] by_id
+    cdef vector[uint32_t] touched               # slots with a share of the batch at hand
+    cdef vector[uint32_t] ending
+    cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
+    cdef uint64_t refused[REFUSALS]             # of the batch at hand
+    cdef size_t refused_first[REFUSALS]
+    cdef uint64_t next_id
+    cdef Totals totals
+    cdef size_t key_bytes
+    cdef uint32_t batch_packets
+    cdef uint64_t queue_packets, queue_bytes
+    cdef uint64_t accepted, accept_failures, received_packets, received_bytes, messages, undeliverable, refused_packets, subscriptions, turns
+
+    def __cinit__(self, sink, keyspace, limits, refusals):
+        self.epoll = self.spare = -1
+        self.buffer = NULL
+
+    def __init__(self, sink, keyspace, limits, tuple refusals):
+        cdef int i
+        self.sink = sink
+        self.router = Router(keyspace, limits.cache_bytes)
+        self.watched = {}
+        self.listeners = []
+        self.refusals = refusals
+        self.key_bytes = limits.key_bytes
+        self.batch_packets = min(limits.batch_packets, <int>BATCH_PACKETS)
+        self.queue_packets = limits.queue_packets
+        self.queue_bytes = limits.queue_bytes
+        self.next_id = 1
+        self.epoll = epoll_create1(EPOLL_CLOEXEC)
+        self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
+        self.buffer = <char*>mmap(NULL, SLOT_BYTES * BATCH_PACKETS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+        if self.epoll < 0 or self.spare < 0 or self.buffer == MAP_FAILED:
+            raise OSError(errno, f"the switch cannot start: {os.strerror(errno)}")
+        # A huge page would commit five slots for one byte in one of them.
+        madvise(self.buffer, SLOT_BYTES * BATCH_PACKETS, MADV_NOHUGEPAGE)
+        for i in range(BATCH_PACKETS):
+            self.batch.parts[i].iov_base = self.buffer + i * SLOT_BYTES
+            self.inbound[i].msg_hdr.msg_iov = &self.batch.parts[i]
+            self.inbound[i].msg_hdr.msg_iovlen = 1
+        for i in range(REFUSALS):
+            self.batch.parts[<int>BATCH_PACKETS + i].iov_base = <char*>(<bytes>refusals[i])
+            self.batch.parts[<int>BATCH_PACKETS + i].iov_len = len(refusals[i])
+
+    def __dealloc__(self):
+        if self.buffer is not NULL and self.buffer != MAP_FAILED:
+            munmap(self.buffer, SLOT_BYTES * BATCH_PACKETS)
+
+    # -- descriptors
+
+    def listen(self, int fd):
+        """Accept connections from the listening socket *fd*."""
+        self.listeners.append(fd)
+        self.control_epoll(EPOLL_CTL_ADD, fd, EPOLLIN, LISTENER | <uint64_t>fd)
+
+    def watch(self, int fd, callback):
+        """Call *callback* in each turn in which *fd* is readable."""
+        self.watched[fd] = callback
+        self.control_epoll(EPOLL_CTL_ADD, fd, EPOLLIN, WATCHED | <uint64_t>fd)
+
+    cdef int control_epoll(self, int operation, int fd, uint32_t interest, uint64_t data) except -1:
+        """Call epoll_ctl(2)."""
+        cdef epoll_event event
+        event.events = interest
+        event.data.u64 = data
+        if epoll_ctl(self.epoll, operation, fd, &event) < 0:
+            raise OSError(errno, f"epoll_ctl: {os.strerror(errno)}")
+        return 0
+
+    def adopt(self, int fd, uint64_t connection):
+        """Take over the connected socket *fd* as number *connection*."""
+        cdef Connection* fresh
+        cdef uint32_t slot
+        cdef int size = SEND_BUFFER
+        if self.by_id.count(connection):
+            raise ValueError(f"connection {connection} exists")
+        slot = self.free_slots.back() if self.free_slots.size() else self.slots.size()
+        self.control_epoll(EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP, slot)
+        # Best effort: with a smaller wmem_max the largest packets are lost to this client, which it is told.
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size))
+        fresh = new Connection()
+        open_outbox(&fresh.out, fd, &self.totals, self.queue_packets, self.queue_bytes)
+        fresh.id = connection
+        fresh.slot = slot
+        fresh.interest = EPOLLIN | EPOLLRDHUP
+        fresh.echo = fresh.is_reading = True
+        fresh.is_ending = False
+        fresh.resets = 0
+        fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
+        if self.free_slots.size():
+            self.free_slots.pop_back()
+            self.slots[slot] = fresh
+        else:
+            self.slots.push_back(fresh)
+        self.by_id[connection] = fresh
+        self.next_id = max(self.next_id, connection + 1)
+
+    cdef int accept_some(self, int listener) except -1:
+        """Accept what waits at a listener, a bounded number of times."""
+        cdef int fd, i
+        cdef uint64_t connection
+        for i in range(ACCEPTS_PER_TURN):
+            fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
+            if fd >= 0:
+                connection = self.next_id
+                try:
+                    self.adopt(fd, connection)
+                except OSError as error:
+                    self.turn_away(fd, error.errno)
+                    continue
+                self.accepted += 1
+                self.sink.connected(connection, fd)
+            elif errno == EMFILE or errno == ENFILE:
+                self.accept_with_spare(listener, errno)
+            elif errno == ENOBUFS or errno == ENOMEM:
+                self.pause(errno)
+            elif errno == EAGAIN:
+                break
+            # Anything else is the fate of that one connection, accept(2): the next may be fine.
+            if self.is_paused:
+                break
+        return 0
+
+    cdef int accept_with_spare(self, int listener, int failure) except -1:
+        """Give up the spare descriptor to accept a peer and tell it that there is none for it; else it would wait for ever."""
+        cdef int fd
+        if self.spare < 0:
+            return self.pause(failure)
+        close(self.spare)
+        fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC)
+        if fd >= 0:
+            self.turn_away(fd, failure)
+        self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
+        if self.spare < 0:
+            self.pause(errno)
+        return 0
+
+    cdef int turn_away(self, int fd, int failure) except -1:
+        """Tell a peer that it cannot be served, and close."""
+        cdef bytes words = self.refusals[NO_DESCRIPTOR]
+        send(fd, <const char*>words, len(words), MSG_DONTWAIT | MSG_NOSIGNAL)
+        close(fd)
+        self.accept_failures += 1
+        self.sink.accept_failed(failure)
+        return 0
+
+    cdef int pause(self, int failure) except -1:
+        """Stop accepting until a connection ends or some time has passed: the listener stays readable, and would spin."""
+        self.is_paused = True
+        self.accept_failures += 1
+        for fd in self.listeners:
+            self.control_epoll(EPOLL_CTL_MOD, fd, 0, LISTENER | <uint64_t>fd)
+        self.sink.accept_failed(failure)
+        return 0
+
+    cdef int resume(self) except -1:
+        """Accept again."""
+        self.is_paused = False
+        if self.spare < 0:
+            self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
+        for fd in self.listeners:
+            self.control_epoll(EPOLL_CTL_MOD, fd, EPOLLIN, LISTENER | <uint64_t>fd)
+        return 0
+
+    # -- turns
+
+    def turn(self, int timeout_ms):
+        """Wait for readiness, handle what is ready, and return how many descriptors were."""
+        cdef int count, i
+        cdef uint64_t data
+        if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
+            timeout_ms = PAUSE_MS
+        if self.is_buffer_large and timeout_ms != 0:
+            count = epoll_wait(self.epoll, self.ready, READY_EVENTS, 0)
+            if count == 0:
+                self.release_buffer()
+        else:
+            count = 0
+        if count == 0:
+            with nogil:
+                count = epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+        if count < 0:
+            if errno == EINTR:
+                return 0
+            raise OSError(errno, f"epoll_wait: {os.strerror(errno)}")
+        if count == 0 and self.is_paused:
+            self.resume()
+        self.turns += 1
+        for i in range(count):
+            data = self.ready[i].data.u64
+            if data & LISTENER:
+                self.accept_some(<int>(data & 0xFFFFFFFF))
+            elif data & WATCHED:
+                self.watched[<int>(data & 0xFFFFFFFF)]()
+            else:
+                self.serve(self.slots[data], self.ready[i].events)
+        self.report_losses()
+        while self.ending.size():
+            self.bury()
+        return count
+
+    cdef int release_buffer(self) noexcept nogil:
+        """Give the receive buffer's pages back: a burst of large packets must not stay in memory for ever."""
+        self.is_buffer_large = False
+        madvise(self.buffer, SLOT_BYTES * BATCH_PACKETS, MADV_DONTNEED)
+        return 0
+
+    cdef int serve(self, Connection* connection, uint32_t events) except -1:
+        """Handle one connection's readiness."""
+        cdef size_t count, i = 0
+        if connection.is_ending:
+            return 0
+        if events & EPOLLOUT:
+            flush(&connection.out)
+            self.settle(connection)
+        if connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+            count = self.receive(connection, events)
+            while i < count and not connection.is_ending:
+                i = self.route(connection, i, count)
+                if i < count:
+                    self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+                    i += 1
+            if self.refused[0] or self.refused[1] or self.refused[2]:
+                self.report_refusals(connection)
+        elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
+            self.finish(connection, HANGUP)
+        return 0
+
+    cdef bytes inbound_bytes(self, size_t index):
+        """Return a copy of a received packet."""
+        return (<char*>self.batch.parts[index].iov_base)[:self.inbound[index].msg_len]
+
+    cdef size_t receive(self, Connection* connection, uint32_t events) noexcept nogil:
+        """Read one batch; return how many packets are in it. The end of the stream is settled here."""
+        cdef int count, i
+        for i in range(<int>self.batch_packets):
+            self.batch.parts[i].iov_len = PACKET_BYTES
+        count = recvmmsg(connection.out.fd, self.inbound, self.batch_packets, MSG_DONTWAIT, NULL)
+        if count < 0:
+            self.receive_failed(connection)
+            return 0
+        connection.resets = 0
+        for i in range(count):
+            if self.inbound[i].msg_len == 0 and self.at_end(connection, events):
+                return i
+            self.batch.parts[i].iov_len = self.inbound[i].msg_len
+            connection.received_bytes += self.inbound[i].msg_len
+            self.received_bytes += self.inbound[i].msg_len
+            connection.received_packets += 1
+            self.received_packets += 1
+            if self.inbound[i].msg_len >= LARGE_BYTES:
+                self.is_buffer_large = True
+        return count
+
+    cdef void receive_failed(self, Connection* connection) noexcept nogil:
+        """Settle an error of recvmmsg(2)."""
+        if errno == EAGAIN or errno == EINTR or errno == ENOBUFS or errno == ENOMEM:
+            return
+        # A peer that closed before it had read everything leaves ECONNRESET in front of the packets that it sent: they come next.
+        connection.resets += 1
+        if errno != ECONNRESET or connection.resets > 2:
+            self.finish(connection, BROKEN)
+
+    cdef bint at_end(self, Connection* connection, uint32_t events) noexcept nogil:
+        """Settle a read of nothing: the end of the stream, unless it is a packet of no bytes, for which False is returned."""
+        cdef pollfd state
+        state.fd = connection.out.fd
+        state.events = POLLRDHUP
+        state.revents = 0
+        if not events & EPOLLHUP:
+            poll(&state, 1, 0)
+            if not state.revents:
+                return False
+            events = state.revents
+        if events & EPOLLHUP or connection.out.is_broken:
+            self.finish(connection, HANGUP)
+        else:
+            connection.is_reading = False
+            self.set_interest(connection)
+        return True
+
+    cdef size_t route(self, Connection* sender, size_t i, size_t count) noexcept nogil:
+        """Route packets from the *i*-th on and hand them over; return the number of the first that is for the control plane."""
+        cdef const char* packet
+        cdef const char* end
+        cdef size_t length
+        cdef Route found
+        while i < count:
+            packet = <const char*>self.batch.parts[i].iov_base
+            length = self.inbound[i].msg_len
+            if self.inbound[i].msg_hdr.msg_flags & MSG_TRUNC:
+                self.refuse(sender, TRUNCATED, i)
+                i += 1
+                continue
+            if length < 5 or memcmp(packet, b"MSG ", 4) != 0:
+                break
+            end = <const char*>memchr(packet + 4, 0, length - 4)
+            if end is NULL:
+                break
+            if <size_t>(end - packet) - 4 > self.key_bytes:
+                self.refuse(sender, KEY_TOO_LONG, i)
+            else:
+                found = self.router.route(packet + 4, end - packet - 4)
+                if found.refusal >= 0:
+                    self.refuse(sender, found.refusal, i)
+                else:
+                    self.share_out(sender, found, i)
+            i += 1
+        self.deliver()
+        return i
+
+    cdef void share_out(self, Connection* sender, Route found, uint32_t index) noexcept nogil:
+        """Note a packet in the share of each of its recipients."""
+        cdef uint32_t n
+        cdef bint reached = False
+        cdef Connection* recipient
+        self.messages += 1
+        for n in range(found.count):
+            recipient = self.slots[found.slots[n]]
+            if recipient.is_ending or (recipient is sender and not sender.echo):
+                continue
+            reached = True
+            if recipient.share.empty():
+                self.touched.push_back(recipient.slot)
+            recipient.share.push_back(index)
+        self.undeliverable += not reached
+
+    cdef void refuse(self, Connection* sender, int refusal, size_t index) noexcept nogil:
+        """Count a packet that is not routed, and put the words for it into the sender's share, in their place."""
+        if self.refused[refusal] == 0:
+            self.refused_first[refusal] = index
+        self.refused[refusal] += 1
+        sender.refused_packets += 1
+        self.refused_packets += 1
+        if sender.share.empty():
+            self.touched.push_back(sender.slot)
+        sender.share.push_back(<uint32_t>BATCH_PACKETS + refusal)
+
+    cdef void deliver(self) noexcept nogil:
+        """Hand each recipient its share of the batch."""
+        cdef size_t i
+        cdef Connection* recipient
+        for i in range(self.touched.size()):
+            recipient = self.slots[self.touched[i]]
+            offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size())
+            recipient.share.clear()
+            self.settle(recipient)
+        if self.touched.size():
+            self.touched.clear()
+            end_batch(&self.batch, BATCH_PARTS)
+
+    cdef void settle(self, Connection* connection) noexcept nogil:
+        """After anything was offered to a connection: watch for room while something waits, and note what it was told."""
+        if connection.out.told and not connection.is_ending:
+            self.informed.push_back(connection.slot)
+        if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0):
+            self.set_interest(connection)
+        if connection.out.is_broken and not connection.is_reading:
+            self.finish(connection, HANGUP)
+
+    cdef void set_interest(self, Connection* connection) noexcept nogil:
+        """Tell epoll what a connection waits for. A modification of what is registered needs no memory, so it cannot fail."""
+        cdef epoll_event event
+        event.events = (EPOLLIN | EPOLLRDHUP) if connection.is_reading else 0
+        if waiting_count(&connection.out):
+            event.events |= EPOLLOUT
+        event.data.u64 = connection.slot
+        connection.interest = event.events
+        epoll_ctl(self.epoll, EPOLL_CTL_MOD, connection.out.fd, &event)
+
+    cdef void finish(self, Connection* connection, int end) noexcept nogil:
+        """Mark a connection for the end of the turn."""
+        if not connection.is_ending:
+            connection.is_ending = True
+            connection.end = end
+            self.ending.push_back(connection.slot)
+
+    cdef int report_refusals(self, Connection* sender) except -1:
+        """Tell the sink, once for each reason, which packets of the batch were not routed."""
+        cdef int refusal
+        cdef uint64_t count
+        cdef bytes packet
+        for refusal in range(NO_DESCRIPTOR):
+            count = self.refused[refusal]
+            if count:
+                self.refused[refusal] = 0
+                packet = self.inbound_bytes(self.refused_first[refusal])
+                self.sink.refused(sender.id, Refusal(refusal), packet[4:].partition(b"\0")[0], count)
+        return 0
+
+    cdef int report_losses(self) except -1:
+        """Tell the sink which connections were told of a loss."""
+        cdef uint64_t told
+        cdef Connection* connection
+        while self.informed.size():
+            connection = self.slots[self.informed.back()]
+            self.informed.pop_back()
+            if connection is NULL:
+                continue        # told between turns, and ended since
+            told = connection.out.told
+            connection.out.told = 0
+            if told:
+                self.sink.lost(connection.id, told)
+        return 0
+
+    cdef int bury(self) except -1:
+        """Take down one connection that has ended, and tell the sink."""
+        cdef Connection* connection = self.slots[self.ending.back()]
+        cdef cpp_map[string, uint32_t].iterator pattern = connection.patterns.begin()
+        cdef uint32_t n
+        cdef uint64_t number = connection.id
+        self.ending.pop_back()
+        while pattern != connection.patterns.end():
+            for n in range(dereference(pattern).second):
+                self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
+            self.subscriptions -= dereference(pattern).second
+            preincrement(pattern)
+        counters = self.counters_of(connection)
+        end = End(connection.end)
+        abandon(&connection.out)
+        self.by_id.erase(number)
+        self.slots[connection.slot] = NULL
+        self.free_slots.push_back(connection.slot)
+        self.hang_up(connection)
+        del connection
+        if self.is_paused:
+            self.resume()
+        self.sink.ended(number, end, counters)
+        return 0
+
+    cdef void hang_up(self, Connection* connection) noexcept nogil:
+        """Close a connection's socket so that the peer can still read what it was sent."""
+        cdef int i, fd = connection.out.fd
+        epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
+        # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
+        # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
+        shutdown(fd, SHUT_RDWR)
+        for i in range(DRAIN_PACKETS):
+            if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
+                break
+        close(fd)
+
+    # -- what the control plane asks for
+
+    cdef Connection* find(self, uint64_t number) except NULL:
+        """Return a connection by its number."""
+        cdef unordered_map[uint64_t, Connection*].iterator found = self.by_id.find(number)
+        if found == self.by_id.end():
+            raise KeyError(number)
+        return dereference(found).second
+
+    def subscribe(self, uint64_t connection, bytes pattern):
+        """Store one more instance of *pattern*."""
+        cdef Connection* subscriber = self.find(connection)
+        subscriber.patterns[<string>pattern] += 1
+        self.subscriptions += 1
+        self.router.insert(subscriber.slot, pattern, len(pattern))
+
+    def unsubscribe(self, uint64_t connection, bytes pattern):
+        """Remove one instance of *pattern* and return True, or return False if there is none."""
+        cdef Connection* subscriber = self.find(connection)
+        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
+        if stored == subscriber.patterns.end():
+            return False
+        dereference(stored).second -= 1
+        if dereference(stored).second == 0:
+            subscriber.patterns.erase(stored)
+        self.subscriptions -= 1
+        self.router.erase(subscriber.slot, pattern, len(pattern))
+        return True
+
+    def send(self, uint64_t connection, bytes packet):
+        """Hand *packet* to the connection, behind all that waits for it."""
+        cdef Connection* recipient = self.find(connection)
+        if not recipient.is_ending:
+            post(&recipient.out, packet, len(packet))
+            self.settle(recipient)
+
+    def set_echo(self, uint64_t connection, bint on):
+        """Set whether the connection gets its own messages."""
+        self.find(connection).echo = on
+
+    def disconnect(self, uint64_t connection, bytes last_words=b""):
+        """End a connection: offer its socket *last_words*, and close."""
+        cdef Connection* ended = self.find(connection)
+        if ended.is_ending:
+            return
+        if last_words:
+            # Its queue is given up, so the words do not wait behind it.
+            abandon(&ended.out)
+            post(&ended.out, last_words, len(last_words))
+        self.finish(ended, DISCONNECTED)
+
+    def connections(self):
+        """Return the numbers of all connections, oldest first."""
+        return sorted([entry.first for entry in self.by_id])
+
+    def patterns(self, uint64_t connection):
+        """Return the connection's patterns, each with how many instances are stored."""
+        return {<bytes>entry.first: entry.second for entry in self.find(connection).patterns}
+
+    def recipients(self, bytes key):
+        """Return the connections that a MSG with *key* would reach now."""
+        cdef Route found = self.router.route(key, len(key))
+        cdef uint32_t i
+        if found.refusal >= 0:
+            return []
+        return sorted([self.slots[found.slots[i]].id for i in range(found.count) if not self.slots[found.slots[i]].is_ending])
+
+    cdef object counters_of(self, Connection* connection):
+        """Return a connection's counters."""
+        return ConnectionCounters(
+            received_packets=connection.received_packets, received_bytes=connection.received_bytes,
+            delivered_packets=connection.out.delivered_packets, delivered_bytes=connection.out.delivered_bytes,
+            queued_packets=waiting_count(&connection.out), queued_bytes=connection.out.waiting_bytes,
+            lost_packets=connection.out.lost_packets, refused_packets=connection.refused_packets,
+        )
+
+    def connection_counters(self, uint64_t connection):
+        """Return the counters of one connection."""
+        return self.counters_of(self.find(connection))
+
+    def counters(self):
+        """Return the counters of the switch."""
+        return SwitchCounters(
+            connections=self.by_id.size(), accepted=self.accepted, accept_failures=self.accept_failures,
+            received_packets=self.received_packets, received_bytes=self.received_bytes, messages=self.messages,
+            undeliverable=self.undeliverable, deliveries=self.totals.deliveries,
+            delivered_packets=self.totals.delivered_packets, delivered_bytes=self.totals.delivered_bytes,
+            queued_packets=self.totals.queued_packets, queued_bytes=self.totals.queued_bytes,
+            lost_packets=self.totals.lost_packets, abandoned_packets=self.totals.abandoned_packets,
+            refused_packets=self.refused_packets, subscriptions=self.subscriptions,
+            cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
+        )
+
+    def close(self):
+        """Close every connection without telling the sink, and the switch's own descriptors."""
+        cdef uint32_t slot
+        for slot in range(self.slots.size()):
+            if self.slots[slot] is not NULL:
+                abandon(&self.slots[slot].out)
+                self.hang_up(self.slots[slot])
+                del self.slots[slot]
+                self.slots[slot] = NULL
+        self.by_id.clear()
+        if self.epoll >= 0:
+            close(self.epoll)
+            close(self.spare)
+            self.epoll = self.spare = -1
