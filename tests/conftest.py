@@ -1,0 +1,90 @@
+"""What every test can ask for; tests/support/ has the code behind it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support import skips
+from tests.support.stage import Stage, make_stage, open_folder
+from tests.support.users import FIRST, SECOND, User
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add --strict-skips."""
+    parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that was skipped but could have run, where that was asked for."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and skips.is_strict(item.config.getoption("--strict-skips")):
+        _refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Fail a module that was skipped as a whole but could have run, where that was asked for."""
+    report = yield
+    if report.skipped and skips.is_strict(collector.config.getoption("--strict-skips")):
+        _refuse_skip(report)
+    return report
+
+
+def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Make the skip *report* a failure unless it is honest."""
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if not reason.endswith(skips.HONEST_MARK):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but could run on this machine: {reason}"
+
+
+@pytest.fixture
+def needs_root() -> None:
+    """Skip the test unless it runs as root."""
+    skips.require_root()
+
+
+@pytest.fixture
+def needs_systemd_socket_activate() -> None:
+    """Skip the test unless systemd-socket-activate(1) is there."""
+    skips.require_program("systemd-socket-activate", "systemd")
+
+
+@pytest.fixture
+def needs_namespaces(needs_root: None) -> None:
+    """Skip the test unless it may make network and mount namespaces."""
+    skips.require_namespaces()
+
+
+@pytest.fixture
+def first_user(needs_root: None) -> User:
+    """A user that is not root."""
+    return FIRST
+
+
+@pytest.fixture
+def second_user(needs_root: None) -> User:
+    """Another user, with one supplementary group in common with the first."""
+    return SECOND
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder with a short path that every user can enter, unlike pytest's own tmp_path; only its owner can write to it."""
+    path = open_folder()
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture(scope="session")
+def stage() -> Iterator[Stage]:
+    """Where a test user finds Python and this project."""
+    made = make_stage()
+    yield made
+    made.remove()

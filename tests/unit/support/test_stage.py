@@ -1,0 +1,32 @@
+"""Tests of tests/support/stage.py, in a tree that others can read and in one that they cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support import stage as module
+from tests.support.stage import Stage, make_stage
+from tests.support.users import User
+
+_SHOW_WHERE = ["-c", "import sbusd, pydantic, os; print(os.path.dirname(sbusd.__file__))"]
+
+
+def test_stage_is_usable_by_a_test_user(stage: Stage, first_user: User) -> None:
+    result = first_user.run([stage.python, *_SHOW_WHERE], env=stage.env)
+    assert result.returncode == 0, result.stderr
+    assert Path(result.stdout.strip()) == (stage.folder or module.ROOT) / "sbusd"
+
+
+def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch, first_user: User) -> None:
+    really_can_use = module._can_use
+    monkeypatch.setattr(module, "_can_use", lambda made: made.folder is not None and really_can_use(made))
+    made = make_stage()
+    try:
+        result = first_user.run([made.python, *_SHOW_WHERE], env=made.env)
+        assert made.folder is not None
+        assert result.stdout.strip() == str(made.folder / "sbusd"), result.stderr
+    finally:
+        made.remove()
+    assert not made.folder.exists()
