@@ -1,0 +1,217 @@
+"""The listening socket: handed over by systemd, inherited, or bound here. Spec: sbusd(8), sd_listen_fds(3), unix(7).
+
+Opening and listening are two steps: the process that calls listen(2) is the one whose id clients see as the server's, so the
+bus opens its socket where mistakes can still be told, and listens when it has gone to the background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import stat
+
+from systemd import daemon
+
+from sbusd.daemon.options import Options
+from sbusd.protocol.addresses import SUN_PATH_BYTES, InheritedDescriptor, RandomAbstract, UnixName
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+_FIRST_FREE_FD = 3
+"""Below are the standard streams, which the bus replaces; a socket that came as one of them is moved."""
+
+_TYPES = {socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_RAW: "RAW"}
+
+
+class ListenError(SbusError, OSError):
+    """No socket to listen on; its text is one line that says why and what to do. The program exits with status 1."""
+
+
+class Listener:
+    """A Unix SEQPACKET socket for clients to connect to: non-blocking, and closed on exec.
+
+    Call :meth:`listen` once the process is the one that stays, and :meth:`close` at the end.
+    """
+
+    def __init__(self, bound: socket.socket, *, made: os.stat_result | None = None, announce: bool = False) -> None:
+        """Take over *bound*; *made* is what stat(2) says of the path it was bound to here, *announce* whether to print the address."""
+        bound.setblocking(False)
+        self.socket = bound
+        self._made = made
+        self._announce = announce
+        name = bound.getsockname()
+        # A relative path would lead elsewhere after the bus has changed its working directory.
+        self._path = os.path.abspath(os.fsencode(name)) if made else b""
+        self.address = _address_text(os.fsencode(name))
+
+    def listen(self) -> None:
+        """Let clients connect, and print a random address for whoever waits for it.
+
+        Raises:
+            ListenError: listen(2) fails, or standard output does not take the address.
+        """
+        try:
+            self.socket.listen(socket.SOMAXCONN)
+        except OSError as error:
+            raise ListenError(f"cannot listen at {self.address}: {error.strerror}") from None
+        if self._announce:
+            try:
+                os.write(1, f"{self.address}\n".encode())
+            except OSError as error:
+                raise ListenError(f"cannot print the address to standard output: {error.strerror}; leave it open") from None
+
+    def fileno(self) -> int:
+        """Return the descriptor."""
+        return self.socket.fileno()
+
+    def close(self) -> None:
+        """Stop listening, and remove the path if it was made here and is still the same file. May be called twice."""
+        self.socket.close()
+        made, self._made = self._made, None
+        # Somebody may have removed the path, or another bus may have taken it over: then it is not ours to remove.
+        with contextlib.suppress(OSError):
+            if made is not None and os.path.samestat(os.lstat(self._path), made):
+                os.unlink(self._path)
+
+
+def open_listener(options: Options) -> Listener:
+    """Return the bus's listener: where ``-a`` says, else the socket that systemd passed, else one at the default address.
+
+    Raises:
+        ListenError: there is no such socket, or it is of another kind.
+        UsageError: the user's bus is asked for, and nothing says where it is.
+    """
+    address = options.address
+    if address is None:
+        activated = _activated_socket()
+        if activated is not None:
+            return Listener(activated)
+        address = options.default_address()
+    match address:
+        case InheritedDescriptor(fd):
+            return Listener(_checked_socket(fd, f"/dev/fd/{fd}", "pass a listening Unix socket of type SEQPACKET"))
+        case RandomAbstract():
+            # The operating system's own source of randomness; the name is as long as a name can be.
+            name = UnixName(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
+            return _bind(name, options, announce=True)
+        case UnixName():
+            return _bind(address, options, announce=False)
+
+
+def _activated_socket() -> socket.socket | None:
+    """Return the socket that systemd passed, or None if it passed none to this process. Source: sd_listen_fds(3)."""
+    is_for_us = "LISTEN_FDS" in os.environ and os.environ.get("LISTEN_PID") == str(os.getpid())
+    try:
+        passed = daemon.listen_fds_with_names(unset_environment=True)
+    except OSError as error:
+        raise ListenError(f"$LISTEN_FDS or $LISTEN_PID cannot be understood: {error.strerror}; let systemd set them") from None
+    if not is_for_us:
+        return None
+    if len(passed) != 1:
+        number = f"{len(passed)} sockets" if passed else "no socket"
+        raise ListenError(f"systemd passed {number}; the bus needs one: one ListenSequentialPacket= in its .socket unit")
+    fd, name = next(iter(passed.items()))
+    remedy = "use ListenSequentialPacket= and Accept=no in the .socket unit"
+    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, that systemd passed,", remedy)
+
+
+def _checked_socket(fd: int, what: str, remedy: str) -> socket.socket:
+    """Return the inherited descriptor *fd* as a socket, if clients can be accepted from it."""
+    try:
+        inherited = socket.socket(fileno=fd)
+    except OverflowError:
+        raise ListenError(f"{what} is not open; {remedy}") from None
+    except OSError as error:
+        problem = "is not open" if error.errno == errno.EBADF else "is not a socket"
+        raise ListenError(f"{what} {problem}; {remedy}") from None
+    problem = _problem(inherited)
+    if problem:
+        # The descriptor is whoever's passed it, and not for us to close.
+        inherited.detach()
+        raise ListenError(f"{what} {problem}; {remedy}")
+    moved = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD))
+    if inherited.fileno() >= _FIRST_FREE_FD:
+        inherited.close()
+    else:
+        inherited.detach()
+    return moved
+
+
+def _problem(inherited: socket.socket) -> str:
+    """Return what is wrong with a socket for a bus, or nothing."""
+    if inherited.family != socket.AF_UNIX:
+        family = getattr(inherited.family, "name", f"family {inherited.family}")
+        return f"is not a Unix socket but {family}"
+    if inherited.type != socket.SOCK_SEQPACKET:
+        return f"is a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not SEQPACKET"
+    if not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+        return "is a socket that does not listen"
+    return ""
+
+
+def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
+    """Return a listener bound to *name*; its path gets the mode of *options* at once, so that nobody can connect before."""
+    if options.reuse_address and not name.is_abstract:
+        _remove_socket(name)
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    try:
+        os.fchmod(bound.fileno(), options.socket_mode)
+        umask = os.umask(0)
+        try:
+            bound.bind(name.name)
+        finally:
+            os.umask(umask)
+        return Listener(bound, made=None if name.is_abstract else os.lstat(name.name), announce=announce)
+    except OSError as error:
+        bound.close()
+        raise ListenError(_bind_failure(name, error)) from None
+
+
+def _bind_failure(name: UnixName, error: OSError) -> str:
+    """Return one line on why *name* could not be bound."""
+    shown = printable(str(name))
+    if error.errno != errno.EADDRINUSE:
+        return f"cannot listen at {shown}: {error.strerror}; give another address with -a, or run the bus as a user who may"
+    if name.is_abstract:
+        return f"{shown} is in use by another process; give another address with -a"
+    if not _is_socket(name):
+        return f"{shown} is in use, and not a socket; give another address with -a"
+    if _is_listened_to(name):
+        return f"{shown} is in use by another process; give another address with -a, or take it over with -r"
+    return f"{shown} is in use, but nobody listens there any more; take it over with -r"
+
+
+def _remove_socket(name: UnixName) -> None:
+    """Remove the socket at the path *name*, if there is one; ``-r`` never removes anything else."""
+    if not os.path.lexists(name.name):
+        return
+    shown = printable(str(name))
+    if not _is_socket(name):
+        raise ListenError(f"{shown} is in use, and not a socket, so -r does not take it over; give another address with -a")
+    try:
+        os.unlink(name.name)
+    except OSError as error:
+        raise ListenError(f"cannot take over {shown}: {error.strerror}; run the bus as a user who may") from None
+
+
+def _is_socket(name: UnixName) -> bool:
+    """Return whether the path *name* is a socket's."""
+    try:
+        return stat.S_ISSOCK(os.lstat(name.name).st_mode)
+    except OSError:
+        return False
+
+
+def _is_listened_to(name: UnixName) -> bool:
+    """Return whether a process has the socket at the path *name* open, as far as connect(2) tells."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(name.name) != errno.ECONNREFUSED
+
+
+def _address_text(name: bytes) -> str:
+    """Return the address that a client can connect to, as ``-a`` spells it; an unnamed socket has none."""
+    return printable(str(UnixName(name))) if name else "a socket without a name"

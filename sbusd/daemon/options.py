@@ -1,0 +1,139 @@
+"""The command line. Spec: sbusd(8).
+
+The short options are the original server's and mean what they meant there, so that sbusd can take its place in any script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from sbusd import __version__
+from sbusd.config import UnknownUserError, default_main_file, find_uid
+from sbusd.protocol.addresses import Address, parse_address
+from sbusd.protocol.errors import BadAddress, SbusError
+from sbusd.protocol.printable import printable
+
+SYSTEM_ADDRESS = "/run/sbus.socket"
+DEFAULT_PID_FILE = Path("/run/sbus.pid")
+NO_PID_FILE = Path("/dev/null")
+"""As ``-p``: write none."""
+
+BASE_MODE = 0o700
+GROUP_MODE = 0o070
+OTHERS_MODE = 0o007
+
+SwitchName = Literal["compiled", "reference"]
+
+
+class UsageError(SbusError, ValueError):
+    """A command line that cannot be used; its text is one line. The program exits with status 1, as the original does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line asks for."""
+
+    address: Address | None = None
+    """``-a``; None where it was not given: then systemd's socket is used, or :meth:`default_address`."""
+    foreground: bool = False
+    pid_file: Path | None = DEFAULT_PID_FILE
+    """None: write none. Absolute, for the bus changes its working directory."""
+    allowed_users: tuple[int, ...] = ()
+    """Ids of ``-u``; they add to the configuration's. Empty in both: everyone may connect."""
+    exit_after_last: bool = False
+    socket_mode: int = BASE_MODE
+    reuse_address: bool = False
+    config_file: Path | None = None
+    """``-C``: a file that must be there; None: :attr:`main_file` is the default one, which need not."""
+    check_config: bool = False
+    user_bus: bool = False
+    switch: SwitchName = "compiled"
+
+    @property
+    def main_file(self) -> Path:
+        """The main configuration file, named or by default; whether it is there is another matter."""
+        return self.config_file or default_main_file(user_bus=self.user_bus)
+
+    def default_address(self, environment: Mapping[str, str] = os.environ) -> Address:
+        """Return where to listen when neither ``-a`` nor systemd says: ``/run/sbus.socket``, or the user's own.
+
+        Raises:
+            UsageError: the user's bus is asked for, and $XDG_RUNTIME_DIR does not say where it is.
+        """
+        if not self.user_bus:
+            return parse_address(SYSTEM_ADDRESS)
+        folder = environment.get("XDG_RUNTIME_DIR", "")
+        if not os.path.isabs(folder):
+            raise UsageError("--user needs $XDG_RUNTIME_DIR, an absolute path; log in through PAM, set it, or give an address with -a")
+        return _address(f"{folder}/sbus.socket")
+
+
+def parse_options(arguments: Sequence[str]) -> Options:
+    """Return what *arguments*, without the program's name, ask for. Prints, and raises SystemExit(0), for --help and --version.
+
+    Raises:
+        UsageError: they cannot be understood.
+    """
+    values = _parser().parse_args(arguments)
+    try:
+        users = tuple(find_uid(user) for user in values.users)
+    except UnknownUserError as error:
+        raise UsageError(f"-u: {error}") from None
+    return Options(
+        address=None if values.address is None else _address(values.address),
+        foreground=values.foreground,
+        pid_file=None if values.pid_file == NO_PID_FILE else _absolute(values.pid_file),
+        allowed_users=users,
+        exit_after_last=values.exit_after_last,
+        socket_mode=BASE_MODE | (GROUP_MODE if values.group else 0) | (OTHERS_MODE if values.others else 0),
+        reuse_address=values.reuse_address,
+        config_file=None if values.config is None else _absolute(values.config),
+        check_config=values.check_config,
+        user_bus=values.user,
+        switch=values.switch,
+    )
+
+
+def _address(text: str) -> Address:
+    """Return the address *text*, or a usage error that says what is wrong with it."""
+    try:
+        return parse_address(text)
+    except BadAddress as error:
+        raise UsageError(f"-a: {printable(text)} {error.reason}") from None
+
+
+def _absolute(path: Path) -> Path:
+    """Return *path* from the root: the bus leaves its working directory."""
+    return Path(os.path.abspath(path))
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose complaints are one line and an error of ours."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{printable(message)}; `sbusd --help` tells the options")
+
+
+def _parser() -> _Parser:
+    """Return the parser; every long name is ours, the short ones but -C are the original's."""
+    parser = _Parser(prog="sbusd", description="A message bus for one machine.", allow_abbrev=False, epilog="See sbusd(8).")
+    add = parser.add_argument
+    add("-a", "--address", metavar="ADDRESS", help="listen there: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")
+    add("-f", "--foreground", action="store_true", help="stay in the foreground; standard output is closed when the bus is ready")
+    add("-p", "--pid-file", metavar="FILE", type=Path, default=DEFAULT_PID_FILE, help="in the background, write the process id there")
+    add("-u", "--allow-user", metavar="USER", dest="users", action="append", default=[], help="let only this user, a name or id, connect")
+    add("-c", "--exit-after-last", action="store_true", help="exit after the last client has left")
+    add("-g", "--group-access", dest="group", action="store_true", help="let the socket's group connect")
+    add("-o", "--others-access", dest="others", action="store_true", help="let everyone connect")
+    add("-r", "--reuse-address", action="store_true", help="take over a socket's path that is in use")
+    add("-C", "--config", metavar="FILE", type=Path, help="read this configuration file, and FILE.d/*.toml")
+    add("--check-config", action="store_true", help="say whether the configuration is good, and exit")
+    add("--user", action="store_true", help="be the user's own bus: its address and configuration are the user's")
+    add("--switch", choices=("compiled", "reference"), default="compiled", help="which data plane; the reference one is for tests")
+    add("--version", action="version", version=f"sbusd {__version__}")
+    return parser
