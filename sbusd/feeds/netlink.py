@@ -1,0 +1,253 @@
+"""The netlink feed: this machine's links, addresses, routes and neighbours on the bus. Spec: sbus-feed(8).
+
+The order that loses nothing: listen for changes first, read the tables second, tell the whole, then tell the changes. After lost
+messages the monitor is made anew: what still waits in the old one is older than what was lost, and would be told as the truth.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+from sbusd.feeds import keys
+from sbusd.feeds.entries import Attributes
+from sbusd.feeds.events import DecodeError, parse_notices
+from sbusd.feeds.kernel import RECEIVE_BYTES, Monitor, Namespace, OverrunError, Tables
+from sbusd.feeds.pace import Pace
+from sbusd.feeds.state import Event, State, What
+
+_TURN_DATAGRAMS = 256
+"""Datagrams read in a turn before anything else has its turn."""
+
+_CHECK_SECONDS = 0.2
+_SNAPSHOT_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """What came from the bus: how many requests for a snapshot, and whether the connection was lost and made anew."""
+
+    requests: int = 0
+    reconnected: bool = False
+
+
+class Outlet(Protocol):
+    """The bus, as far as a feed needs it."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, readable when :meth:`arrived` may have something; another one after a reconnection."""
+
+    def publish(self, key: str, payload: bytes) -> None:
+        """Publish one message; waits while the bus is away."""
+
+    def arrived(self) -> Arrived:
+        """Return what came since the last time, without waiting."""
+
+
+@dataclass(slots=True)
+class Counters:
+    """What the feed has done; published at the end of each snapshot."""
+
+    overruns: int = 0
+    """Times that messages of the kernel were lost."""
+    undecodable: int = 0
+    """Messages of the kernel that could not be decoded."""
+    forged: int = 0
+    """Netlink messages from a process that is not the kernel."""
+    checks: int = 0
+    """Times that the tables were read because a message left something open."""
+    requests: int = 0
+    """Requests for a snapshot; several are answered by one."""
+    reconnects: int = 0
+    """Times that the bus was lost and found again."""
+
+
+class NetlinkFeed:
+    """One feed between a network namespace and a bus.
+
+    *say* takes one line for the person who runs it; *ready* is called after each snapshot with a line of status.
+    """
+
+    def __init__(
+        self,
+        outlet: Outlet,
+        say: Callable[[str], None],
+        ready: Callable[[str], None],
+        namespace: str | None = None,
+        receive_bytes: int = RECEIVE_BYTES,
+    ) -> None:
+        self.counters = Counters()
+        self._outlet = outlet
+        self._say = say
+        self._ready = ready
+        self._namespace_name = namespace
+        self._namespace = Namespace(namespace)
+        self._receive_bytes = receive_bytes
+        self._monitor: Monitor | None = None
+        self._tables = Tables(self._namespace)
+        self._state = State()
+        self._generation = 0
+        self._wanted: str | None = "start"
+        self._check_pace = Pace(_CHECK_SECONDS)
+        self._snapshot_pace = Pace(_SNAPSHOT_SECONDS)
+
+    def run(self) -> None:
+        """Feed until an exception ends it: KeyboardInterrupt by a signal.
+
+        Raises:
+            KernelError: the kernel refuses what the feed needs.
+            SbusError: the bus is gone for good.
+        """
+        while True:
+            self.turn()
+
+    def turn(self) -> None:
+        """Do what is due, wait until something happens or becomes due, and handle it."""
+        self._do_due(time.monotonic())
+        readable = self._wait()
+        if self._monitor is not None and self._monitor.fileno() in readable:
+            self._take_changes()
+        if self._outlet.fileno() in readable:
+            self._take_arrived()
+
+    def close(self) -> None:
+        """Close the netlink sockets; the outlet stays the caller's."""
+        if self._monitor is not None:
+            self._monitor.close()
+        self._tables.close()
+        self._namespace.close()
+
+    def _wait(self) -> set[int]:
+        """Return the descriptors that are readable, after waiting for one or for the next thing that is due."""
+        poll = select.poll()
+        poll.register(self._outlet.fileno(), select.POLLIN)
+        if self._monitor is not None:
+            poll.register(self._monitor.fileno(), select.POLLIN)
+        due = self._next_due()
+        timeout_ms = None if due is None else max(0, (due - time.monotonic()) * 1000 + 1)
+        return {fd for fd, _ in poll.poll(timeout_ms)}
+
+    def _next_due(self) -> float | None:
+        """Return when there is something to do though nothing happens, in seconds of the monotonic clock."""
+        times = []
+        if self._wanted is not None:
+            times.append(self._snapshot_pace.next)
+        if self._state.is_doubtful and self._monitor is not None:
+            times.append(self._check_pace.next)
+        return min(times, default=None)
+
+    def _do_due(self, now: float) -> None:
+        """Tell the snapshot that is wanted, or check the state, if it is time to."""
+        if self._wanted is not None and now >= self._snapshot_pace.next:
+            reason, self._wanted = self._wanted, None
+            is_anew = self._monitor is None
+            if is_anew:
+                self._start_anew()
+            self._tell_snapshot(reason)
+            self._snapshot_pace.spend(now, time.monotonic())
+            if is_anew:
+                self._catch_up()
+        elif self._state.is_doubtful and self._monitor is not None and now >= self._check_pace.next:
+            self._check()
+            self._check_pace.spend(now, time.monotonic())
+
+    def _start_anew(self) -> None:
+        """Listen, then read the tables; tell what is gone since the last time, for those who keep no snapshots."""
+        self._monitor = Monitor(self._namespace, self._receive_bytes)
+        for event in self._state.reconcile(self._tables.read()):
+            if event.what is What.REMOVE:
+                self._tell(event)
+
+    def _check(self) -> None:
+        """Read the tables, because a message left open what else has changed."""
+        self.counters.checks += 1
+        # First what waits: it is older than the tables.
+        if self._take_changes() is None:
+            return
+        for event in self._state.reconcile(self._tables.read()):
+            self._tell(event)
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Tell what came while the tables were read: it may be older than they are, and undo what they said, so check again."""
+        if self._take_changes():
+            self._state.is_doubtful = True
+
+    def _take_changes(self) -> int | None:
+        """Tell what the kernel says, and return how many events that made; None if messages were lost."""
+        told = 0
+        monitor = self._monitor
+        if monitor is None:
+            return None
+        try:
+            for datagram in monitor.read(_TURN_DATAGRAMS):
+                told += self._take_datagram(datagram)
+        except OverrunError as overrun:
+            self._note_overrun(overrun)
+            return None
+        finally:
+            self.counters.forged += monitor.forged
+            monitor.forged = 0
+        return told
+
+    def _take_datagram(self, datagram: bytes) -> int:
+        """Tell what one datagram says, and return how many events that made."""
+        told = 0
+        try:
+            for notice in parse_notices(datagram):
+                for event in self._state.apply(notice):
+                    self._tell(event)
+                    told += 1
+        except DecodeError as wrong:
+            self.counters.undecodable += 1
+            self._state.is_doubtful = True
+            if self.counters.undecodable == 1:
+                self._say(f"{wrong}; the tables are read instead. Further ones are only counted, in {keys.SNAPSHOT_END}")
+        return told
+
+    def _note_overrun(self, overrun: OverrunError) -> None:
+        """Stop listening until the next snapshot: what still waits is older than what was lost."""
+        self.counters.overruns += 1
+        self._say(f"overrun {self.counters.overruns}: {overrun}; a fresh snapshot follows")
+        if self._monitor is not None:
+            self._monitor.close()
+            self._monitor = None
+        self._wanted = "overrun"
+
+    def _take_arrived(self) -> None:
+        """Handle what came from the bus."""
+        arrived = self._outlet.arrived()
+        self.counters.requests += arrived.requests
+        if arrived.reconnected:
+            self.counters.reconnects += 1
+            self._say("the bus is back; a fresh snapshot follows")
+            # A first snapshot, or one after an overrun, is due in any case and says more.
+            self._wanted = "reconnect" if self._wanted in {None, "request"} else self._wanted
+        elif arrived.requests and self._wanted is None:
+            self._wanted = "request"
+
+    def _tell_snapshot(self, reason: str) -> None:
+        """Tell all that is known, between its delimiters."""
+        self._generation += 1
+        events = self._state.snapshot()
+        head: Attributes = {"generation": self._generation, "reason": reason}
+        self._publish(keys.SNAPSHOT_BEGIN, "snapshot", head)
+        for event in events:
+            self._tell(event)
+        self._publish(keys.SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **asdict(self.counters)})
+        self._ready(f"{len(events)} entries, {self._generation} snapshots (last: {reason}), {self.counters.overruns} overruns")
+
+    def _tell(self, event: Event) -> None:
+        """Publish one event."""
+        self._publish(event.key, event.what.value, event.attributes)
+
+    def _publish(self, key: str, what: str, attributes: Attributes) -> None:
+        """Publish one message of the feed."""
+        message: Attributes = {"event": what, "time": round(time.time(), 6), **attributes}
+        if self._namespace_name is not None:
+            message["namespace"] = self._namespace_name
+        self._outlet.publish(key, json.dumps(message, separators=(",", ":")).encode())

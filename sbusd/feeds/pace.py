@@ -1,0 +1,23 @@
+"""How often something costly may be done, when others decide how often it is asked for. No clock of its own."""
+
+from __future__ import annotations
+
+_SHARE = 10
+"""Whatever it costs, at most a tenth of the time goes into it."""
+
+
+class Pace:
+    """At most once in *seconds*, and in ten times as long as it took. Times are seconds of one monotonic clock."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._next = float("-inf")
+
+    @property
+    def next(self) -> float:
+        """From when on it may be done again."""
+        return self._next
+
+    def spend(self, began: float, ended: float) -> None:
+        """Take note that it was done, from *began* to *ended*."""
+        self._next = began + max(self._seconds, (ended - began) * _SHARE)

@@ -1,0 +1,9 @@
+# Netlink messages, netlink(7), as pyroute2 0.7.7 and later have them: a dict of header fields, with attributes beside it.
+from typing import Any
+
+class nlmsg_base(dict[str, Any]):
+    data: bytes | bytearray
+    def encode(self) -> None: ...
+    def get_attr(self, attr: str) -> Any: ...
+
+class nlmsg(nlmsg_base): ...
