@@ -1,0 +1,60 @@
+# make run and make test need nothing but make: they install what is missing. "make help" lists the rest.
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/built
+# What a build depends on: with a change in any of these the extension modules are compiled anew.
+SOURCES := pyproject.toml $(wildcard sbusd/*/*.pyx sbusd/*/*.pxd)
+COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source:.pyx=.cpp) $(wildcard $(source:.pyx=).*.so))
+FUZZ_SECONDS ?= 600
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help build run test lint check bench fuzz clean prepare-run prepare-test
+
+help: ## list what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+
+build: $(STAMP) ## compile, and put everything into .venv
+
+run: prepare-run $(STAMP) ## start a bus and show on it what it does, between two users
+	@$(BIN)/python -m tools.demo
+
+test: prepare-test $(STAMP) lint check ## run every check and every test
+
+lint: $(STAMP) ## check style, format and types
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; exit 1; }
+	@$(BIN)/mypy --no-error-summary
+
+# The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
+check: $(STAMP)
+	@status=0; $(BIN)/pytest $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
+
+bench: $(STAMP) ## measure the bus against what the kernel alone can do
+	@$(BIN)/python tests/bench/run.py
+
+fuzz: $(STAMP) ## fuzz for FUZZ_SECONDS (600)
+	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+
+clean: ## remove .venv and all that was built
+	rm -rf $(VENV) build dist sbusd.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/bench/build
+	find sbusd tests tools -name __pycache__ -prune -exec rm -rf {} +
+	rm -f $(COMPILED)
+
+prepare-run:
+	@tools/prepare run
+
+prepare-test:
+	@tools/prepare test
+
+# Without isolation the extension modules are compiled with the Cython and setuptools of .venv, so a second build needs no network.
+# What was compiled goes first: neither setuptools nor Cython sees every change of a .pxd.
+$(STAMP): $(SOURCES)
+	@tools/prepare check
+	@test -x $(BIN)/python || { echo 'build: a virtual environment in $(VENV)'; "$$(tools/prepare python)" -m venv $(VENV); }
+	@echo 'build: dependencies and extension modules'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade 'setuptools>=77' 'cython>=3.1'
+	@rm -f $(COMPILED)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation --editable '.[dev]'
+	@touch $@
