@@ -1,0 +1,82 @@
+"""Which module of the project imports which other: read from the source, Python and Cython, without running it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PACKAGE = "sbusd"
+
+_CYTHON_IMPORT = re.compile(r"^[ \t]*(?:from[ \t]+(?P<origin>[\w.]+)[ \t]+)?c?import[ \t]+(?P<names>\([^)]*\)|[^\n#]+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """One import, by the absolute name of what is imported: a module, or a name in one."""
+
+    path: Path
+    line: int
+    target: str
+
+    def __str__(self) -> str:
+        """Return it as a compiler would name it."""
+        return f"{self.path}:{self.line}: imports {self.target}"
+
+
+def imports_of_tree(root: Path) -> Iterator[Import]:
+    """Yield every import in the package under *root*; paths are relative to *root*."""
+    for path in sorted((root / PACKAGE).rglob("*")):
+        if path.suffix in {".py", ".pyi"}:
+            yield from _python_imports(path, path.relative_to(root))
+        elif path.suffix in {".pyx", ".pxd"}:
+            yield from _cython_imports(path, path.relative_to(root))
+
+
+def part_of(target: str) -> str:
+    """Return the part of the project that the absolute name *target* is in: ``protocol`` for ``sbusd.protocol.keys``, or ``""``."""
+    names = target.split(".")
+    return names[1] if names[0] == PACKAGE and len(names) > 1 else ""
+
+
+def module_of(path: Path) -> str:
+    """Return the absolute name of the module at *path*, relative to the root."""
+    names = list(path.with_suffix("").parts)
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def _python_imports(path: Path, relative: Path) -> Iterator[Import]:
+    """Yield the imports of a Python file, those inside functions and those by name too."""
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        match node:
+            case ast.Import(names=names):
+                yield from (Import(relative, node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                origin = _absolute(relative, "." * level + (module or ""))
+                yield from (Import(relative, node.lineno, f"{origin}.{alias.name}") for alias in names)
+            case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=[ast.Constant(value=str(target)), *_]):
+                if name in {"import_module", "__import__", "run_module"}:
+                    yield Import(relative, node.lineno, target)
+
+
+def _cython_imports(path: Path, relative: Path) -> Iterator[Import]:
+    """Yield the imports and cimports of a Cython file."""
+    text = path.read_text()
+    for match in _CYTHON_IMPORT.finditer(text):
+        line = text.count("\n", 0, match.start("names")) + 1
+        for name in match["names"].strip("()").split(","):
+            imported = name.split()[0] if name.split() else ""
+            if not imported:
+                continue
+            yield Import(relative, line, f"{_absolute(relative, match['origin'])}.{imported}" if match["origin"] else imported)
+
+
+def _absolute(relative: Path, module: str) -> str:
+    """Return the absolute name of *module*, which may begin with dots, as the file at *relative* means it."""
+    dots = len(module) - len(module.lstrip("."))
+    if not dots:
+        return module
+    package = relative.parent.parts[: len(relative.parent.parts) - dots + 1]
+    return ".".join([*package, *filter(None, [module[dots:]])])

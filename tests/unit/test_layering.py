@@ -1,0 +1,129 @@
+"""Imports point downwards only, and the daemon starts without what it does not need."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.imports import PACKAGE, imports_of_tree, module_of, part_of
+from tests.support.skips import require
+from tests.support.stage import ROOT
+
+_CLIENTS_USE = {"protocol", "client", "config"}
+
+MAY_IMPORT = {
+    "": set(),
+    "protocol": set(),
+    "config": {"protocol"},
+    "client": {"protocol"},
+    "daemon": {"protocol", "config"},
+    "ctl": _CLIENTS_USE,
+    "feeds": _CLIENTS_USE,
+    "relay": _CLIENTS_USE,
+    "recorder": _CLIENTS_USE,
+    "pipeline": _CLIENTS_USE,
+}
+"""For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""
+
+NOT_AT_START = {"typer", "rich", "pyroute2", "asyncio"}
+"""What the daemon's start must not import, so that it is ready within 150 ms."""
+
+
+def _violations(root: Path) -> list[str]:
+    """Return a line for each import under *root* that does not point downwards."""
+    parts = {path.stem for path in (root / PACKAGE).iterdir() if path.is_dir() or path.suffix == ".py"} - {"__init__", "__pycache__"}
+    wrong = [f"{PACKAGE}/{part}: is in no layer; add it to MAY_IMPORT" for part in sorted(parts - MAY_IMPORT.keys())]
+    for each in imports_of_tree(root):
+        origin, target = part_of(module_of(each.path)), part_of(each.target)
+        if target in parts and target != origin and target not in MAY_IMPORT.get(origin, set()):
+            wrong.append(f"{each}: {origin or PACKAGE} may not import {target}")
+    return wrong
+
+
+def test_imports_point_downwards() -> None:
+    assert not _violations(ROOT)
+
+
+def test_the_tree_is_read() -> None:
+    """An empty list of violations would prove nothing if no import were found."""
+    found = {(module_of(each.path), each.target) for each in imports_of_tree(ROOT)}
+    assert ("sbusd.daemon.contract", "sbusd.protocol.keys.KeySpace") in found
+    assert any(origin == "sbusd.daemon.switch" and target.startswith("sbusd.daemon.") for origin, target in found)
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "says"),
+    [
+        ("protocol/keys.py", "from sbusd.client import bus", "protocol may not import client"),
+        ("protocol/keys.py", "def f():\n    import sbusd.config", "protocol may not import config"),
+        ("protocol/keys.py", "from .. import daemon", "protocol may not import daemon"),
+        ("protocol/keys.py", "from ..config import Settings", "protocol may not import config"),
+        ("client/bus.py", "from sbusd import config", "client may not import config"),
+        ("client/bus.py", "import importlib\nimportlib.import_module('sbusd.daemon.main')", "client may not import daemon"),
+        ("ctl/main.py", "import sbusd.daemon.contract as c", "ctl may not import daemon"),
+        ("ctl/main.py", "import os, sbusd.feeds", "ctl may not import feeds"),
+        ("feeds/main.py", "if TYPE_CHECKING:\n    from sbusd.ctl.main import app", "feeds may not import ctl"),
+        ("daemon/switch.pyx", "from sbusd.client.bus cimport (\n    A,\n    B,\n)", "daemon may not import client"),
+        ("daemon/switch.pxd", "cimport sbusd.ctl.main", "daemon may not import ctl"),
+        ("daemon/switch.pyx", "cdef f():\n    from ..feeds import main", "daemon may not import feeds"),
+        ("daemon/switch.pyi", "from sbusd.client import bus", "daemon may not import client"),
+        ("__init__.py", "from sbusd.client import Bus", "sbusd may not import client"),
+        ("helpers/__init__.py", "", "helpers: is in no layer"),
+    ],
+)
+def test_an_import_that_points_upwards_is_found(tmp_path: Path, path: str, source: str, says: str) -> None:
+    _make_tree(tmp_path)
+    target = tmp_path / PACKAGE / path
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(source)
+    (violation, *_) = _violations(tmp_path)
+    assert says in violation
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        ("daemon/main.py", "from sbusd import __version__\nfrom sbusd.config import Settings\nfrom . import broker"),
+        (
+            "daemon/switch.pyx",
+            "from libc.errno cimport EAGAIN, EINTR\nfrom sbusd.daemon.peer cimport Peer\nfrom sbusd.protocol import keys",
+        ),
+        ("feeds/main.py", "import asyncio\nfrom sbusd.client import Bus\nfrom sbusd.protocol import keys"),
+    ],
+)
+def test_an_import_that_points_downwards_is_not_found(tmp_path: Path, path: str, source: str) -> None:
+    _make_tree(tmp_path)
+    (tmp_path / PACKAGE / path).write_text(source)
+    assert not _violations(tmp_path)
+
+
+def test_the_daemon_starts_without_what_it_does_not_need(tmp_path: Path) -> None:
+    require(importlib.util.find_spec("sbusd.daemon.main") is not None, "needs the daemon", could_run=True)
+    command = [sys.executable, "-X", "importtime", "-m", "sbusd.daemon.main", "-f", "-a", str(tmp_path / "s")]
+    env = {"PATH": os.defpath, "PYTHONPATH": str(ROOT)}
+    log = tmp_path / "stderr"
+    with log.open("w") as errors, subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors) as process:
+        assert process.stdout is not None
+        process.stdout.read()  # ends when the bus is ready
+        process.send_signal(signal.SIGTERM)
+        status = process.wait(timeout=30)
+    said = log.read_text()
+    assert status == 0, said
+    imported = {match[1].split(".")[0] for match in re.finditer(r"^import time:.*\|\s+([\w.]+)$", said, re.MULTILINE)}
+    assert "socket" in imported  # the list is one
+    assert not imported & NOT_AT_START
+
+
+def _make_tree(root: Path) -> None:
+    """Make every part of the project, empty."""
+    for part in MAY_IMPORT:
+        folder = root / PACKAGE / part
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "__init__.py").write_text("")
