@@ -11,7 +11,7 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pyroute2.netlink import nlmsg_base
+from pyroute2.netlink import nlmsg_base, rtnl
 from pyroute2.netlink.rtnl import ifaddrmsg, ifinfmsg, ndmsg, rt_proto, rt_type, rtmsg
 from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
 
@@ -70,16 +70,15 @@ def parse_notices(data: bytes) -> Iterator[Notice]:
 
 def _notice(message: nlmsg_base) -> Notice | None:
     """Return what one message says, None for one that the feed has no use for."""
-    gone = message["event"].startswith("RTM_DEL")
-    match message["event"]:
-        case "RTM_NEWLINK" | "RTM_DELLINK":
-            return None if message["family"] else Notice(_link(message), gone)
-        case "RTM_NEWADDR" | "RTM_DELADDR":
-            return Notice(_address(message), gone) if message["family"] in _FAMILIES else None
-        case "RTM_NEWROUTE" | "RTM_DELROUTE":
-            return _route_notice(message, gone)
-        case "RTM_NEWNEIGH" | "RTM_DELNEIGH":
-            return _neighbour_notice(message, gone)
+    match message["header"]["type"]:
+        case rtnl.RTM_NEWLINK | rtnl.RTM_DELLINK as kind:
+            return None if message["family"] else Notice(_link(message), gone=kind == rtnl.RTM_DELLINK)
+        case rtnl.RTM_NEWADDR | rtnl.RTM_DELADDR as kind:
+            return Notice(_address(message), gone=kind == rtnl.RTM_DELADDR) if message["family"] in _FAMILIES else None
+        case rtnl.RTM_NEWROUTE | rtnl.RTM_DELROUTE as kind:
+            return _route_notice(message, gone=kind == rtnl.RTM_DELROUTE)
+        case rtnl.RTM_NEWNEIGH | rtnl.RTM_DELNEIGH as kind:
+            return _neighbour_notice(message, gone=kind == rtnl.RTM_DELNEIGH)
     return None
 
 
@@ -105,6 +104,8 @@ def _address(message: nlmsg_base) -> Address:
     address = message.get_attr("IFA_ADDRESS")
     # IFA_LOCAL is the own end and IFA_ADDRESS the other one; IPv6 sends only the latter for an address without a peer.
     local = message.get_attr("IFA_LOCAL") or address
+    if local is None:
+        raise ValueError("an address message without an address")
     flags = message.get_attr("IFA_FLAGS")
     return Address(
         index=message["index"],
@@ -119,7 +120,7 @@ def _address(message: nlmsg_base) -> Address:
     )
 
 
-def _route_notice(message: nlmsg_base, gone: bool) -> Notice | None:
+def _route_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
     """Return what a route message says, None for caches and for families that are not IP."""
     if message["family"] not in _FAMILIES or message["flags"] & _RTM_F_CLONED:
         return None
@@ -151,7 +152,7 @@ def _route(message: nlmsg_base) -> Route:
     )
 
 
-def _neighbour_notice(message: nlmsg_base, gone: bool) -> Notice | None:
+def _neighbour_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
     """Return what a neighbour message says; one that needs no resolving counts as gone."""
     address = message.get_attr("NDA_DST")
     if message["family"] not in _FAMILIES or address is None or message["flags"] & ndmsg.NTF_PROXY:

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Iterable, Iterator
 
 from pyroute2 import netns
-from pyroute2.netlink import nlmsg_base
+from pyroute2.netlink import nlmsg_base, rtnl
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
 from pyroute2.netlink.rtnl.ndmsg import ndmsg
@@ -28,8 +28,13 @@ _GROUPS = (1, 3, 5, 7, 9, 11)
 """RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE."""
 _SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
 
-_TABLES: tuple[tuple[type[nlmsg_base], int], ...] = ((ifinfmsg, 18), (ifaddrmsg, 22), (rtmsg, 26), (ndmsg, 30))
-"""The requests RTM_GETLINK, _GETADDR, _GETROUTE and _GETNEIGH. Links come first, the others name them."""
+_TABLES: tuple[tuple[type[nlmsg_base], int], ...] = (
+    (ifinfmsg, rtnl.RTM_GETLINK),
+    (ifaddrmsg, rtnl.RTM_GETADDR),
+    (rtmsg, rtnl.RTM_GETROUTE),
+    (ndmsg, rtnl.RTM_GETNEIGH),
+)
+"""What each table is asked for with. Links come first, the others name them."""
 
 _REQUEST_DUMP = 0x1 | 0x300
 _DUMP_INTERRUPTED = 0x10

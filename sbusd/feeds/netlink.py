@@ -7,6 +7,7 @@ messages the monitor is made anew: what still waits in the old one is older than
 from __future__ import annotations
 
 import json
+import math
 import select
 import time
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from sbusd.feeds import keys
 from sbusd.feeds.entries import Attributes
 from sbusd.feeds.events import DecodeError, parse_notices
 from sbusd.feeds.kernel import RECEIVE_BYTES, Monitor, Namespace, OverrunError, Tables
+from sbusd.feeds.outlet import Arrived
 from sbusd.feeds.pace import Pace
 from sbusd.feeds.state import Event, State, What
 
@@ -27,25 +29,17 @@ _CHECK_SECONDS = 0.2
 _SNAPSHOT_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """What came from the bus: how many requests for a snapshot, and whether the connection was lost and made anew."""
-
-    requests: int = 0
-    reconnected: bool = False
-
-
 class Outlet(Protocol):
     """The bus, as far as a feed needs it."""
 
-    def fileno(self) -> int:
-        """Return the descriptor, readable when :meth:`arrived` may have something; another one after a reconnection."""
+    def fileno(self) -> int | None:
+        """Return the descriptor to poll, None while the bus is away."""
 
     def publish(self, key: str, payload: bytes) -> None:
         """Publish one message; waits while the bus is away."""
 
     def arrived(self) -> Arrived:
-        """Return what came since the last time, without waiting."""
+        """Return what came since the last time; waits only while the bus is away."""
 
 
 @dataclass(slots=True)
@@ -62,6 +56,8 @@ class Counters:
     """Times that the tables were read because a message left something open."""
     requests: int = 0
     """Requests for a snapshot; several are answered by one."""
+    refused: int = 0
+    """Publications that the bus refused."""
     reconnects: int = 0
     """Times that the bus was lost and found again."""
 
@@ -91,6 +87,8 @@ class NetlinkFeed:
         self._tables = Tables(self._namespace)
         self._state = State()
         self._generation = 0
+        self._is_restless = False
+        """Whether something may have come from the bus that polling does not show: publishing reads when it cannot write."""
         self._wanted: str | None = "start"
         self._check_pace = Pace(_CHECK_SECONDS)
         self._snapshot_pace = Pace(_SNAPSHOT_SECONDS)
@@ -111,8 +109,7 @@ class NetlinkFeed:
         readable = self._wait()
         if self._monitor is not None and self._monitor.fileno() in readable:
             self._take_changes()
-        if self._outlet.fileno() in readable:
-            self._take_arrived()
+        self._take_arrived()
 
     def close(self) -> None:
         """Close the netlink sockets; the outlet stays the caller's."""
@@ -124,11 +121,15 @@ class NetlinkFeed:
     def _wait(self) -> set[int]:
         """Return the descriptors that are readable, after waiting for one or for the next thing that is due."""
         poll = select.poll()
-        poll.register(self._outlet.fileno(), select.POLLIN)
+        outlet = self._outlet.fileno()
+        if outlet is not None:
+            poll.register(outlet, select.POLLIN)
         if self._monitor is not None:
             poll.register(self._monitor.fileno(), select.POLLIN)
         due = self._next_due()
-        timeout_ms = None if due is None else max(0, (due - time.monotonic()) * 1000 + 1)
+        if outlet is None or self._is_restless:
+            due = 0.0
+        timeout_ms = None if due is None else max(0.0, math.ceil((due - time.monotonic()) * 1000))
         return {fd for fd, _ in poll.poll(timeout_ms)}
 
     def _next_due(self) -> float | None:
@@ -221,7 +222,9 @@ class NetlinkFeed:
     def _take_arrived(self) -> None:
         """Handle what came from the bus."""
         arrived = self._outlet.arrived()
+        self._is_restless = arrived.has_more
         self.counters.requests += arrived.requests
+        self.counters.refused += arrived.refused
         if arrived.reconnected:
             self.counters.reconnects += 1
             self._say("the bus is back; a fresh snapshot follows")
@@ -250,4 +253,5 @@ class NetlinkFeed:
         message: Attributes = {"event": what, "time": round(time.time(), 6), **attributes}
         if self._namespace_name is not None:
             message["namespace"] = self._namespace_name
+        self._is_restless = True
         self._outlet.publish(key, json.dumps(message, separators=(",", ":")).encode())
