@@ -36,7 +36,7 @@ class CredentialPrefix(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """``[limits]``: bounds of the switch, each per connection but ``cache_bytes``."""
+    """``[limits]``: bounds of the switch, each per connection but ``cache_bytes``, and why they are those numbers."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -46,7 +46,7 @@ class LimitSettings:
     """Bytes that wait for one recipient before more are discarded."""
     key_bytes: Annotated[int, Size(16, 64 << 10, "for a match costs the key's depth")] = MAX_KEY_BYTES
     """Longest routing key or pattern."""
-    batch_packets: Annotated[int, Count(1, 1024, "for recvmmsg(2) takes no more at once")] = 64
+    batch_packets: Annotated[int, Count(1, 64, "for the switch has room for 64 packets at once")] = 64
     """Packets read from one connection before the others have their turn."""
     cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "for the cache must hold some keys")] = 4 << 20
     """Memory of the route cache, for all connections together."""

@@ -19,27 +19,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from sbusd.config.settings import LimitSettings
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_KEY_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class SwitchLimits:
-    """Bounds of a switch. Every one is per connection but ``cache_bytes``, and says why it is that number."""
-
-    queue_packets: int = 16_384
-    """Packets that wait for one recipient: several seconds of a slow terminal, and 1/4 s of the fastest bus."""
-    queue_bytes: int = 8 << 20
-    """Bytes that wait for one recipient: twenty of the largest packet."""
-    key_bytes: int = MAX_KEY_BYTES
-    """Longest key of a MSG."""
-    batch_packets: int = 64
-    """Packets read from one connection in a turn; more gain nothing measurable, and each slot costs a page that stays warm."""
-    cache_bytes: int = 4 << 20
-    """Memory of the route cache, for all. When it is used up the cache starts anew, so no flood of keys can grow it."""
 
 
 class Refusal(enum.IntEnum):
@@ -138,8 +121,9 @@ class Sink(Protocol):
 class Switch(Protocol):
     """The data plane. Not thread-safe: everything is called from the thread that calls ``turn``, between turns or from the sink."""
 
-    def __init__(self, sink: Sink, keyspace: KeySpace, limits: SwitchLimits, refusals: tuple[bytes, ...]) -> None:
-        """Make a switch; *refusals* holds the packet that the sender is told for each :class:`Refusal`, by its number."""
+    @property
+    def kind(self) -> str:
+        """Which switch it is: ``compiled`` or ``reference``."""
 
     def listen(self, fd: int) -> None:
         """Accept connections from the listening SEQPACKET socket *fd*, which stays the caller's."""
@@ -188,3 +172,8 @@ class Switch(Protocol):
 
     def close(self) -> None:
         """Close every connection without telling the sink, and the switch's own descriptors. Nothing may be called after."""
+
+
+MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]
+"""How a switch is made: with its sink, the rules for keys, its bounds, and the packet that a sender is told for each
+:class:`Refusal`, by its number."""

@@ -15,7 +15,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from sbusd.daemon.contract import ConnectionCounters, End, Refusal, Sink, SwitchCounters, SwitchLimits
+from sbusd.config.settings import LimitSettings
+from sbusd.daemon.contract import ConnectionCounters, End, Refusal, Sink, SwitchCounters
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
@@ -39,6 +40,7 @@ class _Connection:
     echo: bool = True
     is_reading: bool = True
     is_broken: bool = False
+    is_at_end: bool = False
     end: End | None = None
     resets: int = 0
     interest: int = _READABLE
@@ -50,6 +52,11 @@ class _Connection:
     delivered_bytes: int = 0
     lost_packets: int = 0
     refused_packets: int = 0
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is to be taken down at the end of this turn."""
+        return self.end is not None
 
     def counters(self) -> ConnectionCounters:
         """Return the counters of the contract."""
@@ -65,18 +72,26 @@ class _Connection:
         )
 
 
+def _open_spare() -> int | None:
+    """Return a descriptor to give up when there is none left to accept with, or None if there is none to be had."""
+    try:
+        return os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+
+
 class Switch:
     """The plain data plane; see :class:`sbusd.daemon.contract.Switch` for every method."""
 
     kind = "reference"
 
-    def __init__(self, sink: Sink, keyspace: KeySpace, limits: SwitchLimits, refusals: tuple[bytes, ...]) -> None:
+    def __init__(self, sink: Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...]) -> None:
         self._sink = sink
         self._keyspace = keyspace
         self._limits = limits
         self._refusals = refusals
         self._epoll = select.epoll()
-        self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._spare: int | None = _open_spare()
         self._listeners: dict[int, socket.socket] = {}
         self._watched: dict[int, Callable[[], None]] = {}
         self._by_fd: dict[int, _Connection] = {}
@@ -117,8 +132,8 @@ class Switch:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in {errno.EMFILE, errno.ENFILE} and self._spare >= 0:
-                    self._accept_with_spare(listener, error.errno or 0)
+                if error.errno in {errno.EMFILE, errno.ENFILE} and self._spare is not None:
+                    self._accept_with_spare(listener, self._spare, error.errno or 0)
                 elif error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
                     self._pause(error.errno or 0)
                     return
@@ -128,19 +143,17 @@ class Switch:
             self._count["accepted"] += 1
             self._sink.connected(number, self._by_number[number].socket.fileno())
 
-    def _accept_with_spare(self, listener: socket.socket, failure: int) -> None:
+    def _accept_with_spare(self, listener: socket.socket, spare: int, failure: int) -> None:
         """Give up the spare descriptor to tell a peer that there is none for it."""
-        os.close(self._spare)
-        self._spare = -1
+        os.close(spare)
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
             with accepted, contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         self._count["accept_failures"] += 1
         self._sink.accept_failed(failure)
-        with contextlib.suppress(OSError):
-            self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
-        if self._spare < 0:
+        self._spare = _open_spare()
+        if self._spare is None:
             self._pause(failure)
 
     def _pause(self, failure: int) -> None:
@@ -154,9 +167,8 @@ class Switch:
     def _resume(self) -> None:
         """Accept again."""
         self._paused = False
-        if self._spare < 0:
-            with contextlib.suppress(OSError):
-                self._spare = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        if self._spare is None:
+            self._spare = _open_spare()
         for fd in self._listeners:
             self._epoll.modify(fd, select.EPOLLIN)
 
@@ -179,7 +191,7 @@ class Switch:
                 self._serve(self._by_fd[fd], events)
         for connection in list(self._by_number.values()):
             told, connection.told = connection.told, 0
-            if told and connection.end is None:
+            if told:
                 self._sink.lost(connection.number, told)
         while self._ending:
             self._bury(self._ending.pop())
@@ -187,7 +199,7 @@ class Switch:
 
     def _serve(self, connection: _Connection, events: int) -> None:
         """Handle one connection's readiness."""
-        if connection.end is not None:
+        if connection.is_ending:
             return
         if events & select.EPOLLOUT:
             self._flush(connection, FLUSH_PACKETS)
@@ -195,24 +207,29 @@ class Switch:
             refused: dict[Refusal, list[bytes]] = {}
             for packet, is_cut in self._receive(connection):
                 self._handle(connection, packet, is_cut, refused)
-                if connection.end is not None:
+                if connection.is_ending:
                     break
             for refusal, keys in sorted(refused.items()):
                 self._sink.refused(connection.number, refusal, keys[0], len(keys))
+            if connection.is_at_end:
+                self._finish(connection, End.HANGUP)
         elif not connection.is_reading and events & _HUNG_UP:
             self._finish(connection, End.HANGUP)
 
     def _receive(self, connection: _Connection) -> list[tuple[bytes, bool]]:
-        """Read one batch: packets, each with whether the kernel cut it. The end of the stream is settled after them."""
+        """Read one batch: packets, each with whether the kernel cut it."""
         batch: list[tuple[bytes, bool]] = []
-        while len(batch) < self._limits.batch_packets and connection.is_reading and connection.end is None:
+        while len(batch) < self._limits.batch_packets:
             try:
                 data, _, flags, _ = connection.socket.recvmsg(MAX_PACKET_BYTES)
             except OSError as error:
                 if error.errno not in _WAIT:
                     connection.resets += 1
                     if error.errno != errno.ECONNRESET or connection.resets > 2:
-                        self._finish(connection, End.BROKEN)
+                        if batch:
+                            connection.is_at_end = True
+                        else:
+                            self._finish(connection, End.BROKEN)
                 break
             connection.resets = 0
             if not data and self._at_end(connection):
@@ -221,10 +238,6 @@ class Switch:
             connection.received_bytes += len(data)
             self._count.update(received_packets=1, received_bytes=len(data))
             batch.append((data, bool(flags & socket.MSG_TRUNC)))
-        if connection.end is not None and batch:
-            # What it sent before it closed is still handled: the end waits for the next turn, in which nothing is read.
-            self._ending.remove(connection)
-            connection.end = None
         return batch
 
     def _at_end(self, connection: _Connection) -> bool:
@@ -235,7 +248,7 @@ class Switch:
         if not state:
             return False
         if state[0][1] & select.POLLHUP or connection.is_broken:
-            self._finish(connection, End.HANGUP)
+            connection.is_at_end = True
         else:
             connection.is_reading = False
             self._set_interest(connection)
@@ -268,7 +281,7 @@ class Switch:
 
     def _matching(self, key: bytes) -> list[_Connection]:
         """Return the connections that *key* reaches, by trying every pattern."""
-        live = (c for c in self._by_number.values() if c.end is None)
+        live = (c for c in self._by_number.values() if not c.is_ending)
         return [c for c in live if any(self._keyspace.matches(pattern, key) for pattern in c.patterns)]
 
     # -- what waits for a client
@@ -410,7 +423,7 @@ class Switch:
     def send(self, connection: int, packet: bytes) -> None:
         """Hand *packet* to the connection, behind all that waits for it."""
         recipient = self._by_number[connection]
-        if recipient.end is None:
+        if not recipient.is_ending:
             self._offer(recipient, packet)
 
     def set_echo(self, connection: int, on: bool) -> None:
@@ -420,11 +433,12 @@ class Switch:
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, and close."""
         ended = self._by_number[connection]
-        if ended.end is not None:
+        if ended.is_ending:
             return
         if last_words:
             self._count["abandoned_packets"] += len(ended.waiting)
             ended.waiting.clear()
+            ended.untold = 0
             self._offer(ended, last_words)
         self._finish(ended, End.DISCONNECTED)
 
@@ -465,4 +479,5 @@ class Switch:
         for listener in self._listeners.values():
             listener.close()
         self._epoll.close()
-        os.close(self._spare)
+        if self._spare is not None:
+            os.close(self._spare)

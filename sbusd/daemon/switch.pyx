@@ -1,5 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
+# Longer than 500 lines, for one reason: a cdef class stands in one file, and its C state must not be reachable from others.
 """The compiled switch: what `sbusd.daemon.contract` promises, with system calls in batches. Source: recvmmsg(2), sendmmsg(2), epoll(7).
 
 A MSG never touches the interpreter: everything between `receive` and `deliver` is declared ``nogil``, and the compiler refuses
@@ -57,6 +58,7 @@ cdef cppclass Connection:
     uint32_t interest           # what epoll watches it for
     bint echo
     bint is_reading             # False once the peer has shut down its sending side
+    bint is_at_end              # the peer has closed; taken down once what it sent before is routed
     bint is_ending              # to be taken down at the end of this turn, as `end`
     int end
     int resets                  # ECONNRESET in a row
@@ -173,7 +175,7 @@ cdef class Switch:
         fresh.slot = slot
         fresh.interest = EPOLLIN | EPOLLRDHUP
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = False
+        fresh.is_ending = fresh.is_at_end = False
         fresh.resets = 0
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
         if self.free_slots.size():
@@ -311,6 +313,8 @@ cdef class Switch:
                     i += 1
             if self.refused[0] or self.refused[1] or self.refused[2]:
                 self.report_refusals(connection)
+            if connection.is_at_end:
+                self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
             self.finish(connection, HANGUP)
         return 0
@@ -320,7 +324,7 @@ cdef class Switch:
         return (<char*>self.batch.parts[index].iov_base)[:self.inbound[index].msg_len]
 
     cdef size_t receive(self, Connection* connection, uint32_t events) noexcept nogil:
-        """Read one batch; return how many packets are in it. The end of the stream is settled here."""
+        """Read one batch; return how many packets are in it."""
         cdef int count, i
         for i in range(<int>self.batch_packets):
             self.batch.parts[i].iov_len = PACKET_BYTES
@@ -362,7 +366,7 @@ cdef class Switch:
                 return False
             events = state.revents
         if events & EPOLLHUP or connection.out.is_broken:
-            self.finish(connection, HANGUP)
+            connection.is_at_end = True
         else:
             connection.is_reading = False
             self.set_interest(connection)
@@ -440,7 +444,7 @@ cdef class Switch:
 
     cdef void settle(self, Connection* connection) noexcept nogil:
         """After anything was offered to a connection: watch for room while something waits, and note what it was told."""
-        if connection.out.told and not connection.is_ending:
+        if connection.out.told:
             self.informed.push_back(connection.slot)
         if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0):
             self.set_interest(connection)
@@ -541,7 +545,7 @@ cdef class Switch:
     def subscribe(self, uint64_t connection, bytes pattern):
         """Store one more instance of *pattern*."""
         cdef Connection* subscriber = self.find(connection)
-        subscriber.patterns[<string>pattern] += 1
+        subscriber.patterns[<string>pattern] = subscriber.patterns[<string>pattern] + 1
         self.subscriptions += 1
         self.router.insert(subscriber.slot, pattern, len(pattern))
 
@@ -551,9 +555,10 @@ cdef class Switch:
         cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
         if stored == subscriber.patterns.end():
             return False
-        dereference(stored).second -= 1
-        if dereference(stored).second == 0:
+        if dereference(stored).second == 1:
             subscriber.patterns.erase(stored)
+        else:
+            subscriber.patterns[<string>pattern] = dereference(stored).second - 1
         self.subscriptions -= 1
         self.router.erase(subscriber.slot, pattern, len(pattern))
         return True
@@ -575,8 +580,9 @@ cdef class Switch:
         if ended.is_ending:
             return
         if last_words:
-            # Its queue is given up, so the words do not wait behind it.
+            # Its queue is given up, and what it was not told of with it, so the words do not wait behind them.
             abandon(&ended.out)
+            ended.out.untold = 0
             post(&ended.out, last_words, len(last_words))
         self.finish(ended, DISCONNECTED)
 

@@ -17,7 +17,7 @@ import os
 import re
 from dataclasses import dataclass
 
-from sbusd.protocol.errors import BadAddress
+from sbusd.protocol.errors import BadAddressError
 
 SUN_PATH_BYTES = 108
 """Size of ``sun_path`` on Linux, unix(7). A path needs one byte less, for its NUL."""
@@ -62,10 +62,10 @@ def parse_address(text: str) -> Address:
     """Return what the address *text* means.
 
     Raises:
-        BadAddress: it is empty, has a NUL, or is longer than a Unix socket's address can be.
+        BadAddressError: it is empty, has a NUL, or is longer than a Unix socket's address can be.
     """
     if not text or "\0" in text:
-        raise BadAddress(text, "is empty" if not text else "has a NUL byte")
+        raise BadAddressError(text, "is empty" if not text else "has a NUL byte")
     if match := re.fullmatch(r"/dev/fd/([0-9]{1,10})", text):
         return InheritedDescriptor(int(match.group(1)))
     if text == ABSTRACT_HEAD:
@@ -73,7 +73,7 @@ def parse_address(text: str) -> Address:
     if match := re.fullmatch(ABSTRACT_HEAD + r"/((?:[0-9A-Fa-f]{2})+)", text):
         name = bytes.fromhex(match.group(1))
         if len(name) > SUN_PATH_BYTES:
-            raise BadAddress(text, f"is {len(name)} bytes; a socket address has {SUN_PATH_BYTES}")
+            raise BadAddressError(text, f"is {len(name)} bytes; a socket address has {SUN_PATH_BYTES}")
         # The original always binds the whole structure, so the zeros are part of an abstract name.
         return UnixName(name.ljust(SUN_PATH_BYTES, b"\0") if name.startswith(b"\0") else _checked_path(text, name.rstrip(b"\0")))
     return UnixName(_checked_path(text, os.fsencode(text)))
@@ -82,7 +82,7 @@ def parse_address(text: str) -> Address:
 def _checked_path(text: str, path: bytes) -> bytes:
     """Return *path* if it fits into a socket address."""
     if b"\0" in path:
-        raise BadAddress(text, "has a NUL byte")
+        raise BadAddressError(text, "has a NUL byte")
     if len(path) >= SUN_PATH_BYTES:
-        raise BadAddress(text, f"is {len(path)} bytes; a socket's path has at most {SUN_PATH_BYTES - 1}")
+        raise BadAddressError(text, f"is {len(path)} bytes; a socket's path has at most {SUN_PATH_BYTES - 1}")
     return path

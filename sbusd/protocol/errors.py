@@ -4,7 +4,7 @@
 
     SbusError
     └── ProtocolError (ValueError)     bytes that sbus-protocol(7) does not allow; carries the code a peer is told
-        └── BadAddress                 an address that names no socket
+        └── BadAddressError                 an address that names no socket
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProtocolError(SbusError, ValueError):
         self.words = words
 
 
-class BadAddress(ProtocolError):
+class BadAddressError(ProtocolError):
     """An address that names no socket this project can open."""
 
     def __init__(self, address: str, reason: str) -> None:

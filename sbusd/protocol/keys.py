@@ -81,7 +81,7 @@ class KeySpace:
         if takes_rest and len(wanted) < guard:
             return False
         return all(
-            segment == want if position < guard or b"*" not in want else _star_matches(want, segment)
+            segment == want if b"*" not in want else position >= guard and _star_matches(want, segment)
             for position, (want, segment) in enumerate(zip(wanted, segments, strict=False))
         )
 

@@ -1,0 +1,170 @@
+"""What the bus answers to control messages. Spec: sbus-protocol(7) §6.
+
+Every answer is bounded in size and in the work it takes, for while one is made no message is routed: lists come in pages.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import sbusd
+from sbusd.daemon.contract import Switch
+from sbusd.daemon.journal import Journal
+from sbusd.daemon.roster import Client, Roster
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.packets import Control
+
+PAGE_CLIENTS = 200
+"""Clients in one answer: about 60 kB of JSON, made in a millisecond or two."""
+
+TRACED_PATTERNS = 1_000
+"""A client with more patterns is said to be a recipient, without the patterns: matching them all would stop the bus."""
+
+FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "whoami")
+
+
+class Answers:
+    """The answers of one bus, from its switch, its roster, its journal and the broker's counts."""
+
+    def __init__(self, switch: Switch, roster: Roster, keyspace: KeySpace, journal: Journal, counts: Counter[str]) -> None:
+        self._switch = switch
+        self._roster = roster
+        self._keyspace = keyspace
+        self._journal = journal
+        self._counts = counts
+        self._started = time.monotonic()
+        self._by_key: dict[bytes, Callable[[Client, bytes], bytes]] = {
+            controls.WHOAMI: self._whoami,
+            controls.FEATURES: self._features,
+            controls.PING: self._ping,
+            controls.STATS: self._stats,
+            controls.CONNECTIONS: self._connections,
+            controls.TRACE: self._trace,
+        }
+
+    def to(self, client: Client, packet: Control) -> bytes | None:
+        """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.
+
+        Raises:
+            ProtocolError: EINVAL, the payload is not of the question's form.
+        """
+        answer = self._by_key.get(packet.key)
+        return None if answer is None else answer(client, packet.payload or b"")
+
+    def _whoami(self, client: Client, _payload: bytes) -> bytes:
+        """Return the client's credentials as the head of its secret keys."""
+        return client.credentials.key(self._keyspace.prefix)
+
+    def _features(self, _client: Client, _payload: bytes) -> bytes:
+        """Return what this bus can do, a name a line."""
+        return "\n".join(FEATURES).encode()
+
+    def _ping(self, _client: Client, payload: bytes) -> bytes:
+        """Return the token: all that the client sent before has been routed."""
+        return payload
+
+    def _stats(self, client: Client, _payload: bytes) -> bytes:
+        """Return the bus's counters to an owner, and a client's own to others."""
+        if not self._roster.is_owner(client):
+            return _json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client)})
+        return _json(
+            {
+                "scope": "bus",
+                "version": sbusd.__version__,
+                "switch": self._switch.kind,
+                "uptime_seconds": round(time.monotonic() - self._started, 3),
+                "counters": self._switch.counters()._asdict(),
+                "control": dict(self._counts),
+                "log": self._journal.counters._asdict(),
+            }
+        )
+
+    def _connections(self, client: Client, payload: bytes) -> bytes:
+        """Return a page of the clients that this one may see."""
+        page = self._roster.page(client, _parse_number(payload), PAGE_CLIENTS)
+        return _json(
+            {
+                "connections": [self._describe(each) for each in page.clients],
+                "next": page.next,
+                "hidden": self._roster.hidden_from(client),
+            }
+        )
+
+    def _describe(self, client: Client) -> dict[str, object]:
+        """Return what is known of a client."""
+        who = client.credentials
+        return {
+            "id": client.connection,
+            "pid": who.pid,
+            "uid": who.uid,
+            "gid": who.gid,
+            "since": round(client.since, 3),
+            "subscriptions": client.subscriptions,
+            **self._switch.connection_counters(client.connection)._asdict(),
+        }
+
+    def _trace(self, client: Client, payload: bytes) -> bytes:
+        """Return who would get a message with a key, and who not and why, of a page of the clients that this one may see."""
+        key, _, after = payload.partition(b"\0")
+        publishable = self._keyspace.is_publishable(key)
+        reached = frozenset(self._switch.recipients(key)) if publishable else frozenset()
+        page = self._roster.page(client, _parse_number(after), PAGE_CLIENTS)
+        recipients: list[dict[str, object]] = []
+        others: list[dict[str, object]] = []
+        for each in page.clients:
+            who: dict[str, object] = {"id": each.connection, "pid": each.credentials.pid, "uid": each.credentials.uid}
+            if each.connection in reached:
+                recipients.append(who | {"patterns": self._matching(each, key)})
+            else:
+                others.append(who | {"reason": self._why_not(each, key, publishable=publishable)})
+        return _json(
+            {
+                "key": _text(key),
+                "publishable": publishable,
+                "reason": "anyone may publish there" if publishable else "clients may not publish to this reserved key",
+                "recipients": recipients,
+                "others": others,
+                "next": page.next,
+                "hidden": self._roster.hidden_from(client),
+            }
+        )
+
+    def _matching(self, client: Client, key: bytes) -> list[str]:
+        """Return the client's patterns that take *key*, or none where there are too many to try."""
+        if client.subscriptions > TRACED_PATTERNS:
+            return []
+        return [_text(pattern) for pattern in self._switch.patterns(client.connection) if self._keyspace.matches(pattern, key)]
+
+    def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:
+        """Return why a client would not get a message with *key*."""
+        if not publishable:
+            return "nobody may publish to this key"
+        if not client.subscriptions:
+            return "it has no subscription"
+        if self._keyspace.namespace(key) is not None:
+            return f"none of its {client.subscriptions} patterns spells this reserved key out; wildcards never reach one"
+        return f"none of its {client.subscriptions} patterns takes the key"
+
+
+def _json(value: dict[str, object]) -> bytes:
+    """Return one JSON object without superfluous blanks."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _text(data: bytes) -> str:
+    """Return a key as text, with escapes for what is not UTF-8."""
+    return data.decode("utf-8", "backslashreplace")
+
+
+def _parse_number(payload: bytes) -> int:
+    """Return the connection number to start after; an empty payload is the start. Raises ProtocolError (EINVAL) for anything else."""
+    if not payload:
+        return 0
+    if not payload.isdigit() or len(payload) > 19:
+        raise ProtocolError(ErrorCode.EINVAL, "the page to start after is the number of a connection")
+    return int(payload)

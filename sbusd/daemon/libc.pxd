@@ -1,0 +1,84 @@
+# What the data plane takes from the C library and Cython does not declare, in one place.
+
+from libc.stdint cimport uint32_t, uint64_t
+from posix.types cimport pid_t, uid_t, gid_t
+
+cdef extern from "<sys/socket.h>" nogil:
+    ctypedef unsigned int socklen_t
+    struct iovec:
+        void* iov_base
+        size_t iov_len
+    struct msghdr:
+        void* msg_name
+        socklen_t msg_namelen
+        iovec* msg_iov
+        size_t msg_iovlen
+        void* msg_control
+        size_t msg_controllen
+        int msg_flags
+    struct mmsghdr:
+        msghdr msg_hdr
+        unsigned int msg_len
+    struct sockaddr:
+        pass
+    struct timespec:
+        pass
+    int recvmmsg(int fd, mmsghdr* messages, unsigned int count, int flags, timespec* timeout)
+    int sendmmsg(int fd, mmsghdr* messages, unsigned int count, int flags)
+    ssize_t send(int fd, const void* data, size_t length, int flags)
+    ssize_t recv(int fd, void* data, size_t length, int flags)
+    int accept4(int fd, sockaddr* address, socklen_t* length, int flags)
+    int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
+    int getsockopt(int fd, int level, int option, void* value, socklen_t* length)
+    int shutdown(int fd, int how)
+    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC
+    int SOCK_CLOEXEC, SOCK_NONBLOCK
+    int SOL_SOCKET, SO_SNDBUF, SHUT_RDWR
+
+cdef extern from *:
+    """
+    #include <sys/socket.h>
+    #ifndef SO_PEERGROUPS
+    #define SO_PEERGROUPS 59
+    #endif
+    struct peer_credentials { pid_t pid; uid_t uid; gid_t gid; };
+    """
+    int SO_PEERCRED, SO_PEERGROUPS
+    struct peer_credentials:
+        pid_t pid
+        uid_t uid
+        gid_t gid
+
+cdef extern from "<sys/epoll.h>" nogil:
+    ctypedef union epoll_data_t:
+        uint64_t u64
+    struct epoll_event:
+        uint32_t events
+        epoll_data_t data
+    int epoll_create1(int flags)
+    int epoll_ctl(int epfd, int operation, int fd, epoll_event* event)
+    int epoll_wait(int epfd, epoll_event* events, int count, int timeout)
+    int EPOLL_CLOEXEC, EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLL_CTL_MOD
+    uint32_t EPOLLIN, EPOLLOUT, EPOLLRDHUP, EPOLLHUP, EPOLLERR
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd* descriptors, unsigned long count, int timeout)
+    short POLLRDHUP
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* address, size_t length, int protection, int flags, int fd, long offset)
+    int munmap(void* address, size_t length)
+    int madvise(void* address, size_t length, int advice)
+    void* MAP_FAILED
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE, MADV_DONTNEED, MADV_NOHUGEPAGE
+
+cdef extern from "<fcntl.h>" nogil:
+    int open(const char* path, int flags)
+    int O_RDONLY, O_CLOEXEC
+
+cdef extern from "<unistd.h>" nogil:
+    int close(int fd)

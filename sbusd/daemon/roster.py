@@ -1,0 +1,75 @@
+"""Who is on the bus: the clients, and who may see whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from sbusd.protocol.credentials import Credentials
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One connection as the broker knows it. ``since`` is Unix time in seconds; ``subscriptions`` counts stored instances."""
+
+    connection: int
+    credentials: Credentials
+    since: float
+    subscriptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some clients in order of their numbers: ``next`` is what to start after for more, None at the end."""
+
+    clients: tuple[Client, ...]
+    next: int | None
+
+
+class Roster:
+    """The clients by the number of their connection, which only grows, so the order of arrival is the order of numbers."""
+
+    def __init__(self, owners: frozenset[int]) -> None:
+        self._owners = owners
+        self._clients: dict[int, Client] = {}
+
+    def __len__(self) -> int:
+        """Return how many clients there are."""
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        """Iterate over the clients, oldest first."""
+        return iter(self._clients.values())
+
+    def __getitem__(self, connection: int) -> Client:
+        """Return a client. Raises KeyError if there is no such connection."""
+        return self._clients[connection]
+
+    def add(self, connection: int, credentials: Credentials, since: float) -> Client:
+        """Take in a new client and return it."""
+        client = self._clients[connection] = Client(connection, credentials, since)
+        return client
+
+    def remove(self, connection: int) -> Client | None:
+        """Take out a client and return it, or return None if it never was one."""
+        return self._clients.pop(connection, None)
+
+    def is_owner(self, client: Client) -> bool:
+        """Return whether a client belongs to root, the bus's own user or an admin."""
+        return client.credentials.uid in self._owners
+
+    def may_see(self, viewer: Client, client: Client) -> bool:
+        """Return whether *viewer* may know of *client*: an owner of all, others of their own user's."""
+        return self.is_owner(viewer) or viewer.credentials.uid == client.credentials.uid
+
+    def hidden_from(self, viewer: Client) -> int:
+        """Return how many clients *viewer* may not see."""
+        return sum(not self.may_see(viewer, client) for client in self)
+
+    def page(self, viewer: Client, after: int, size: int) -> Page:
+        """Return at most *size* of the clients that *viewer* may see, those with numbers above *after*."""
+        visible = (client for client in self if client.connection > after and self.may_see(viewer, client))
+        clients = tuple(islice(visible, size))
+        more = len(clients) == size and next(visible, None) is not None
+        return Page(clients, clients[-1].connection if more else None)

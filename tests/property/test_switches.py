@@ -1,0 +1,131 @@
+"""The compiled and the plain switch lead the same random life; every delivery, its order, every report and counter must agree."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
+
+from sbusd.config.settings import LimitSettings
+from tests.support.world import World
+
+KEYS = st.sampled_from(
+    [*b"a|a/b|a/b/c|a/||/|ab/c|b|!/cred/0/0/0/x|!/cred/0|!/bus|!x|a/*".split(b"|"), b"x" * 40],
+)
+PATTERNS = st.sampled_from(b"|a|a/|a/*|*|*/b|a*|a*/c|a/*/c|**|a*b|!/cred/0/0/0/x|!/cred/0/0/0/|!*/|*/cred/".split(b"|"))
+SIZES = st.sampled_from([0, 1, 100, 60_000, 150_000])
+ODD = st.sampled_from(
+    [*b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"), b"MSG %b\x00" % (b"k" * 100)],
+)
+
+LIMITS = LimitSettings(queue_packets=6, queue_bytes=500_000, key_bytes=64, cache_bytes=1 << 16)
+IGNORED = {"turns", "cache_hits", "cache_misses"}
+
+
+class TwoSwitches(RuleBasedStateMachine):
+    """Each rule does the same to both worlds."""
+
+    clients: Bundle[int] = Bundle("clients")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compiled = World("compiled", LIMITS)
+        self.reference = World("reference", LIMITS)
+        self.worlds = (self.compiled, self.reference)
+        self.stamp = 0
+
+    def settle(self) -> None:
+        for world in self.worlds:
+            world.run()
+
+    @rule(target=clients, patterns=st.lists(PATTERNS, max_size=3))
+    def connect(self, patterns: list[bytes]) -> int:
+        numbers = {world.connect(*patterns) for world in self.worlds}
+        assert len(numbers) == 1
+        return numbers.pop()
+
+    @rule(client=clients, pattern=PATTERNS)
+    def subscribe(self, client: int, pattern: bytes) -> None:
+        self.both(client, b"SUB " + pattern)
+
+    @rule(client=clients, pattern=PATTERNS)
+    def unsubscribe(self, client: int, pattern: bytes) -> None:
+        self.both(client, b"UNSUB " + pattern)
+
+    @rule(client=clients, key=KEYS, size=SIZES, count=st.integers(1, 9), settles=st.booleans())
+    def publish(self, client: int, key: bytes, size: int, count: int, settles: bool) -> None:
+        for _ in range(count):
+            self.stamp += 1
+            self.both(client, b"MSG %b\0%d %b" % (key, self.stamp, bytes(size)), settles=settles)
+        self.settle()
+
+    @rule(client=clients, packet=ODD)
+    def send_something_odd(self, client: int, packet: bytes) -> None:
+        self.both(client, packet)
+
+    @rule(client=clients, at_most=st.integers(1, 5))
+    def read(self, client: int, at_most: int) -> None:
+        received = [world.receive(client, at_most) for world in self.worlds]
+        assert received[0] == received[1]
+        self.settle()
+
+    @rule(client=clients)
+    def read_all(self, client: int) -> None:
+        received = [world.drain(client) for world in self.worlds]
+        assert received[0] == received[1]
+
+    @rule(client=clients)
+    def shut_down_sending(self, client: int) -> None:
+        for world in self.worlds:
+            try:
+                world.clients[client].shutdown(1)
+            except OSError:
+                assert world.receive(client)[-1:] == [b""]
+        self.settle()
+
+    @rule(client=consumes(clients), last=st.lists(KEYS, max_size=3))
+    def hang_up(self, client: int, last: list[bytes]) -> None:
+        for world in self.worlds:
+            for key in last:
+                world.send(client, b"MSG %b\0last words" % key)
+            world.hang_up(client)
+        self.settle()
+
+    def both(self, client: int, packet: bytes, *, settles: bool = True) -> None:
+        taken = {world.send(client, packet) for world in self.worlds}
+        assert len(taken) == 1
+        if settles:
+            self.settle()
+
+    @invariant()
+    def reports_agree(self) -> None:
+        # Within a turn, the order in which different connections are reported is free.
+        told = [sorted(world.told, key=lambda report: repr(report[1])) for world in self.worlds]
+        assert told[0] == told[1]
+
+    @invariant()
+    def counters_agree(self) -> None:
+        counters = [world.switch.counters()._asdict() for world in self.worlds]
+        assert [name for name in counters[0] if counters[0][name] != counters[1][name] and name not in IGNORED] == []
+        assert self.compiled.switch.connections() == self.reference.switch.connections()
+        for number in self.compiled.switch.connections():
+            assert self.compiled.switch.connection_counters(number) == self.reference.switch.connection_counters(number)
+            assert self.compiled.switch.patterns(number) == self.reference.switch.patterns(number)
+
+    @invariant()
+    def books_balance(self) -> None:
+        for world in self.worlds:
+            world.check_balance()
+
+    def teardown(self) -> None:
+        for client in list(self.compiled.clients):
+            assert self.compiled.drain(client) == self.reference.drain(client)
+        self.books_balance()
+        for world in self.worlds:
+            world.close()
+
+
+TwoSwitches.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+TestTwoSwitches = TwoSwitches.TestCase
