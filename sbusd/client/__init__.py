@@ -1,0 +1,55 @@
+"""The Python client: ``Bus`` for programs that wait, ``AsyncBus`` for asyncio. Re-exports only."""
+
+from sbusd.client.address import Scope, bus_address
+from sbusd.client.aio import AsyncBus, AsyncSubscription
+from sbusd.client.errors import (
+    AnswerLost,
+    BadAddressError,
+    Closed,
+    Disconnected,
+    ErrorCode,
+    InboxFull,
+    NoBus,
+    NotSubscribed,
+    PayloadTooLarge,
+    ProtocolError,
+    RemoteRefusal,
+    SbusError,
+    TimedOut,
+    Unanswered,
+)
+from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
+from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.statistics import Statistics
+from sbusd.client.sync import Bus, Subscription
+
+__all__ = [
+    "QUEUE_BYTES",
+    "QUEUE_PACKETS",
+    "AnswerLost",
+    "AsyncBus",
+    "AsyncSubscription",
+    "BadAddressError",
+    "Bus",
+    "Closed",
+    "Disconnected",
+    "ErrorCode",
+    "Gap",
+    "InboxFull",
+    "Item",
+    "Message",
+    "NoBus",
+    "NotSubscribed",
+    "Overflow",
+    "PayloadTooLarge",
+    "ProtocolError",
+    "Reconnected",
+    "RemoteRefusal",
+    "SbusError",
+    "Scope",
+    "Statistics",
+    "Subscription",
+    "TimedOut",
+    "Unanswered",
+    "bus_address",
+]

@@ -1,0 +1,178 @@
+"""The errors of a client. Each is an :class:`SbusError` and the builtin beside it, and carries its facts as fields.
+
+::
+
+    SbusError
+    ├── ProtocolError (ValueError)      bytes or an address that sbus-protocol(7) does not allow: a key with a NUL, …
+    │   └── BadAddressError                  an address that names no socket
+    ├── NoBus (ConnectionError)         nobody to connect to: no socket there, refused, no permission
+    ├── Closed (RuntimeError)           you closed it: the bus, or the subscription
+    ├── Disconnected (ConnectionError)  the bus closed it, or went away
+    ├── RemoteRefusal (RuntimeError)    the bus said no: ``CMSG !/bus/error``
+    ├── Unanswered (RuntimeError)       a control message that the bus does not answer
+    ├── AnswerLost (RuntimeError)       the bus discarded an answer, because this client reads too slowly
+    ├── TimedOut (TimeoutError)         the bus did not do it in time
+    ├── InboxFull (BufferError)         a subscription that nobody reads is in the way (``Overflow.BLOCK``)
+    ├── PayloadTooLarge (ValueError)    a packet that the socket, or the protocol, cannot carry
+    └── NotSubscribed (LookupError)     no subscription holds that pattern
+"""
+
+from __future__ import annotations
+
+import errno as errnos
+import os
+from collections.abc import Callable
+
+from sbusd.protocol.errors import BadAddressError, ErrorCode, ProtocolError, SbusError
+
+__all__ = [
+    "AnswerLost",
+    "BadAddressError",
+    "Closed",
+    "Disconnected",
+    "ErrorCode",
+    "InboxFull",
+    "NoBus",
+    "NotSubscribed",
+    "PayloadTooLarge",
+    "ProtocolError",
+    "RemoteRefusal",
+    "SbusError",
+    "TimedOut",
+    "Unanswered",
+    "disconnection",
+    "no_bus",
+]
+
+
+class NoBus(SbusError, ConnectionError):
+    """There is nobody to connect to. Not raised once a connection has been made: see :class:`Disconnected`."""
+
+    def __init__(self, address: str, reason: str, errno: int | None = None) -> None:
+        super().__init__(f"no bus at {address}: {reason}")
+        self.address = address
+        self.reason = reason
+        self.errno = errno
+
+
+class Closed(SbusError, RuntimeError):
+    """You closed it. ``what`` is ``"the bus"`` or ``"the subscription"``."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"{what} is closed")
+        self.what = what
+
+
+class Disconnected(SbusError, ConnectionError):
+    """The bus closed the connection, or went away.
+
+    ``refusal`` is what the bus said last, if its last packet was an ``!/bus/error``: the reason.
+    ``fault`` names a packet that no bus sends, after which the client itself gave up the connection.
+    """
+
+    def __init__(self, address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> None:
+        because = f": {refusal.said}" if refusal else f": {fault}" if fault else ""
+        super().__init__(f"disconnected from {address}{because}")
+        self.address = address
+        self.refusal = refusal
+        self.fault = fault
+
+
+class RemoteRefusal(SbusError, RuntimeError):
+    """The bus refused something. Spec: sbus-protocol(7) §8.
+
+    ``code`` is None if this version does not know it; ``words`` are the bus's own. ``request`` is what was refused, as far as that
+    is certain: empty for a packet that nobody waited for, such as a publication.
+    """
+
+    def __init__(self, code: ErrorCode | None, words: str, request: str = "") -> None:
+        self.code = code
+        self.words = words
+        self.request = request
+        super().__init__(f"the bus refused {request}: {self.said}" if request else f"the bus refused a packet: {self.said}")
+
+    @property
+    def said(self) -> str:
+        """What the bus said, code and words, as one line of printable text."""
+        line = f"{self.code.name} {self.words}" if self.code else self.words
+        return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
+
+
+class Unanswered(SbusError, RuntimeError):
+    """The bus took a control message and did not answer it, so it is one of those to ``tell``, or not known to this bus."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"the bus does not answer {request}; send it with tell()")
+        self.request = request
+
+
+class AnswerLost(SbusError, RuntimeError):
+    """The bus discarded packets for this client, an answer perhaps among them: whether the request was done is not known."""
+
+    def __init__(self, request: str) -> None:
+        super().__init__(f"the answer to {request} may be among packets that were lost because this client reads too slowly; ask again")
+        self.request = request
+
+
+class TimedOut(SbusError, TimeoutError):
+    """``what`` took longer than ``seconds``."""
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} took longer than {seconds:g} s")
+        self.what = what
+        self.seconds = seconds
+
+
+class InboxFull(SbusError, BufferError):
+    """A full subscription with ``Overflow.BLOCK`` stops the reading that this call waits for, and only the caller can empty it.
+
+    ``patterns`` are that subscription's, ``packets`` what waits in it.
+    """
+
+    def __init__(self, patterns: tuple[bytes, ...], packets: int) -> None:
+        names = " ".join(repr(pattern)[1:] for pattern in patterns)
+        super().__init__(f"the subscription to {names} is full ({packets} packets): read it, or use Overflow.DISCARD or a second Bus")
+        self.patterns = patterns
+        self.packets = packets
+
+
+class PayloadTooLarge(SbusError, ValueError):
+    """A packet of ``size`` bytes, its head and key included; ``limit`` is the largest that this connection can send."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"packet of {size} bytes; the largest this connection can send is {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class NotSubscribed(SbusError, LookupError):
+    """No subscription of this bus object holds ``pattern``."""
+
+    def __init__(self, pattern: bytes) -> None:
+        super().__init__(f"no subscription to {repr(pattern)[1:]}")
+        self.pattern = pattern
+
+
+def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> Callable[[], SbusError]:
+    """Return what makes the error of one connection that is gone, anew for each who is told: an exception collects its tracebacks."""
+    return lambda: Disconnected(address, refusal, fault)
+
+
+def no_bus(address: str, error: OSError) -> NoBus:
+    """Return what the failure of connect(2) to *address* means, and what to do about it."""
+    number = error.errno or 0
+    reason = _REASONS.get(number) or os.strerror(number)
+    return NoBus(address, reason, number)
+
+
+_REASONS = {
+    errnos.ENOENT: "there is no such socket; start the bus (systemctl start sbus.socket) or name another address",
+    errnos.ECONNREFUSED: "the socket is there but nobody listens on it; start the bus (systemctl start sbus.socket)",
+    errnos.EACCES: "permission denied; the socket's mode or its folder does not let this user in",
+    errnos.EPERM: "permission denied by a security policy of this machine",
+    errnos.EPROTOTYPE: "the socket there is not of type SEQPACKET, so it is not a bus",
+    errnos.ENOTSOCK: "that is not a socket",
+    errnos.ENOTDIR: "a part of the path is not a folder",
+    errnos.EAGAIN: "it did not accept the connection in time; too many clients wait for it",
+}
+"""What connect(2) on a Unix socket says, unix(7), in words for the person who must act."""

@@ -1,0 +1,148 @@
+"""One subscription's received packets: a queue with bounds, and a policy for when it is full. No I/O.
+
+Rules:
+
+1. Full is: the bound in packets, or in bytes of keys and payloads, is reached. The packet that crosses the one in bytes is still taken, so
+   that every packet can be received whatever the bound: memory stays below the bound plus one packet.
+2. A gap stands exactly where packets are missing, between the last one before and the first one after. It takes no room.
+3. Nothing that is not a packet can grow the queue: gaps, and reconnections with nothing between them, are added up.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import deque
+from dataclasses import dataclass
+
+from sbusd.client.messages import Gap, Item, Message, Reconnected
+
+QUEUE_PACKETS = 65_536
+"""Default bound in packets: four times what the bus itself queues for a client by default, so that an answer that is
+waited for always comes into reach (see :class:`Overflow`)."""
+
+QUEUE_BYTES = 32 << 20
+"""Default bound in bytes: four times the bus's own, for the same reason."""
+
+
+class Overflow(enum.Enum):
+    """What becomes of a packet for a subscription whose queue is full."""
+
+    BLOCK = "block"
+    """The default. The connection is not read until there is room, so nothing is lost here; the bus then queues, and when its queue
+    is full too it discards and says how many (:class:`Gap`). All subscriptions of the connection wait for the full one, and so
+    do answers. ``AsyncBus`` waits; ``Bus``, where only the caller could make room, raises ``InboxFull`` instead of waiting for ever."""
+    DISCARD = "discard"
+    """The newest packet is dropped, for this subscription alone, and counted; a :class:`Gap` stands in its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much a subscription's queue holds, and what happens then. Raises ValueError if it could hold nothing."""
+
+    packets: int = QUEUE_PACKETS
+    bytes: int = QUEUE_BYTES
+    overflow: Overflow = Overflow.BLOCK
+
+    def __post_init__(self) -> None:
+        if self.packets < 1 or self.bytes < 1:
+            raise ValueError(f"a queue of {self.packets} packets and {self.bytes} bytes can hold nothing; both are at least 1")
+
+
+class Inbox:
+    """The queue of one subscription, the patterns that fill it, and what it has counted.
+
+    ``stalled`` is shared by all inboxes of a connection: those that are full under ``Overflow.BLOCK``. While one is in it, do not read.
+    """
+
+    __slots__ = ("_bytes", "_items", "_lost", "_max_bytes", "_max_packets", "_overflow", "_stalled", "delivered", "discarded", "patterns")
+
+    def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
+        self.patterns = patterns
+        self.delivered = 0
+        self.discarded = 0
+        self._items: deque[Item] = deque()
+        self._bytes = 0
+        self._lost = 0
+        self._max_packets = bounds.packets
+        self._max_bytes = bounds.bytes
+        self._overflow = bounds.overflow
+        self._stalled = stalled
+
+    def __len__(self) -> int:
+        """Return how many items wait, a gap at the end included."""
+        return len(self._items) + (self._lost > 0)
+
+    def put(self, message: Message) -> None:
+        """Queue *message*, or under ``Overflow.DISCARD`` drop and count it if the queue is full."""
+        items = self._items
+        if self._lost or len(items) >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
+            self._put_carefully(message)
+            return
+        items.append(message)
+        self._bytes += len(message.key) + len(message.payload)
+        self.delivered += 1
+        if self._bytes >= self._max_bytes:
+            self._mark_full()
+
+    def put_gap(self, lost: int) -> None:
+        """Note that *lost* packets are missing here."""
+        self._lost += lost
+
+    def put_reconnected(self, event: Reconnected) -> None:
+        """Note that the connection was made anew here."""
+        items = self._items
+        if items and isinstance(last := items[-1], Reconnected):
+            items[-1] = Reconnected(last.attempts + event.attempts, last.seconds + event.seconds)
+            return
+        if self._lost:
+            self._place_gap()
+        items.append(event)
+
+    def take(self) -> Item | None:
+        """Return what came first, or None if nothing waits."""
+        items = self._items
+        if not items:
+            lost, self._lost = self._lost, 0
+            return Gap(lost) if lost else None
+        item = items.popleft()
+        if not items:
+            self._bytes = 0
+        elif type(item) is Message:
+            self._bytes -= len(item.key) + len(item.payload)
+        if self._stalled and not self._is_full():
+            self._stalled.discard(self)
+        return item
+
+    def retire(self) -> None:
+        """Stop holding up the connection: nobody will receive from this queue any more. What waits is forgotten."""
+        self._items.clear()
+        self._bytes = self._lost = 0
+        self._stalled.discard(self)
+
+    def _put_carefully(self, message: Message) -> None:
+        """Queue *message* where a bound is near or a gap is open."""
+        if self._overflow is Overflow.DISCARD and self._is_full():
+            self._lost += 1
+            self.discarded += 1
+            return
+        if self._lost:
+            self._place_gap()
+        self._items.append(message)
+        self._bytes += len(message.key) + len(message.payload)
+        self.delivered += 1
+        if self._is_full():
+            self._mark_full()
+
+    def _place_gap(self) -> None:
+        """Put the open gap into the queue."""
+        self._items.append(Gap(self._lost))
+        self._lost = 0
+
+    def _is_full(self) -> bool:
+        """Return whether a bound is reached."""
+        return len(self._items) >= self._max_packets or self._bytes >= self._max_bytes
+
+    def _mark_full(self) -> None:
+        """Stop the connection from being read, where that is the policy."""
+        if self._overflow is Overflow.BLOCK:
+            self._stalled.add(self)

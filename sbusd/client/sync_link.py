@@ -1,0 +1,299 @@
+"""A session on a socket, for a program that waits: sends, reads, times out, reconnects. :class:`~sbusd.client.sync.Bus` is its face."""
+
+from __future__ import annotations
+
+import mmap
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from sbusd.client.backoff import Backoff
+from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
+from sbusd.client.deadline import Deadline
+from sbusd.client.errors import (
+    AnswerLost,
+    Closed,
+    Disconnected,
+    InboxFull,
+    NoBus,
+    PayloadTooLarge,
+    ProtocolError,
+    RemoteRefusal,
+    SbusError,
+    disconnection,
+)
+from sbusd.client.inbox import Inbox
+from sbusd.client.ledger import Call
+from sbusd.client.messages import Item
+from sbusd.client.session import Session
+
+_SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+class SyncLink:
+    """One connection after the other for one session. Not thread-safe."""
+
+    def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool) -> None:
+        self.target = target
+        self.session = session
+        self.timeout = timeout
+        self._reconnect = reconnect
+        sock = open_socket(target, timeout)
+        session.packet_limit = packet_limit(sock)
+        self._sock: socket.socket | None = sock
+        # A mapping commits only the pages that packets have touched, and reading into one spares an allocation of that size per packet.
+        self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        self._backoff = Backoff(time.monotonic())
+        self._resuming: list[Call] = []
+        self._make_failure: Callable[[], SbusError] | None = None
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor. Raises Closed, or Disconnected while there is none."""
+        if self._sock is None:
+            raise self._failure() if self._make_failure else Disconnected(self.target.text)
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """End the connection. Harmless when done already."""
+        self._drop_socket()
+        self._make_failure = lambda: Closed("the bus")
+        self.session.disconnected(self._make_failure)
+
+    # What the face calls
+
+    def send(self, packet: bytes) -> None:
+        """Send *packet*, behind all that was to be sent before. On TimedOut, and any other error, it was not sent."""
+        session = self.session
+        if self._sock is not None and not session.outgoing:
+            try:
+                self._sock.send(packet, _SEND_FLAGS)
+            except OSError:
+                pass
+            else:
+                session.is_dirty = True
+                return
+        self._send_waiting(packet, Deadline("publishing", self.timeout))
+
+    def call(self, request: str, start: Callable[[], Sequence[Call]]) -> None:
+        """Let *start* put calls into the session, and wait until each is done, whatever its outcome.
+
+        Raises:
+            TimedOut: not in time. What comes late is dropped.
+            InboxFull: a full subscription stops the reading.
+            Disconnected: there is no connection to begin with.
+        """
+        deadline = Deadline(request, self.timeout)
+        self._open_again(deadline)
+        # Nothing is added before the last call's packets are gone, so that calls which time out cannot pile up.
+        while self.session.outgoing and not self._flush():
+            self._wait_writable(deadline)
+            self._open_again(deadline)
+        self._await(start(), deadline)
+
+    def receive(self, inbox: Inbox, timeout: float | None) -> Item:
+        """Wait for the next item of *inbox*."""
+        session = self.session
+        deadline = Deadline("receiving", timeout)
+        while not session.refusals:
+            item = inbox.take()
+            if item is not None:
+                return item
+            if not inbox.patterns:
+                raise Closed("the subscription")
+            if self._sock is None or self._resuming:
+                self._open_again(deadline)
+            else:
+                self._step(deadline)
+        raise session.refusals.popleft()
+
+    def push(self) -> None:
+        """Send what can be sent now without waiting; the rest goes with the next call."""
+        if self._sock is not None:
+            self._flush()
+
+    # Moving packets
+
+    def _step(self, deadline: Deadline) -> None:
+        """Take in one packet, and send what is to be sent. Returns also when the connection has ended."""
+        session = self.session
+        if session.stalled:
+            full = next(iter(session.stalled))
+            raise InboxFull(tuple(full.patterns), len(full))
+        if session.outgoing and not self._flush() and self._sock is None:
+            return
+        remaining = deadline.remaining()
+        if remaining is None and not session.outgoing:
+            if self._read(0):
+                return
+        elif self._read(socket.MSG_DONTWAIT):
+            return
+        self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
+
+    def _read(self, flags: int) -> bool:
+        """Take in one packet, or the end of the connection; return False if there is neither yet."""
+        sock = self._sock
+        if sock is None:
+            return True
+        try:
+            size = sock.recv_into(self._buffer, 0, flags)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if not is_gone(error):
+                self._hang_up(f"receiving from it failed: {error.strerror}")
+                return True
+            # The kernel reports a reset once, before the packets that came ahead of it, the reason among them.
+            return self._read(flags)
+        if size == 0:
+            self._hang_up()
+        elif size == RECEIVE_BYTES:
+            self._hang_up(f"the bus sent a packet longer than {RECEIVE_BYTES - 1} bytes")
+        else:
+            try:
+                self.session.receive(bytes(self._buffer[:size]))
+            except ProtocolError as error:
+                self._hang_up(error.words)
+        return True
+
+    def _read_to_end(self) -> None:
+        """Take in what the bus sent before it went: no more than a socket's buffer, so full queues take it too."""
+        while self._sock is not None:
+            if not self._read(socket.MSG_DONTWAIT):
+                self._hang_up()
+
+    def _flush(self) -> bool:
+        """Send the session's packets; return whether all are gone. False also when the connection has ended."""
+        outgoing = self.session.outgoing
+        while outgoing:
+            try:
+                if not self._try_send(outgoing[0]):
+                    return False
+            except (OSError, PayloadTooLarge) as error:
+                # Nobody else can be told, and what comes after it must not overtake it.
+                self._hang_up(f"sending to it failed: {error}")
+                return False
+            outgoing.popleft()
+        return True
+
+    def _try_send(self, packet: bytes) -> bool:
+        """Send *packet*; return False if the socket is full, or the connection has ended."""
+        if self._sock is None:
+            return False
+        try:
+            self._sock.send(packet, _SEND_FLAGS)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if not is_gone(error):
+                raise send_failure(self._sock, packet, error) from error
+            self._read_to_end()
+            return False
+        return True
+
+    def _send_waiting(self, packet: bytes, deadline: Deadline) -> None:
+        """Send *packet*, waiting for room, or a new connection, where need be."""
+        self._open_again(deadline)
+        while not (self._flush() and self._try_send(packet)):
+            if self._sock is not None:
+                self._wait_writable(deadline)
+            self._open_again(deadline)
+        self.session.is_dirty = True
+
+    def _wait_writable(self, deadline: Deadline) -> None:
+        """Wait for room, and read meanwhile as far as the subscriptions have room: the bus may not read from one that does not."""
+        if self._sock is None:
+            return
+        events = select.POLLOUT if self.session.stalled else select.POLLOUT | select.POLLIN
+        if self._poll(events, deadline) & select.POLLIN:
+            self._read(socket.MSG_DONTWAIT)
+
+    def _poll(self, events: int, deadline: Deadline) -> int:
+        """Wait for *events*, and return those that came. Raises TimedOut."""
+        if self._sock is None:
+            return 0
+        remaining = deadline.remaining()
+        poller = select.poll()
+        poller.register(self._sock, events)
+        ready = poller.poll(None if remaining is None else remaining * 1000)
+        if not ready:
+            raise deadline.expired()
+        return ready[0][1]
+
+    def _await(self, calls: Sequence[Call], deadline: Deadline) -> None:
+        """Wait until each of *calls* is done."""
+        for call in calls:
+            while not call.is_done:
+                self._step(deadline)
+
+    # Ends and beginnings
+
+    def _failure(self) -> SbusError:
+        """Return what every call raises from now on."""
+        return self._make_failure() if self._make_failure else Disconnected(self.target.text)
+
+    def _drop_socket(self) -> None:
+        """Close the socket."""
+        sock, self._sock = self._sock, None
+        self._resuming = []
+        if sock is not None:
+            sock.close()
+
+    def _hang_up(self, fault: str | None = None) -> None:
+        """Take down a connection that the bus has ended, or that *fault* has made useless."""
+        if self._sock is None:
+            return
+        make_error = disconnection(self.target.text, self.session.last_words, fault)
+        self._drop_socket()
+        self.session.disconnected(make_error)
+        if self._reconnect:
+            self._backoff.lost(time.monotonic())
+        else:
+            self._make_failure = make_error
+
+    def _open_again(self, deadline: Deadline) -> None:
+        """See to it that there is a connection, with all subscriptions on it. Raises what stands against that."""
+        while self._sock is None or self._resuming:
+            if self._make_failure is not None:
+                raise self._failure()
+            if self._sock is None:
+                self._connect_again(deadline)
+            calls = self._resuming
+            self._await(calls, deadline)
+            self._resuming = []
+            for call in calls:
+                if isinstance(call.error, RemoteRefusal):
+                    # It was accepted once and is not any more: to try again and again would not change that.
+                    self.close()
+                    self._make_failure = disconnection(self.target.text, refusal=call.error)
+                elif isinstance(call.error, AnswerLost):
+                    self._hang_up("answers were lost while subscribing again")
+        if self._make_failure is not None:
+            raise self._failure()
+
+    def _connect_again(self, deadline: Deadline) -> None:
+        """Connect, trying until it succeeds, and begin to subscribe again."""
+        backoff = self._backoff
+        while self._sock is None:
+            self._sleep_until(backoff.due, deadline)
+            backoff.attempt(time.monotonic())
+            self.session.attempted()
+            try:
+                self._sock = open_socket(self.target, deadline.remaining())
+            except NoBus:
+                deadline.check()
+        now = time.monotonic()
+        backoff.connected(now)
+        # Before any packet of the new connection is read, so that it stands in front of them.
+        self.session.reconnected(backoff.attempts, now - backoff.since)
+        self._resuming = self.session.resubscribe()
+
+    def _sleep_until(self, due: float, deadline: Deadline) -> None:
+        """Wait until *due*. Raises TimedOut if the deadline comes first."""
+        pause = due - time.monotonic()
+        remaining = deadline.remaining()
+        if remaining is not None and remaining < pause:
+            time.sleep(remaining)
+            raise deadline.expired()
+        if pause > 0:
+            time.sleep(pause)
