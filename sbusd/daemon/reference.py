@@ -204,16 +204,20 @@ class Switch:
         if events & select.EPOLLOUT:
             self._flush(connection, FLUSH_PACKETS)
         if connection.is_reading and events & (_READABLE | _HUNG_UP):
-            refused: dict[Refusal, list[bytes]] = {}
-            for packet, is_cut in self._receive(connection):
-                self._handle(connection, packet, is_cut, refused)
-                if connection.is_ending:
-                    break
-            for refusal, keys in sorted(refused.items()):
-                self._sink.refused(connection.number, refusal, keys[0], len(keys))
-            if connection.is_at_end:
-                self._finish(connection, End.HANGUP)
+            self._read(connection)
         elif not connection.is_reading and events & _HUNG_UP:
+            self._finish(connection, End.HANGUP)
+
+    def _read(self, connection: _Connection) -> None:
+        """Handle one batch of what a connection sends."""
+        refused: dict[Refusal, list[bytes]] = {}
+        for packet, is_cut in self._receive(connection):
+            self._handle(connection, packet, is_cut, refused)
+            if connection.is_ending:
+                break
+        for refusal, keys in sorted(refused.items()):
+            self._sink.refused(connection.number, refusal, keys[0], len(keys))
+        if connection.is_at_end:
             self._finish(connection, End.HANGUP)
 
     def _receive(self, connection: _Connection) -> list[tuple[bytes, bool]]:

@@ -1,0 +1,66 @@
+"""Signals as something to wait for: signal(7), ``signal.set_wakeup_fd``.
+
+A signal that arrives while the switch waits would be seen only after the next packet: so the interpreter's own handler writes to
+a socket that the switch watches.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Iterable
+from types import FrameType, TracebackType
+
+ENDING = (signal.SIGINT, signal.SIGTERM)
+"""End the bus with status 0."""
+
+
+class Signals:
+    """While it is entered, the ending signals call *stop*; :meth:`fileno` is readable whenever one has arrived.
+
+    SIGHUP ends a bus in the foreground, as it ends any program whose terminal goes, and is ignored in the background.
+    """
+
+    def __init__(self, stop: Callable[[], None], *, hangup_ends: bool = True) -> None:
+        self._stop = stop
+        self._hangup_ends = hangup_ends
+        self._inner, self._outer = socket.socketpair()
+        self._previous: dict[int, signal.Handlers | Callable[[int, FrameType | None], object] | int | None] = {}
+        self._previous_wakeup = -1
+
+    def __enter__(self) -> Signals:
+        """Take the signals over."""
+        for end in (self._inner, self._outer):
+            end.setblocking(False)
+        self._previous_wakeup = signal.set_wakeup_fd(self._outer.fileno(), warn_on_full_buffer=False)
+        handlers: Iterable[tuple[signal.Signals, signal.Handlers | Callable[[int, FrameType | None], None]]] = (
+            *((number, self._arrived) for number in ENDING),
+            (signal.SIGHUP, self._arrived if self._hangup_ends else signal.SIG_IGN),
+        )
+        for number, handler in handlers:
+            self._previous[number] = signal.signal(number, handler)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        """Give the signals back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        signal.set_wakeup_fd(self._previous_wakeup)
+        self._inner.close()
+        self._outer.close()
+
+    def fileno(self) -> int:
+        """Return the descriptor to watch."""
+        return self._inner.fileno()
+
+    def drain(self) -> None:
+        """Read what has arrived; the handlers themselves have run, or run before the next line of Python."""
+        try:
+            while self._inner.recv(64):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _arrived(self, _number: int, _frame: FrameType | None) -> None:
+        """Handle an ending signal."""
+        self._stop()
