@@ -1,0 +1,95 @@
+"""The units are what systemd understands, and name what this project installs."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support import skips
+
+ROOT = Path(__file__).parents[2]
+UNITS = sorted((ROOT / "units").glob("*/*.s*"))
+IDS = [f"{unit.parent.name}/{unit.name}" for unit in UNITS]
+
+
+def read(unit: Path) -> configparser.RawConfigParser:
+    """Return the sections of a unit; a key that is repeated has its last value, which is enough here."""
+    parser = configparser.RawConfigParser(strict=False)
+    parser.read_string(unit.read_text())
+    return parser
+
+
+def verify(folder: Path, *units: Path, manager: str) -> subprocess.CompletedProcess[str]:
+    """Run systemd-analyze verify over *units*, whose programs are not installed: /bin/true stands for them."""
+    made = []
+    for unit in units:
+        # An instance of a template, so that its specifiers are expanded.
+        copy = folder / unit.name.replace("@.", "@netlink.")
+        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE))
+        made.append(str(copy))
+    command = ["systemd-analyze", f"--{manager}", "verify", "--man=no", "--recursive-errors=no", *made]
+    env = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "SYSTEMD_LOG_LEVEL": "info"}
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=60)
+
+
+def test_there_are_units() -> None:
+    assert {"system/sbus.socket", "system/sbus.service", "system/sbus@.socket", "system/sbus@.service"} < set(IDS)
+    assert {"user/sbus.socket", "user/sbus.service", "system/sbus-feed@.service"} < set(IDS)
+
+
+@pytest.mark.parametrize("manager", ["system", "user"])
+def test_systemd_finds_nothing_wrong(manager: str, tmp_path: Path) -> None:
+    skips.require_program("systemd-analyze", "systemd")
+    units = [unit for unit in UNITS if unit.parent.name == manager]
+    result = verify(tmp_path, *units, manager=manager)
+    said = [line for line in result.stderr.splitlines() if str(tmp_path) in line or "netlink." in line or "sbus" in line]
+    assert (result.returncode, said) == (0, []), result.stderr
+
+
+def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
+    skips.require_program("systemd-analyze", "systemd")
+    wrong = tmp_path / "wrong" / "sbus.service"
+    wrong.parent.mkdir()
+    wrong.write_text((ROOT / "units/system/sbus.service").read_text().replace("UMask=", "UMasc="))
+    result = verify(tmp_path, wrong, manager="system")
+    assert result.returncode != 0
+    assert "UMasc" in result.stderr
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=IDS)
+def test_documentation_names_our_pages(unit: Path) -> None:
+    pages = read(unit)["Unit"]["Documentation"].split()
+    assert pages
+    assert all(re.fullmatch(r"man:(sbus|sbusd|sbus-feed|sbusd\.toml)\([578]\)", page) for page in pages)
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
+def test_services_start_a_program_of_this_project(unit: Path) -> None:
+    scripts = re.findall(r'^(\S+) = "sbusd\.', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
+    program = Path(read(unit)["Service"]["ExecStart"].split()[0])
+    assert program.parent == Path("/usr/bin")
+    assert program.name in scripts
+
+
+@pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".socket"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
+def test_sockets_are_seqpacket_and_open_to_the_right_users(unit: Path) -> None:
+    section = read(unit)["Socket"]
+    where = section["ListenSequentialPacket"]
+    assert section["SocketMode"] == ("0666" if unit.parent.name == "system" else "0600")
+    assert where.startswith("/run/" if unit.parent.name == "system" else "%t/")
+    assert unit.with_suffix(".service").exists()
+
+
+def test_client_looks_where_the_sockets_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sbusd.client import bus_address
+
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/1000")
+    system = read(ROOT / "units/system/sbus.socket")["Socket"]["ListenSequentialPacket"]
+    user = read(ROOT / "units/user/sbus.socket")["Socket"]["ListenSequentialPacket"]
+    assert bus_address(scope="system") == system
+    assert bus_address(scope="user") == user.replace("%t", "/run/user/1000")
