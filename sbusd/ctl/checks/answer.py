@@ -1,0 +1,97 @@
+"""Does something listen, does it answer as sbusd does, and is it of this version?"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from dataclasses import dataclass
+
+from sbusd import __version__
+from sbusd.client import Bus
+from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
+from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.settings import Settings
+from sbusd.protocol import controls
+from sbusd.protocol.errors import SbusError
+
+PATIENCE_SECONDS = 10.0
+"""Long enough for a service manager to start the bus first."""
+
+_UCRED = struct.Struct("iII")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a bus said; ``features`` is None if it did not answer as sbusd, and ``peer`` is who listens: the bus, or who started it."""
+
+    features: list[str] | None
+    stats: JsonObject
+    peer: int
+    problem: str = ""
+
+
+def reach(settings: Settings) -> Answer:
+    """Return what the bus says. Raises SbusError or OSError if nothing can be reached."""
+    with settings.connect(PATIENCE_SECONDS) as bus:
+        peer = _peer(bus)
+        try:
+            features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
+            stats = ask(bus, controls.STATS)
+        except SbusError as error:
+            return Answer(None, {}, peer, str(error))
+    return Answer(features, stats, peer)
+
+
+def judge(answer: Answer) -> list[Finding]:
+    """Return what *answer* means."""
+    reached = Finding("connection", Result.OK, "something listens, and lets this user in")
+    if answer.features is None:
+        return [
+            reached,
+            Finding("protocol", Result.FAIL, f"it does not answer as sbusd: {answer.problem}", "find out what listens at this address"),
+        ]
+    spoken = Finding("protocol", Result.OK, "answers as sbusd, with " + (" ".join(answer.features) or "no features"))
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats)]
+
+
+def unreachable(error: Exception) -> list[Finding]:
+    """Return the finding for a bus that cannot be reached."""
+    return [Finding("connection", Result.FAIL, str(error), "see the journal (journalctl -u sbus.service) if the bus should be running")]
+
+
+def open_connections(answer: Answer) -> int | None:
+    """Return how many connections the bus has, or None if it does not tell this user."""
+    return integer(mapping(answer.stats, "counters"), "connections")
+
+
+def _judge_version(version: str | None) -> Finding:
+    """Judge whether bus and client belong together."""
+    if version is None:
+        return Finding("version", Result.WARN, "the bus does not say its version", "it may be older than this sbusctl; upgrade it")
+    if version != __version__:
+        return Finding(
+            "version",
+            Result.WARN,
+            f"the bus is {version}, sbusctl is {__version__}",
+            "restart the bus after an upgrade; install the same version of both",
+        )
+    return Finding("version", Result.OK, f"bus and sbusctl are {version}")
+
+
+def _judge_switch(stats: JsonObject) -> list[Finding]:
+    """Judge which switch moves the messages, where the bus tells this user."""
+    switch = text(stats, "switch")
+    if switch is None:
+        return []
+    if switch != "compiled":
+        return [
+            Finding("switch", Result.WARN, f"the bus runs its {switch} switch, which is slow", "start it without asking for that switch")
+        ]
+    return [Finding("switch", Result.OK, "compiled")]
+
+
+def _peer(bus: Bus) -> int:
+    """Return the process at the other end, at the moment it began to listen. Source: unix(7), SO_PEERCRED."""
+    with socket.socket(fileno=socket.dup(bus.fileno())) as twin:
+        pid, _, _ = _UCRED.unpack(twin.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    return int(pid)

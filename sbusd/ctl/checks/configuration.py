@@ -1,0 +1,36 @@
+"""Is the configuration of the bus valid, as far as this user may read it?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file
+from sbusd.ctl.checks.finding import Finding, Result
+
+
+def check_configuration(scope: Literal["system", "user"] | None) -> Finding:
+    """Return what is found about the configuration of the bus of *scope*; None is a bus whose files are not known."""
+    if scope is None:
+        return Finding("configuration", Result.SKIP, "this is neither the system's bus nor the user's, so its files are not known")
+    return check_file(default_main_file(user_bus=scope == "user"))
+
+
+def check_file(main_file: Path) -> Finding:
+    """Return what is found about *main_file* and its drop-ins."""
+    if hidden := _unreadable(main_file):
+        return Finding("configuration", Result.SKIP, f"{hidden} cannot be read by this user")
+    try:
+        return Finding("configuration", Result.OK, check_daemon_settings(main_file))
+    except ConfigError as error:
+        return Finding("configuration", Result.FAIL, str(error), "correct it; the bus will not start again with it")
+
+
+def _unreadable(main_file: Path) -> Path | None:
+    """Return a file or folder of the configuration that is there and that this user may not read, if any."""
+    folder = main_file.with_name(main_file.name + ".d")
+    for place in (main_file.parent, folder):
+        if place.exists() and not os.access(place, os.R_OK | os.X_OK):
+            return place
+    return next((file for file in configuration_files(main_file) if file.exists() and not os.access(file, os.R_OK)), None)

@@ -1,0 +1,61 @@
+"""Does the kernel let a client send the largest packet, and the bus hold enough connections?"""
+
+from __future__ import annotations
+
+import resource
+import socket
+from pathlib import Path
+
+from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+_WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
+
+FEW_DESCRIPTORS = 4_096
+"""A bus with fewer turns clients away before the machine is busy; the units give it 16,384."""
+
+
+def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
+    """Return whether a client can send a packet of *size* bytes, which is tried on a pair of sockets."""
+    left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with left, right:
+        left.setblocking(False)
+        # The kernel doubles what is asked for, after it has cut it to net.core.wmem_max: socket(7).
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
+        try:
+            left.send(bytes(size))
+        except OSError as error:
+            reason = f"a client cannot send the largest packet, {size} bytes: {error.strerror}; net.core.wmem_max is {_wmem_max()}"
+            return Finding("packets", Result.WARN, reason, f"sysctl net.core.wmem_max={size}, and keep it in /etc/sysctl.d")
+    return Finding("packets", Result.OK, f"a client can send the largest packet, {size} bytes")
+
+
+def check_descriptors(pid: int | None, connections: int | None) -> Finding:
+    """Return whether the bus, process *pid*, may hold enough descriptors for its *connections*; either is None if not known."""
+    if pid is None:
+        return Finding("descriptors", Result.SKIP, "which process is the bus is not known")
+    try:
+        limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    except (PermissionError, ProcessLookupError):
+        return Finding("descriptors", Result.SKIP, f"this user may not read the limits of the bus, process {pid}")
+    return judge_descriptors(limit, connections)
+
+
+def judge_descriptors(limit: int, connections: int | None) -> Finding:
+    """Return what a *limit* of open descriptors means for a bus with *connections*."""
+    advice = "raise LimitNOFILE= of sbus.service, or ulimit -n where the bus is started by hand"
+    if limit == resource.RLIM_INFINITY:
+        return Finding("descriptors", Result.OK, "the bus may open any number")
+    if connections is not None and connections > limit * 9 // 10:
+        return Finding("descriptors", Result.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
+    if limit < FEW_DESCRIPTORS:
+        return Finding("descriptors", Result.WARN, f"the bus may open only {limit}, one for each connection", advice)
+    return Finding("descriptors", Result.OK, f"the bus may open {limit}")
+
+
+def _wmem_max() -> str:
+    """Return net.core.wmem_max, for people."""
+    try:
+        return _WMEM_MAX.read_text("ascii").strip()
+    except OSError:
+        return "not readable"

@@ -1,0 +1,91 @@
+"""Is there a socket at the address, and can the right users, and no others, reach or replace it?"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.processes import user_name
+from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
+from sbusd.protocol.errors import BadAddressError
+
+_START = "start the bus (systemctl enable --now sbus.socket), or name another address"
+
+
+@dataclass(frozen=True, slots=True)
+class SocketFacts:
+    """What stat(2) and access(2) say of a socket and its folder; modes with their type."""
+
+    mode: int
+    uid: int
+    is_writable: bool
+    folder_mode: int
+    folder_uid: int
+
+
+def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
+    """Return what is found at *address*; *is_for_all* says that every user of the machine should be able to connect."""
+    try:
+        parsed = parse_address(address)
+    except BadAddressError as error:
+        return [Finding("address", Result.FAIL, str(error.reason), "give a path, or /dev/unix/abstract/HEX as the bus prints it")]
+    if isinstance(parsed, RandomAbstract):
+        return [Finding("address", Result.FAIL, "names no bus: the server picks a name and prints it", "use the name that it prints")]
+    if isinstance(parsed, InheritedDescriptor) or parsed.is_abstract:
+        return [Finding("socket", Result.SKIP, "not a file, so it has no mode and no owner")]
+    path = os.fsdecode(parsed.name)
+    try:
+        facts = _gather(path)
+    except FileNotFoundError:
+        return [Finding("socket", Result.FAIL, "there is none at this path", _START)]
+    except OSError as error:
+        return [Finding("socket", Result.FAIL, f"cannot be looked at: {error.strerror}", "let this user search the folders of its path")]
+    return judge(facts, is_for_all=is_for_all)
+
+
+def judge(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
+    """Return what *facts* mean for the caller."""
+    if not stat.S_ISSOCK(facts.mode):
+        return [Finding("socket", Result.FAIL, "what is at this path is not a socket", "remove it, and start the bus")]
+    what = f"mode {stat.S_IMODE(facts.mode):04o}, owner {user_name(facts.uid)}"
+    return [_judge_mode(facts, what, is_for_all=is_for_all), _judge_owner(facts), _judge_folder(facts)]
+
+
+def _judge_mode(facts: SocketFacts, what: str, *, is_for_all: bool) -> Finding:
+    """Judge who may connect."""
+    if not facts.is_writable:
+        return Finding(
+            "socket", Result.FAIL, f"{what}: this user may not connect", "have its mode or its group changed (SocketMode=, sbusd -g or -o)"
+        )
+    if is_for_all and not facts.mode & stat.S_IWOTH:
+        return Finding("socket", Result.WARN, f"{what}: other users may not connect", "set SocketMode=0666, or start sbusd with -o")
+    return Finding("socket", Result.OK, what)
+
+
+def _judge_owner(facts: SocketFacts) -> Finding:
+    """Judge whether the one who made the socket may be trusted: he reads what is sent to it."""
+    if facts.uid in (0, os.geteuid()):
+        return Finding("owner", Result.OK, "root" if facts.uid == 0 else "this user")
+    reason = f"{user_name(facts.uid)} made this socket, and reads what is sent to it"
+    return Finding("owner", Result.WARN, reason, "make sure that the bus is meant to run as this user")
+
+
+def _judge_folder(facts: SocketFacts) -> Finding:
+    """Judge whether someone else could put another socket there."""
+    if facts.folder_mode & stat.S_IWOTH and not facts.folder_mode & stat.S_ISVTX:
+        return Finding(
+            "folder", Result.WARN, "every user can put another socket in its place", "take away others' right to write to the folder"
+        )
+    if facts.folder_uid not in (0, os.geteuid()):
+        reason = f"{user_name(facts.folder_uid)} owns it, and can put another socket in its place"
+        return Finding("folder", Result.WARN, reason, "use a folder of root or of this user")
+    return Finding("folder", Result.OK, "only root and this user can put another socket in its place")
+
+
+def _gather(path: str) -> SocketFacts:
+    """Return the facts about the socket at *path*. Raises OSError as stat(2) does."""
+    found = os.stat(path)
+    folder = os.stat(os.path.dirname(os.path.abspath(path)))
+    return SocketFacts(found.st_mode, found.st_uid, os.access(path, os.W_OK), folder.st_mode, folder.st_uid)

@@ -1,0 +1,84 @@
+"""Are the units of the bus installed, enabled and alive? Source: systemctl(1), ``show``."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from sbusd.ctl.checks.finding import Finding, Result
+
+_SOCKET = "sbus.socket"
+_SERVICE = "sbus.service"
+_PROPERTIES = "Id,LoadState,ActiveState,UnitFileState,Result,MainPID"
+_PATIENCE_SECONDS = 10.0
+
+Unit = Mapping[str, str]
+
+
+def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/run/systemd/system")) -> tuple[list[Finding], int | None]:
+    """Return what is found about the units of the bus of *scope*, and the process of its service if it runs.
+
+    *scope* is None for a bus at another address, of which systemd knows nothing here. *booted* is there if systemd runs the machine,
+    sd_booted(3).
+    """
+    if scope is None:
+        return [Finding("units", Result.SKIP, "this is neither the system's bus nor the user's, so its units are not known")], None
+    if not booted.is_dir():
+        return [Finding("units", Result.SKIP, "systemd does not run this machine")], None
+    arguments = ["systemctl", *(["--user"] if scope == "user" else []), "show", f"--property={_PROPERTIES}", _SOCKET, _SERVICE]
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL)
+    except FileNotFoundError:
+        return [Finding("units", Result.SKIP, "there is no systemctl on this machine")], None
+    except subprocess.TimeoutExpired:
+        return [Finding("units", Result.WARN, "systemctl does not answer", "see whether systemd itself is well (systemctl status)")], None
+    if done.returncode:
+        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
+        return [Finding("units", Result.SKIP, f"systemctl cannot tell: {said}")], None
+    units = parse(done.stdout)
+    return judge(units, "systemctl --user" if scope == "user" else "systemctl"), main_process(units)
+
+
+def parse(shown: str) -> dict[str, Unit]:
+    """Return the properties of each unit in the output of ``systemctl show``, by the unit's name."""
+    blocks = (dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n"))
+    return {block["Id"]: block for block in blocks if "Id" in block}
+
+
+def main_process(units: Mapping[str, Unit]) -> int | None:
+    """Return the process of the service, or None if it does not run."""
+    pid = units.get(_SERVICE, {}).get("MainPID", "0")
+    return int(pid) if pid.isascii() and pid.isdigit() and int(pid) else None
+
+
+def judge(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
+    """Return what the states of the *units* mean; *systemctl* is the command for the person who must act."""
+    return [_judge_socket(units.get(_SOCKET, {}), systemctl), _judge_service(units.get(_SERVICE, {}), systemctl)]
+
+
+def _judge_socket(unit: Unit, systemctl: str) -> Finding:
+    """Judge the unit that listens."""
+    if unit.get("LoadState") != "loaded":
+        return Finding(_SOCKET, Result.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the package's units")
+    if unit.get("ActiveState") == "failed":
+        return Finding(
+            _SOCKET, Result.FAIL, f"failed ({unit.get('Result')})", f"{systemctl} restart {_SOCKET}, after a look at its journal"
+        )
+    if unit.get("ActiveState") != "active":
+        return Finding(_SOCKET, Result.WARN, f"{unit.get('ActiveState')}: systemd does not listen", f"{systemctl} enable --now {_SOCKET}")
+    if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "generated", "linked"):
+        return Finding(_SOCKET, Result.WARN, "active, but not after the next start of the machine", f"{systemctl} enable {_SOCKET}")
+    return Finding(_SOCKET, Result.OK, f"{unit.get('UnitFileState')}, active")
+
+
+def _judge_service(unit: Unit, systemctl: str) -> Finding:
+    """Judge the unit that is the bus; one that has not started yet is well."""
+    if unit.get("LoadState") != "loaded":
+        return Finding(_SERVICE, Result.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the package's units")
+    if unit.get("ActiveState") == "failed":
+        return Finding(_SERVICE, Result.FAIL, f"failed ({unit.get('Result')})", f"{systemctl} status {_SERVICE} says why")
+    if unit.get("ActiveState") == "active":
+        return Finding(_SERVICE, Result.OK, "active")
+    return Finding(_SERVICE, Result.OK, f"{unit.get('ActiveState')}: it starts with the first connection")

@@ -1,0 +1,76 @@
+"""``sbusctl connections``: who is connected."""
+
+from __future__ import annotations
+
+import shutil
+import time
+
+import typer
+
+from sbusd.ctl.answers import Connection, connection, connections
+from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.processes import command_name, user_name
+from sbusd.ctl.quantities import human_bytes, human_count, human_duration
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import Column, table_lines
+
+_COLUMNS = (
+    Column("ID", is_number=True),
+    Column("PID", is_number=True),
+    Column("USER"),
+    Column("COMMAND"),
+    Column("AGE", is_number=True),
+    Column("SUBS", is_number=True),
+    Column("IN", is_number=True),
+    Column("IN-BYTES", is_number=True),
+    Column("OUT", is_number=True),
+    Column("OUT-BYTES", is_number=True),
+    Column("QUEUED", is_number=True),
+    Column("QUEUED-BYTES", is_number=True),
+    Column("LOST", is_number=True),
+    Column("REFUSED", is_number=True),
+)
+
+
+def command(context: typer.Context) -> None:
+    """List who is connected.
+
+    The bus's owner sees all connections, others their own.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        pages = connections(bus)
+    if settings.json is not JsonStyle.OFF:
+        write_json(pages.as_json(), settings.json)
+        return
+    found = [connection(item) for item in pages.items["connections"]]
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    write_page(lines(found, pages.hidden, now=time.time(), legend=settings.legend, width=width), pager=settings.pager)
+
+
+def lines(found: list[Connection], hidden: int, *, now: float, legend: bool, width: int | None) -> list[str]:
+    """Return the table of *found*, and with a legend how many there are, seen and not to be seen. *now* is in seconds since 1970."""
+    table = table_lines(_COLUMNS, [_row(each, now) for each in found], legend=legend, width=width)
+    if legend:
+        table += ["", f"{len(found)} connections listed, {hidden} of other users hidden."]
+    return table
+
+
+def _row(each: Connection, now: float) -> list[str]:
+    """Return the cells of one connection."""
+    return [
+        human_count(each.id),
+        human_count(each.pid),
+        user_name(each.uid),
+        command_name(each.pid),
+        human_duration(None if each.since is None else now - each.since),
+        human_count(each.subscriptions),
+        human_count(each.received_packets),
+        human_bytes(each.received_bytes),
+        human_count(each.delivered_packets),
+        human_bytes(each.delivered_bytes),
+        human_count(each.queued_packets),
+        human_bytes(each.queued_bytes),
+        human_count(each.lost_packets),
+        human_count(each.refused_packets),
+    ]

@@ -1,0 +1,90 @@
+"""``sbusctl doctor``: what is wrong with this machine's set-up."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+import typer
+
+from sbusd.client import bus_address
+from sbusd.ctl.checks import answer, configuration, limits, socket, units
+from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.processes import command_name
+from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.visible import visible
+from sbusd.protocol.errors import SbusError
+
+_COLORS = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "red", Result.SKIP: "bright_black"}
+
+
+def command(context: typer.Context) -> None:
+    """Say what is wrong with the set-up, and what to do.
+
+    The exit status is 1 if any check fails.
+    """
+    settings = settings_of(context)
+    findings = examine(settings)
+    failed = sum(finding.result is Result.FAIL for finding in findings)
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(findings, legend=settings.legend, color=is_terminal() and "NO_COLOR" not in os.environ), pager=settings.pager)
+    else:
+        checks = [{"check": each.check, "result": each.result.value, "reason": each.reason, "advice": each.advice} for each in findings]
+        write_json({"checks": checks, "failed": failed}, settings.json)
+    if failed:
+        raise typer.Exit(1)
+
+
+def examine(settings: Settings) -> list[Finding]:
+    """Return the findings of all checks on the chosen bus."""
+    try:
+        address = settings.bus_address()
+    except SbusError as error:
+        return [Finding("address", Result.FAIL, str(error), "log in through systemd-logind, or name an address"), limits.check_packet()]
+    scope = _scope(address)
+    findings = [Finding("address", Result.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
+    pid: int | None = None
+    connections: int | None = None
+    try:
+        reached = answer.reach(settings)
+    except (SbusError, OSError) as error:
+        findings += answer.unreachable(error)
+    else:
+        findings += answer.judge(reached)
+        connections = answer.open_connections(reached)
+        pid = _bus_process(reached.peer)
+    of_units, main_pid = units.check_units(scope)
+    findings += [*of_units, limits.check_packet(), limits.check_descriptors(main_pid or pid, connections)]
+    return [*findings, configuration.check_configuration(scope)]
+
+
+def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
+    """Return the findings for people: result, check, reason, and below it what to do; with a legend the sums at the end."""
+    width = max(len(finding.check) for finding in findings)
+    page: list[str] = []
+    for finding in findings:
+        word = finding.result.value.ljust(4)
+        shown = typer.style(word, fg=_COLORS[finding.result]) if color else word
+        page.append(f"{shown}  {finding.check.ljust(width)}  {visible(finding.reason)}")
+        if finding.advice:
+            page.append(f"{'':4}  {'':{width}}  -> {visible(finding.advice)}")
+    if legend:
+        failed, warned = (sum(finding.result is result for finding in findings) for result in (Result.FAIL, Result.WARN))
+        page += ["", f"{len(findings)} checks, {failed} failed, {warned} warnings."]
+    return page
+
+
+def _scope(address: str) -> Literal["system", "user"] | None:
+    """Return whose bus is at *address*, or None if it is another."""
+    if address == bus_address(scope="system"):
+        return "system"
+    try:
+        return "user" if address == bus_address(scope="user") else None
+    except SbusError:
+        return None
+
+
+def _bus_process(peer: int) -> int | None:
+    """Return *peer*, unless it is only the service manager that listens for the bus."""
+    return peer if peer > 1 and command_name(peer) != "systemd" else None

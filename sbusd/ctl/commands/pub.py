@@ -1,0 +1,101 @@
+"""``sbusctl pub``: publish one message, or one for each line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
+
+import typer
+
+from sbusd.client import Bus
+from sbusd.ctl.settings import settings_of
+from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+_CHUNK_BYTES = 65_536
+
+
+class LineError(SbusError):
+    """One of many messages could not be published; those before it were."""
+
+    def __init__(self, number: int, reason: str) -> None:
+        super().__init__(f"standard input, message {number}: {reason}; the {number - 1} before it were published")
+
+
+def command(
+    context: typer.Context,
+    *,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key of the message.")],
+    payload: Annotated[
+        str | None,
+        typer.Argument(metavar="PAYLOAD", help="Payload; '-', or none where standard input is no terminal: standard input."),
+    ] = None,
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
+    null: Annotated[bool, typer.Option("--null", "-0", help="With --lines: messages end with NUL, not with a newline.")] = False,
+) -> None:
+    """Publish a message, and wait until the bus has routed it."""
+    if lines and payload not in (None, "-"):
+        raise typer.BadParameter("--lines reads payloads from standard input; leave PAYLOAD out", param_hint="PAYLOAD")
+    if null and not lines:
+        raise typer.BadParameter("--null is for --lines", param_hint="--null")
+    source = sys.stdin.buffer
+    name = os.fsencode(key)
+    if lines:
+        with settings_of(context).connect() as bus:
+            publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"))
+        return
+    # Read first: what the payload comes from may be slow, and the bus need not be there while it is.
+    data = one_payload(payload, source)
+    with settings_of(context).connect() as bus:
+        bus.publish(name, data)
+        bus.ping()
+
+
+def one_payload(payload: str | None, source: BinaryIO) -> bytes:
+    """Return the payload that the argument *payload* means. Raises ProtocolError (EMSGSIZE) if *source* has more than a packet holds."""
+    if payload is not None and payload != "-":
+        return os.fsencode(payload)
+    if payload is None and source.isatty():
+        return b""
+    data = source.read(MAX_PACKET_BYTES + 1)
+    if len(data) > MAX_PACKET_BYTES:
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"standard input is longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+    return data
+
+
+def publish_lines(bus: Bus, key: bytes, payloads: Iterator[bytes]) -> None:
+    """Publish each of *payloads* under *key*, and wait until all are routed.
+
+    Raises:
+        LineError: a payload is too large; those before it have been routed.
+        SbusError: the bus refuses, or is gone.
+    """
+    count = 0
+    try:
+        for payload in payloads:
+            bus.publish(key, payload)
+            count += 1
+    except ProtocolError as error:
+        bus.ping()
+        raise LineError(count + 1, str(error)) from None
+    bus.ping()
+
+
+def read_records(source: BinaryIO, end: bytes) -> Iterator[bytes]:
+    """Yield what stands before each *end* in *source*, as soon as it is there, and what stands behind the last, if anything.
+
+    Raises:
+        ProtocolError: EMSGSIZE if a record is longer than the largest packet, however much longer.
+    """
+    # read1 returns what is there: a line of a slow program is published when it is written, not when a buffer is full.
+    pending = b""
+    read1 = getattr(source, "read1", source.read)
+    while chunk := read1(_CHUNK_BYTES):
+        *records, pending = (pending + chunk).split(end)
+        yield from records
+        if len(pending) > MAX_PACKET_BYTES:
+            raise ProtocolError(ErrorCode.EMSGSIZE, f"longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+    if pending:
+        yield pending

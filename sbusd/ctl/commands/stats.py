@@ -1,0 +1,53 @@
+"""``sbusctl stats``: what the bus has done."""
+
+from __future__ import annotations
+
+import typer
+
+from sbusd.ctl.answers import JsonObject, ask, mapping, number
+from sbusd.ctl.output import JsonStyle, write_json, write_page
+from sbusd.ctl.quantities import NOTHING, human_bytes, human_duration
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.visible import visible
+from sbusd.protocol import controls
+
+
+def command(context: typer.Context) -> None:
+    """Print what the bus has counted.
+
+    Its owner sees the bus's own counters, others those of their connection.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        stats = ask(bus, controls.STATS)
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(stats, legend=settings.legend), pager=settings.pager)
+    else:
+        write_json(stats, settings.json)
+
+
+def lines(stats: JsonObject, *, legend: bool) -> list[str]:
+    """Return *stats* as one name and one value a line; sections of it in groups, each under its name if there is a legend."""
+    plain = [(name, stats[name]) for name in stats if not isinstance(stats[name], dict) and name not in ("scope", "uptime_seconds")]
+    uptime = number(stats, "uptime_seconds")
+    named = [(name, _value(name, value)) for name, value in plain] + ([("uptime", human_duration(uptime))] if uptime is not None else [])
+    groups = [("", named)]
+    for name in (name for name in stats if isinstance(stats[name], dict)):
+        section = mapping(stats, name)
+        groups.append((name, [(inner, _value(inner, section[inner])) for inner in section]))
+    width = max((len(visible(name)) for _, pairs in groups for name, _ in pairs), default=0)
+    page: list[str] = []
+    for title, pairs in groups:
+        if legend and title:
+            page += ["", f"{visible(title).upper()}"]
+        page += [f"{visible(name).ljust(width)}  {value}" for name, value in pairs]
+    return page
+
+
+def _value(name: str, value: object) -> str:
+    """Return one value for people: bytes in their units, the rest as it is."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, int) and not isinstance(value, bool) and name.endswith("_bytes"):
+        return human_bytes(value)
+    return visible(str(value))

@@ -1,0 +1,117 @@
+"""``sbusctl sub``: print messages as they come."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+from sbusd.client import Gap, Message, Reconnected
+from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
+from sbusd.ctl.settings import settings_of
+from sbusd.protocol.errors import SbusError
+
+Item = Message | Gap | Reconnected
+
+
+class TooFewError(SbusError):
+    """The time was up before all messages had come that were asked for."""
+
+    def __init__(self, received: int, wanted: int, seconds: float) -> None:
+        super().__init__(f"{received} of {wanted} messages came within {seconds:g} s")
+
+
+@dataclass(slots=True)
+class Printer:
+    """Prints what a subscription yields. ``wall`` tells the time of arrival, in seconds since 1970."""
+
+    piece: Piece
+    end: bytes
+    json: JsonStyle
+    wall: Callable[[], float] = time.time
+    messages: int = 0
+
+    def print(self, item: Item) -> None:
+        """Write a message to standard output; news of a loss to standard error, and as JSON to standard output where that is asked for."""
+        if isinstance(item, Message):
+            write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
+            self.messages += 1
+        elif isinstance(item, Gap):
+            self._note(gap_json(item.lost, self.wall()), f"gap: {item.lost} messages were lost here, because this reader was too slow")
+        else:
+            self._note({"type": "reconnected", "time": self.wall()}, "reconnected: what was published meanwhile is lost")
+
+    def _note(self, news: dict[str, object], words: str) -> None:
+        """Say *words*, in their place among the messages."""
+        if self.json is not JsonStyle.OFF:
+            write_bytes(json_text(news, self.json).encode("ascii") + self.end)
+        flush()
+        complain(words)
+
+
+def command(
+    context: typer.Context,
+    *,
+    patterns: Annotated[list[str], typer.Argument(metavar="PATTERN", help="Patterns of keys; '' takes all that are not reserved.")],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many messages.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
+    template: Annotated[str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"How to print a message: %k\t%p.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads alone, and their bytes as they are, even on a terminal.")] = False,
+    null: Annotated[bool, typer.Option("--null", "-0", help="End each message with NUL, not with a newline.")] = False,
+) -> None:
+    """Subscribe, and print each message."""
+    settings = settings_of(context)
+    if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
+        raise typer.BadParameter("--raw, --format and --json exclude each other; give one of them", param_hint="--raw")
+    printer = Printer(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with settings.connect() as bus, bus.subscribe(*(os.fsencode(pattern) for pattern in patterns)) as subscription:
+        try:
+            follow(subscription.receive, printer, count, deadline)
+        finally:
+            flush()
+    if count is not None and timeout is not None and printer.messages < count:
+        raise TooFewError(printer.messages, count, timeout)
+
+
+def follow(
+    receive: Callable[[float | None], Item],
+    printer: Printer,
+    count: int | None,
+    deadline: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Print what *receive* returns, until *count* messages are printed or *clock* reaches *deadline*.
+
+    Standard output is flushed whenever nothing more is there at once: prompt for a slow bus, and few system calls for a fast one.
+    """
+    while count is None or printer.messages < count:
+        try:
+            item = receive(0)
+        except TimeoutError:
+            flush()
+            remaining = None if deadline is None else deadline - clock()
+            if remaining is not None and remaining <= 0:
+                return
+            try:
+                item = receive(remaining)
+            except TimeoutError:
+                return
+        printer.print(item)
+
+
+def _piece(template: str | None, json: JsonStyle, *, raw: bool) -> Piece:
+    """Return what writes a message. Raises BadParameter if *template* means nothing."""
+    if raw:
+        return raw_piece()
+    if json is not JsonStyle.OFF:
+        return json_piece(json)
+    try:
+        return compile_format(DEFAULT_FORMAT if template is None else template, encode, is_terminal=is_terminal())
+    except BadFormatError as error:
+        raise typer.BadParameter(str(error), param_hint="--format") from None

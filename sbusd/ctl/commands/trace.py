@@ -1,0 +1,77 @@
+"""``sbusctl trace``: who would get a message, and who not and why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import Annotated
+
+import typer
+
+from sbusd.ctl.answers import JsonObject, Routed, routed, text, trace
+from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.processes import command_name, user_name
+from sbusd.ctl.quantities import human_count
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import Column, table_lines
+from sbusd.ctl.visible import visible
+
+_COLUMNS = (
+    Column("ID", is_number=True),
+    Column("PID", is_number=True),
+    Column("USER"),
+    Column("COMMAND"),
+    Column("GETS-IT"),
+    Column("BECAUSE"),
+)
+
+
+def command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key to ask about.")]) -> None:
+    """Tell who would get a message, who not, and why.
+
+    Nothing is published.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        pages = trace(bus, os.fsencode(key))
+    if settings.json is not JsonStyle.OFF:
+        write_json(pages.as_json(), settings.json)
+        return
+    found = [routed(item, gets_it=True) for item in pages.items["recipients"]]
+    found += [routed(item, gets_it=False) for item in pages.items["others"]]
+    width = shutil.get_terminal_size().columns if is_terminal() else None
+    write_page(lines(pages.head, found, pages.hidden, legend=settings.legend, width=width), pager=settings.pager)
+
+
+def lines(head: JsonObject, found: list[Routed], hidden: int, *, legend: bool, width: int | None) -> list[str]:
+    """Return the verdict on the key, the table of *found*, and with a legend how many there are of each."""
+    table = table_lines(_COLUMNS, [_row(each) for each in found], legend=legend, width=width)
+    verdict = [_verdict(head)]
+    if not legend:
+        return verdict + table
+    recipients = sum(each.gets_it for each in found)
+    sums = f"{recipients} connections would get it, {len(found) - recipients} would not, {hidden} of other users are hidden."
+    return [*verdict, "", *table, "", sums]
+
+
+def _verdict(head: JsonObject) -> str:
+    """Return whether the key may be published to, and why or why not."""
+    key = visible(text(head, "key") or "")
+    words = "the bus does not say whether it may be published"
+    if isinstance(publishable := head.get("publishable"), bool):
+        words = "may be published" if publishable else "may not be published"
+    reason = visible(text(head, "reason") or "")
+    return f"{key}: {words}: {reason}" if reason else f"{key}: {words}"
+
+
+def _row(each: Routed) -> list[str]:
+    """Return the cells of one connection."""
+    because = " ".join(pattern or "''" for pattern in each.patterns) if each.gets_it else each.reason
+    return [
+        human_count(each.id),
+        human_count(each.pid),
+        user_name(each.uid),
+        command_name(each.pid),
+        "yes" if each.gets_it else "no",
+        because,
+    ]

@@ -1,0 +1,51 @@
+"""``sbusctl version``: which sbusctl this is, and which sbusd answers it."""
+
+from __future__ import annotations
+
+import typer
+
+from sbusd import __version__
+from sbusd.ctl.answers import JsonObject, ask, text
+from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.visible import visible
+from sbusd.protocol import controls
+from sbusd.protocol.errors import SbusError
+
+_PATIENCE_SECONDS = 5.0
+"""The client's own version is worth printing without a long wait for a bus that hangs."""
+
+
+def command(context: typer.Context) -> None:
+    """Print the versions of sbusctl and of the bus. Without a bus that is said, and is no error."""
+    settings = settings_of(context)
+    versions = fetch(settings)
+    if settings.json is JsonStyle.OFF:
+        write_lines(lines(versions))
+    else:
+        write_json(versions, settings.json)
+
+
+def fetch(settings: Settings) -> JsonObject:
+    """Return the versions: ``sbusctl``, and ``bus`` and ``switch``, or ``problem`` if no bus answers."""
+    versions: dict[str, object] = {"sbusctl": __version__}
+    try:
+        with settings.connect(_PATIENCE_SECONDS) as bus:
+            stats = ask(bus, controls.STATS)
+    except (SbusError, OSError) as error:
+        return {**versions, "problem": str(error)}
+    versions["bus"] = text(stats, "version")
+    # Only the owner is told.
+    if switch := text(stats, "switch"):
+        versions["switch"] = switch
+    return versions
+
+
+def lines(versions: JsonObject) -> list[str]:
+    """Return *versions* for people."""
+    bus = text(versions, "bus") or "version unknown"
+    if problem := text(versions, "problem"):
+        bus = f"not reached: {problem}"
+    elif switch := text(versions, "switch"):
+        bus = f"{bus} ({switch} switch)"
+    return [f"sbusctl {visible(text(versions, 'sbusctl') or '')}", f"bus {visible(bus)}"]

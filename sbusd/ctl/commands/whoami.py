@@ -1,0 +1,23 @@
+"""``sbusctl whoami``: who the bus takes the caller for."""
+
+from __future__ import annotations
+
+import typer
+
+from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.visible import visible
+
+
+def command(context: typer.Context) -> None:
+    """Print whom the bus takes you for.
+
+    It is the key under which this process gets secrets: !/cred/GID/UID/PID.
+    """
+    settings = settings_of(context)
+    with settings.connect() as bus:
+        key = bus.whoami()
+    if settings.json is JsonStyle.OFF:
+        write_lines([visible(key)])
+    else:
+        write_json({"key": visible(key)}, settings.json)

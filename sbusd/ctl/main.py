@@ -1,0 +1,64 @@
+"""sbusctl(1)'s way in."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup
+from sbusd.ctl.output import complain
+from sbusd.ctl.settings import common_options
+
+
+def application() -> typer.Typer:
+    """Return the whole of sbusctl as a typer application."""
+    app = typer.Typer(
+        cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, context_settings=CONTEXT
+    )
+    app.callback()(common_options)
+    return app
+
+
+def main() -> None:
+    """Run sbusctl on the process's arguments, and end the process.
+
+    Exit status: 0; 1 after an error, which is said in one line; 2 after a wrong option or argument; 130 after Ctrl-C.
+    """
+    _fill_standard_descriptors()
+    try:
+        application()(prog_name="sbusctl")
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        complain(f"internal error, please report it (python3 -X dev shows where): {type(error).__name__}: {error}")
+        sys.exit(1)
+    finally:
+        _let_go_of_output()
+
+
+def _fill_standard_descriptors() -> None:
+    """Open /dev/null for each standard descriptor that is closed: else the bus's socket could become standard output."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or os.fdopen(0, "r", encoding="utf-8")
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8")
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
+
+
+def _let_go_of_output() -> None:
+    """Point standard output away if its reader has gone, so that the interpreter's own last flush says nothing."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+if __name__ == "__main__":
+    main()

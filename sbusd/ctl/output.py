@@ -1,0 +1,108 @@
+"""Standard output and standard error of sbusctl(1): bytes out, a closed pipe told apart from a broken bus."""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+
+from sbusd.ctl.visible import visible
+from sbusd.protocol.errors import SbusError
+
+
+class JsonStyle(enum.Enum):
+    """How ``--json`` writes."""
+
+    SHORT = "short"
+    PRETTY = "pretty"
+    OFF = "off"
+
+
+class OutputClosedError(Exception):
+    """The reader of standard output has gone, as ``head`` does. Not an error of ours: sbusctl ends without a word."""
+
+
+class OutputError(SbusError):
+    """Standard output cannot be written: a full disk, a descriptor that is not for writing."""
+
+
+def is_terminal() -> bool:
+    """Return whether standard output is a terminal."""
+    return sys.stdout.isatty()
+
+
+def write_bytes(data: bytes) -> None:
+    """Write *data* to standard output as it is; buffered until :func:`flush`.
+
+    Raises:
+        OutputClosedError: its reader has gone.
+        OutputError: it cannot be written.
+    """
+    try:
+        sys.stdout.buffer.write(data)
+    except OSError as error:
+        raise _output_error(error) from None
+
+
+def flush() -> None:
+    """Hand the kernel what is buffered. Raises what :func:`write_bytes` raises."""
+    try:
+        sys.stdout.buffer.flush()
+    except OSError as error:
+        raise _output_error(error) from None
+
+
+def encode(text: str) -> bytes:
+    """Return *text* in the encoding of standard output; what that cannot say becomes a backslash escape."""
+    return text.encode(sys.stdout.encoding or "utf-8", "backslashreplace")
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Write each of *lines* and a newline, and flush. Raises what :func:`write_bytes` raises."""
+    write_bytes(encode("".join(f"{line}\n" for line in lines)))
+    flush()
+
+
+def write_page(lines: list[str], *, pager: bool) -> None:
+    """Write *lines*, through the user's pager if *pager* is set, they are more than the terminal shows, and it is a terminal."""
+    if not (pager and is_terminal() and sys.stdin.isatty() and len(lines) >= shutil.get_terminal_size().lines):
+        write_lines(lines)
+        return
+    from rich.pager import SystemPager  # noqa: PLC0415 - most calls show no page, and this import is slow
+
+    # As systemd's tools do: quit if it fits after all, pass colours, chop lines, keep the screen.
+    os.environ.setdefault("LESS", "FRSXMK")
+    SystemPager().show("".join(f"{line}\n" for line in lines))
+
+
+def write_json(value: Mapping[str, object], style: JsonStyle) -> None:
+    """Write *value* as one JSON document and a newline, and flush. Raises what :func:`write_bytes` raises."""
+    write_bytes(json_text(value, style).encode("ascii") + b"\n")
+    flush()
+
+
+def json_text(value: Mapping[str, object], style: JsonStyle) -> str:
+    """Return *value* as JSON in plain ASCII, so that it can do nothing to a terminal: in one line unless *style* is PRETTY."""
+    indent = 2 if style is JsonStyle.PRETTY else None
+    separators = None if style is JsonStyle.PRETTY else (",", ":")
+    # DEL is the one control character that JSON leaves alone.
+    return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
+
+
+def complain(message: str) -> None:
+    """Say *message* on standard error in one line, after ``sbusctl:``. Never raises: where standard error is gone, nobody listens."""
+    try:
+        sys.stderr.write(f"sbusctl: {visible(message)}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return
+
+
+def _output_error(error: OSError) -> Exception:
+    """Return what a failed write to standard output means."""
+    if isinstance(error, BrokenPipeError):
+        return OutputClosedError()
+    return OutputError(f"cannot write standard output: {error.strerror or error}")

@@ -1,0 +1,57 @@
+"""Numbers as people read them: bytes, durations, round trips. Each is one word, so that columns stay columns."""
+
+from __future__ import annotations
+
+NOTHING = "-"
+"""Shown for what the bus did not say."""
+
+_BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SPANS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
+
+
+def human_count(number: int | None) -> str:
+    """Return a plain number, or ``-`` for None."""
+    return NOTHING if number is None else str(number)
+
+
+def human_bytes(number: int | None) -> str:
+    """Return a size such as ``512B``, ``1.5KiB`` or ``20MiB``, or ``-`` for None."""
+    if number is None:
+        return NOTHING
+    if abs(number) < 1024:
+        return f"{number}B"
+    value = float(number)
+    for unit in _BINARY:
+        value /= 1024
+        # 1023.95 and more would round to 1024.0: the next unit says it better.
+        if abs(value) < 1023.95 or unit == _BINARY[-1]:
+            break
+    digits = f"{value:.1f}".removesuffix(".0")
+    return f"{digits}{unit}"
+
+
+def human_duration(seconds: float | None) -> str:
+    """Return a span by its two largest units, such as ``4d2h``, ``3min7s`` or ``0s``; ``-`` for None.
+
+    A negative span, which a clock that was set back gives, is ``0s``.
+    """
+    if seconds is None:
+        return NOTHING
+    rest = max(0, int(seconds))
+    counts: list[tuple[int, str]] = []
+    for unit, size in _SPANS:
+        count, rest = divmod(rest, size)
+        if count or counts:
+            counts.append((count, unit))
+    return "".join(f"{count}{unit}" for count, unit in counts[:2] if count) or "0s"
+
+
+def human_microseconds(seconds: float) -> str:
+    """Return a short time in microseconds, such as ``63us``."""
+    return f"{seconds * 1e6:.0f}us"
+
+
+def percentile(ascending: list[float], percent: float) -> float:
+    """Return the nearest-rank percentile of a sorted list that is not empty; *percent* is above 0, up to 100."""
+    rank = -(-len(ascending) * percent // 100)
+    return ascending[max(0, int(rank) - 1)]

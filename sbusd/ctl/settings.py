@@ -1,0 +1,114 @@
+"""The options that every command takes, before or behind its name: which bus, and how to print."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import typer
+
+from sbusd.client import Bus, bus_address
+from sbusd.ctl.output import JsonStyle, is_terminal
+
+TIMEOUT_SECONDS = 30.0
+"""How long a command waits for the bus to answer: systemd may have to start it first."""
+
+
+@dataclass(slots=True)
+class Settings:
+    """What the common options said."""
+
+    scope: Literal["system", "user"] | None = None
+    address: str | None = None
+    json: JsonStyle = JsonStyle.OFF
+    legend: bool = True
+    pager: bool = True
+
+    def connect(self, timeout: float = TIMEOUT_SECONDS) -> Bus:
+        """Return a connection to the chosen bus. Raises SbusError if there is none."""
+        return Bus.connect(self.address, scope=self.scope, timeout=timeout)
+
+    def bus_address(self) -> str:
+        """Return the address of the chosen bus, as ``--address`` takes it. Raises SbusError if it cannot be told."""
+        return bus_address(self.address, scope=self.scope)
+
+
+def settings_of(context: typer.Context) -> Settings:
+    """Return the settings of the running sbusctl, made on first use."""
+    root = context.find_root()
+    if not isinstance(root.obj, Settings):
+        root.obj = Settings()
+    return root.obj
+
+
+def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: bool | str | None) -> None:
+    """Note which bus is meant. Raises BadParameter if that has been said already, and differently."""
+    if value is None or value is False or context.resilient_parsing:
+        return
+    settings = settings_of(context)
+    scope: Literal["system", "user"] | None = None
+    if isinstance(value, bool):
+        scope = "user" if "--user" in parameter.opts else "system"
+    address = value if isinstance(value, str) else None
+    if (settings.scope, settings.address) not in ((None, None), (scope, address)):
+        raise typer.BadParameter("--system, --user and --address exclude each other; give one of them")
+    settings.scope, settings.address = scope, address
+
+
+def _choose_json(context: typer.Context, value: str | None) -> None:
+    """Note the style of JSON."""
+    if value is not None and not context.resilient_parsing:
+        settings_of(context).json = JsonStyle(value)
+
+
+def _choose_short_json(context: typer.Context, value: bool) -> None:
+    """Note JSON in the style that suits standard output."""
+    if value and not context.resilient_parsing:
+        settings_of(context).json = JsonStyle.PRETTY if is_terminal() else JsonStyle.SHORT
+
+
+def _drop_legend(context: typer.Context, value: bool) -> None:
+    """Note that no headings are wanted."""
+    if value and not context.resilient_parsing:
+        settings_of(context).legend = False
+
+
+def _drop_pager(context: typer.Context, value: bool) -> None:
+    """Note that no pager is wanted."""
+    if value and not context.resilient_parsing:
+        settings_of(context).pager = False
+
+
+SystemOption = Annotated[bool, typer.Option("--system", callback=_choose_bus, expose_value=False, help="Use the system's bus.")]
+UserOption = Annotated[bool, typer.Option("--user", callback=_choose_bus, expose_value=False, help="Use the calling user's own bus.")]
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address", "-a", metavar="ADDRESS", callback=_choose_bus, expose_value=False, help="Use the bus at this address, such as a path."
+    ),
+]
+JsonOption = Annotated[
+    JsonStyle | None,
+    typer.Option("--json", callback=_choose_json, expose_value=False, help="Print JSON: in one line, indented, or not at all."),
+]
+ShortJsonOption = Annotated[
+    bool, typer.Option("-j", callback=_choose_short_json, expose_value=False, help="--json=pretty on a terminal, else --json=short.")
+]
+LegendOption = Annotated[bool, typer.Option("--no-legend", callback=_drop_legend, expose_value=False, help="No headings, no sums.")]
+PagerOption = Annotated[bool, typer.Option("--no-pager", callback=_drop_pager, expose_value=False, help="No pager for long output.")]
+
+
+def common_options(
+    *,
+    _system: SystemOption = False,
+    _user: UserOption = False,
+    _address: AddressOption = None,
+    _json: JsonOption = None,
+    _short_json: ShortJsonOption = False,
+    _no_legend: LegendOption = False,
+    _no_pager: PagerOption = False,
+) -> None:
+    """Talk to sbusd, the machine's message bus.
+
+    Options may stand before or behind the command. See sbusctl(1).
+    """

@@ -1,0 +1,75 @@
+"""The socket's mode, owner and folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbusd.ctl.checks.finding import Result
+from sbusd.ctl.checks.socket import SocketFacts, check_socket, judge
+
+_GOOD = SocketFacts(stat.S_IFSOCK | 0o666, 0, True, stat.S_IFDIR | 0o755, 0)
+_STRANGER = os.geteuid() + 12345
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "result"),
+    [
+        (_GOOD, "socket", Result.OK),
+        (_GOOD, "owner", Result.OK),
+        (_GOOD, "folder", Result.OK),
+        (replace(_GOOD, mode=stat.S_IFREG | 0o666), "socket", Result.FAIL),
+        (replace(_GOOD, is_writable=False), "socket", Result.FAIL),
+        (replace(_GOOD, mode=stat.S_IFSOCK | 0o660), "socket", Result.WARN),
+        (replace(_GOOD, uid=_STRANGER), "owner", Result.WARN),
+        (replace(_GOOD, uid=os.geteuid()), "owner", Result.OK),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o777), "folder", Result.WARN),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o1777), "folder", Result.OK),
+        (replace(_GOOD, folder_uid=_STRANGER), "folder", Result.WARN),
+    ],
+)
+def test_judges(facts: SocketFacts, check: str, result: Result) -> None:
+    found = {finding.check: finding for finding in judge(facts, is_for_all=True)}
+    assert found[check].result is result
+    assert (found[check].advice == "") is (result is Result.OK)
+
+
+def test_a_bus_for_one_user_needs_no_mode_for_others() -> None:
+    assert judge(replace(_GOOD, mode=stat.S_IFSOCK | 0o600), is_for_all=False)[0].result is Result.OK
+
+
+@pytest.mark.parametrize("address", ["", "/" + "x" * 200, "/dev/unix/abstract"])
+def test_an_address_that_names_no_bus_fails(address: str) -> None:
+    (finding,) = check_socket(address, is_for_all=False)
+    assert (finding.check, finding.result) == ("address", Result.FAIL)
+    assert finding.advice
+
+
+@pytest.mark.parametrize("address", ["/dev/fd/3", "/dev/unix/abstract/0041"])
+def test_what_is_no_file_is_skipped(address: str) -> None:
+    (finding,) = check_socket(address, is_for_all=False)
+    assert finding.result is Result.SKIP
+
+
+def test_real_files(tmp_path: Path) -> None:
+    (finding,) = check_socket(str(tmp_path / "none"), is_for_all=True)
+    assert finding.reason == "there is none at this path"
+    (tmp_path / "file").touch()
+    (finding,) = check_socket(str(tmp_path / "file"), is_for_all=True)
+    assert finding.reason == "what is at this path is not a socket"
+    (finding,) = check_socket(str(tmp_path / "file" / "deeper"), is_for_all=True)
+    assert finding.reason == "cannot be looked at: Not a directory"
+
+
+def test_a_real_socket(folder: Path) -> None:
+    path = folder / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        path.chmod(0o600)
+        assert [finding.result for finding in check_socket(str(path), is_for_all=False)] == [Result.OK] * 3
+        assert check_socket(str(path), is_for_all=True)[0].result is Result.WARN

@@ -1,0 +1,68 @@
+"""The group of commands: lazy, helpful, and never a traceback."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.main import application
+from sbusd.protocol.errors import SbusError
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_the_common_options(name: str) -> None:
+    result = CliRunner().invoke(application(), [name, "-h"])
+    assert result.exit_code == 0
+    assert f"Usage: root {name} " in result.stdout
+    for option in ("--system", "--user", "--address", "--json", "--no-legend", "--no-pager"):
+        assert option in result.stdout
+
+
+def test_the_help_lists_every_command() -> None:
+    result = CliRunner().invoke(application(), ["--help"])
+    assert result.exit_code == 0
+    listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
+    assert listed == list(COMMANDS)
+
+
+def test_an_unknown_command_is_met_with_a_suggestion() -> None:
+    result = CliRunner().invoke(application(), ["conections"])
+    assert result.exit_code == 2
+    assert "Did you mean 'connections'?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (KeyboardInterrupt(), 130, ""),
+        (SbusError("it\nis \x1b off"), 1, "sbusctl: it\\nis \\x1b off\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "sbusctl: [Errno 13] Permission denied: '/x'\n"),
+    ],
+)
+def test_what_a_command_raises_is_a_line_and_a_status(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int, said: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("sbusd.ctl.settings.Settings.connect", fail)
+    result = CliRunner().invoke(application(), ["whoami"])
+    assert (result.exit_code, result.stderr, result.stdout) == (status, said, "")
+
+
+def test_a_command_imports_no_other_and_neither_rich_nor_pydantic() -> None:
+    code = (
+        "import sys; from sbusd.ctl.main import application\n"
+        "try: application()(['pub', '--help'], prog_name='sbusctl')\n"
+        "except SystemExit: pass\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(done.stderr.split())
+    assert "sbusd.ctl.commands.pub" in modules
+    assert {f"sbusd.ctl.commands.{name}" for name in COMMANDS if name != "pub"}.isdisjoint(modules)
+    assert {"rich", "pydantic", "asyncio", "pyroute2", "systemd", "pygments"}.isdisjoint(modules)
