@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support import skips
-from tests.support.stage import Stage, make_stage, open_folder
 from tests.support.users import FIRST, SECOND, User
+from tools.stage import Stage, make_stage, open_folder
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

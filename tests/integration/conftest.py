@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
-from tests.support.stage import Stage
 from tests.support.users import User
+from tools.stage import Stage
 
 
 @pytest.fixture(params=["compiled", "reference"])

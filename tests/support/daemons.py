@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 from typing import IO, Protocol
 
-from tests.support.stage import ROOT, Stage
 from tests.support.users import User
 from tests.support.wire import RawClient
+from tools.stage import ROOT, Stage
 
 READY_SECONDS = 30.0
 """When a daemon that is not ready is a failure, on a machine however slow."""

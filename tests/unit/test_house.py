@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.stage import ROOT
+from tools.stage import ROOT
 
 CODE = {".py", ".pyi", ".pyx", ".pxd", ".c", ".h"}
 

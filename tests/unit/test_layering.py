@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.imports import PACKAGE, imports_of_tree, module_of, part_of
 from tests.support.skips import require
-from tests.support.stage import ROOT
+from tools.stage import ROOT
 
 _CLIENTS_USE = {"protocol", "client", "config"}
 

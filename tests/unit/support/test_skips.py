@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import skips
-from tests.support.stage import ROOT
+from tools.stage import ROOT
 
 _SUITE = """
 import pytest

@@ -1,14 +1,15 @@
-"""Tests of tests/support/stage.py, in a tree that others can read and in one that they cannot."""
+"""Tests of tools/stage.py, in a tree that others can read and in one that they cannot."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support import stage as module
-from tests.support.stage import Stage, make_stage
 from tests.support.users import User
+from tools import stage as module
+from tools.stage import Stage, make_stage
 
 _SHOW_WHERE = ["-c", "import sbusd, pydantic, os; print(os.path.dirname(sbusd.__file__))"]
 
@@ -19,6 +20,11 @@ def test_stage_is_usable_by_a_test_user(stage: Stage, first_user: User) -> None:
     assert Path(result.stdout.strip()) == (stage.folder or module.ROOT) / "sbusd"
 
 
+def test_program_runs_what_pip_installs(first_user: User) -> None:
+    plain = Stage(sys.executable, {})
+    assert plain.program("sbusctl", "version") == [str(Path(sys.executable).with_name("sbusctl")), "version"]
+
+
 def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch, first_user: User) -> None:
     really_can_use = module._can_use
     monkeypatch.setattr(module, "_can_use", lambda made: made.folder is not None and really_can_use(made))
@@ -27,6 +33,8 @@ def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch,
         result = first_user.run([made.python, *_SHOW_WHERE], env=made.env)
         assert made.folder is not None
         assert result.stdout.strip() == str(made.folder / "sbusd"), result.stderr
+        version = first_user.run(made.program("sbusctl", "version"), env=made.env)
+        assert version.stdout.startswith("sbus"), version.stderr
     finally:
         made.remove()
     assert not made.folder.exists()

@@ -1,7 +1,7 @@
-"""Where a test user finds Python and this project.
+"""Where another user finds Python and this project: for the demonstration, and for tests.
 
 A clone often lies where other users cannot go: under /root, or in a directory that mktemp(1) made. Then what they need is
-copied to a place they can read, so that a test for two users runs wherever the clone is.
+copied to a place they can read, so that what needs two users works wherever the clone is.
 """
 
 from __future__ import annotations
@@ -12,13 +12,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.users import FIRST
-
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 """The root of the source tree."""
+
+NOBODY = 65_534
+"""A user and a group that own nothing: what they can read, anybody can."""
 
 _ONLY_FOR_DEVELOPERS = shutil.ignore_patterns(
     "__pycache__", "pip*", "mypy*", "ruff*", "atheris*", "hypothesis*", "Cython*", "cython*", "setuptools*", "__editable__*", "*.pth"
@@ -35,9 +37,13 @@ class Stage:
     folder: Path | None = None
     """What was copied, or None where the tree itself can be read."""
 
-    def command(self, module: str, *arguments: str) -> list[str]:
-        """Return the command that runs *module* of this project with *arguments*."""
-        return [self.python, "-m", module, *arguments]
+    def program(self, name: str, *arguments: str) -> list[str]:
+        """Return the command that runs this project's program *name*, such as ``sbusctl``, with *arguments*."""
+        if self.folder is None:
+            return [str(Path(self.python).with_name(name)), *arguments]
+        # What pip installs as the program names an interpreter that others cannot reach.
+        module, function = _programs()[name].split(":")
+        return [self.python, "-c", f"from {module} import {function} as run; run()", *arguments]
 
     def remove(self) -> None:
         """Remove what was copied."""
@@ -47,13 +53,13 @@ class Stage:
 
 def open_folder() -> Path:
     """Make a folder with a short name that every user can enter; the caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="sbus-test-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix="sbus-", dir="/tmp"))
     folder.chmod(0o755)
     return folder
 
 
 def make_stage() -> Stage:
-    """Return a stage: the tree itself where a test user can run it, a copy of it elsewhere.
+    """Return a stage: the tree itself where any user can run it, a copy of it elsewhere. Only root needs a copy, to act as others.
 
     Raises:
         RuntimeError: no Python of this version can be run by others.
@@ -73,12 +79,21 @@ def _environment(paths: list[str]) -> dict[str, str]:
     }
 
 
+def _programs() -> dict[str, str]:
+    """Return the project's programs, each with the function that it runs, as ``module:function``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    scripts: dict[str, str] = project["project"]["scripts"]
+    return scripts
+
+
 def _can_use(stage: Stage) -> bool:
-    """Return whether a test user can run *stage*."""
+    """Return whether a user without any rights can run *stage*."""
+    command = [stage.python, "-c", "import sbusd.protocol.packets, pydantic"]
     try:
-        return FIRST.run([stage.python, "-c", "import sbusd.protocol.packets, pydantic"], env=stage.env).returncode == 0
-    except (PermissionError, FileNotFoundError, subprocess.SubprocessError):
+        done = subprocess.run(command, cwd="/", env=stage.env, capture_output=True, check=False, user=NOBODY, group=NOBODY, extra_groups=[])
+    except OSError:  # the interpreter itself is out of reach
         return False
+    return done.returncode == 0
 
 
 def _copy_of_tree() -> Stage:
