@@ -1,0 +1,169 @@
+/* Throughput: a publisher process, a receiver process, and between them a window that no more messages may be in.
+ *
+ * The window is what makes relays comparable that queue and relays that block, and what lets the bench insist that nothing is lost. It
+ * is kept in shared memory, never over the bus. The receiver says how far the slowest recipient is; a publisher that has filled the
+ * window sleeps until half of it is free, so that the two do not wake each other for every packet. */
+#include "bus.h"
+#include "message.h"
+#include "modes.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define BATCH 64
+#define EVENTS 64
+
+struct window {
+    _Atomic uint32_t received; /* what the slowest recipient has */
+    _Atomic uint32_t wake_at;  /* the publisher sleeps until received reaches this; 0: it does not sleep */
+    int64_t start_ns, start_cpu_ns;
+};
+
+struct receiver {
+    int fd;
+    uint32_t received;
+};
+
+static struct window *window;
+
+/* Publisher: sleep until the slowest recipient has *wanted* messages. */
+static void wait_for(uint32_t wanted) {
+    if (atomic_load(&window->received) >= wanted)
+        return;
+    /* Set anew before each sleep: the receiver may still be about to clear what an earlier wait had set. */
+    while (atomic_store(&window->wake_at, wanted), atomic_load(&window->received) < wanted)
+        syscall(SYS_futex, &window->wake_at, FUTEX_WAIT, wanted, NULL, NULL, 0);
+    atomic_store(&window->wake_at, 0);
+}
+
+/* Receiver: say how far the slowest recipient is. */
+static void report(uint32_t received) {
+    atomic_store(&window->received, received);
+    uint32_t wake_at = atomic_load(&window->wake_at);
+    if (wake_at != 0 && received >= wake_at) {
+        atomic_store(&window->wake_at, 0);
+        syscall(SYS_futex, &window->wake_at, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+static void publish(int fd, const struct options *options, struct message *message) {
+    uint32_t all = options->warm_up + options->messages;
+    for (uint32_t sent = 0; sent < all; sent++) {
+        if (sent == options->warm_up) {
+            wait_for(sent);
+            window->start_cpu_ns = cpu_ns(options->relay_pid);
+            window->start_ns = now_ns();
+        }
+        if (sent - atomic_load_explicit(&window->received, memory_order_relaxed) >= options->window)
+            wait_for(sent - options->window / 2);
+        message_number(message, sent);
+        bus_send(fd, message->packet, message->length);
+    }
+}
+
+static char buffers[BATCH][BENCH_PACKET_BYTES];
+static struct iovec pieces[BATCH];
+static struct mmsghdr headers[BATCH];
+
+static void prepare_batch(void) {
+    for (int i = 0; i < BATCH; i++) {
+        pieces[i] = (struct iovec){.iov_base = buffers[i], .iov_len = BENCH_PACKET_BYTES};
+        headers[i].msg_hdr = (struct msghdr){.msg_iov = &pieces[i], .msg_iovlen = 1};
+    }
+}
+
+static void receive(struct receiver *receiver, const struct message *like, int flags) {
+    int count = recvmmsg(receiver->fd, headers, BATCH, flags, NULL);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN))
+        return;
+    if (count < 0)
+        die("recv from the bus");
+    for (int i = 0; i < count; i++)
+        message_check(like, buffers[i], headers[i].msg_len, receiver->received++);
+}
+
+static void receive_alone(struct receiver *receiver, const struct message *like, uint32_t all) {
+    while (receiver->received < all) {
+        receive(receiver, like, MSG_WAITFORONE);
+        report(receiver->received);
+    }
+}
+
+static void receive_many(struct receiver *receivers, uint32_t count, const struct message *like, uint32_t all) {
+    struct epoll_event events[EVENTS];
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    for (uint32_t i = 0; i < count; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        if (epoll_ctl(epoll, EPOLL_CTL_ADD, receivers[i].fd, &event) < 0)
+            die("epoll_ctl");
+    }
+    for (uint32_t slowest = 0; slowest < all; report(slowest)) {
+        int ready = epoll_wait(epoll, events, EVENTS, -1);
+        for (int i = 0; i < ready; i++)
+            receive(&receivers[events[i].data.u32], like, MSG_DONTWAIT);
+        slowest = all;
+        for (uint32_t i = 0; i < count; i++)
+            if (receivers[i].received < slowest)
+                slowest = receivers[i].received;
+    }
+    close(epoll);
+}
+
+static void print_result(const struct options *options) {
+    int64_t cpu = cpu_ns(options->relay_pid) - window->start_cpu_ns, wall = now_ns() - window->start_ns;
+    uint64_t deliveries = (uint64_t)options->messages * options->receivers;
+    printf("{\"deliveries\": %lu, \"wall_ns\": %ld, \"relay_cpu_ns\": %ld}\n", (unsigned long)deliveries, (long)wall, (long)cpu);
+}
+
+static pid_t start_publisher(int fd, const struct options *options, struct message *message) {
+    pid_t child = fork();
+    if (child < 0)
+        die("fork");
+    if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        deadline(options->seconds, "the publisher");
+        publish(fd, options, message);
+        _exit(0);
+    }
+    return child;
+}
+
+void pump(const struct options *options) {
+    static struct message message;
+    struct receiver *receivers = calloc(options->receivers, sizeof *receivers);
+    uint32_t all = options->warm_up + options->messages;
+    window = mmap(NULL, sizeof *window, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (!receivers || window == MAP_FAILED)
+        die("no memory");
+    message_init(&message, options->payload, options->keys);
+    prepare_batch();
+    for (uint32_t i = 0; i < options->receivers; i++) {
+        receivers[i].fd = bus_connect(options->path);
+        bus_subscribe(receivers[i].fd, MESSAGE_PATTERN);
+        bus_barrier(receivers[i].fd);
+    }
+    int source = bus_connect(options->path), status;
+    bus_barrier(source);
+    pid_t publisher = start_publisher(source, options, &message);
+    if (options->receivers == 1)
+        receive_alone(receivers, &message, all);
+    else
+        receive_many(receivers, options->receivers, &message, all);
+    print_result(options);
+    if (waitpid(publisher, &status, 0) != publisher || status != 0)
+        die("the publisher failed");
+    bus_barrier(source); /* nor may anything have been said to the publisher */
+    for (uint32_t i = 0; i < options->receivers; i++)
+        bus_barrier(receivers[i].fd);
+}

@@ -1,0 +1,96 @@
+"""The load generator, run against a relay; it fails loudly if a message is lost, doubled or out of order."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.programs import BenchError
+from tests.bench.relays import Relay, load_cpus
+
+RUN_SECONDS = 60
+"""After which a run is given up; none takes a tenth of it."""
+PAYLOAD_BYTES = 64
+WINDOW = 2048
+"""Messages in flight: eight times what a socket holds, so that no side waits for the other at each packet; 1/8 of the daemon's queue, so
+that nothing is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What a throughput run measured, without its warm-up."""
+
+    deliveries: int
+    wall_ns: int
+    relay_cpu_ns: int
+
+    @property
+    def rate(self) -> float:
+        """Deliveries per second."""
+        return self.deliveries / self.wall_ns * 1e9
+
+    @property
+    def cpu(self) -> float:
+        """Nanoseconds of the relay's CPU per delivery."""
+        return self.relay_cpu_ns / self.deliveries
+
+
+@dataclass(frozen=True, slots=True)
+class Trip:
+    """Percentiles of the time from send(2) until recv(2) of the same message has returned on another socket."""
+
+    p50_ns: int
+    p99_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generator:
+    """The load generator's program."""
+
+    program: Path
+
+    def pump(self, relay: Relay, messages: int, *, receivers: int = 1, keys: int = 1) -> Flow:
+        """Publish *messages* in single packets, on *keys* keys in turns, to *receivers* subscribers of them all."""
+        return Flow(**self._run("pump", relay, n=messages, w=messages // 10, r=receivers, k=keys, W=WINDOW, b=PAYLOAD_BYTES))
+
+    def trip(self, relay: Relay, messages: int) -> Trip:
+        """Send *messages* one after the other, each when the one before it has come."""
+        return Trip(**self._run("trip", relay, n=messages, w=messages // 10, b=PAYLOAD_BYTES))
+
+    @contextlib.contextmanager
+    def held(self, relay: Relay, connections: int, patterns: int) -> Iterator[None]:
+        """Hold *connections* with *patterns* each, that no message of the bench matches; all are in force inside the block."""
+        command = self._command("hold", relay, c=connections, P=patterns)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        with process:
+            output, words = process.stdout, process.stderr
+            if output is None or words is None:
+                raise AssertionError("the load generator was started without pipes")
+            if output.read() != "ready\n":
+                raise BenchError(f"{words.read().strip()} (while it opened {connections} connections with {patterns} patterns each)")
+            yield
+
+    def _command(self, mode: str, relay: Relay, **options: int) -> list[str]:
+        """Return the command line of a run."""
+        command = [str(self.program), mode, "-s", str(relay.path)]
+        for name, value in {"p": relay.pid, "t": RUN_SECONDS, **options}.items():
+            command += [f"-{name}", str(value)]
+        return command
+
+    def _run(self, mode: str, relay: Relay, **options: int) -> dict[str, int]:
+        """Run the load generator to its end on its CPU, and return what it measured."""
+        everywhere, cpus = os.sched_getaffinity(0), load_cpus()
+        os.sched_setaffinity(0, cpus or everywhere)  # the child inherits it before it begins
+        try:
+            done = subprocess.run(self._command(mode, relay, **options), capture_output=True, text=True, check=False)
+        finally:
+            os.sched_setaffinity(0, everywhere)
+        if done.returncode:
+            raise BenchError(f"{mode}: {done.stderr.strip()}")
+        result: dict[str, int] = json.loads(done.stdout)
+        return result

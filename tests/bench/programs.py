@@ -1,0 +1,54 @@
+"""The bench's two C programs: the load generator and the floor relay, built when their source is newer."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCE = HERE / "load"
+BUILD = HERE / "build"
+
+COMPILE = ("gcc", "-std=gnu11", "-O2", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
+LOAD_SOURCES = ("load.c", "pump.c", "trip.c", "hold.c", "message.c", "bus.c")
+FLOOR_SOURCES = ("floor.c", "bus.c")
+
+
+class BenchError(Exception):
+    """The bench could not measure: a program failed, or a relay broke the rules that are measured with it. One line of words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Programs:
+    """Where the built programs are."""
+
+    load: Path
+    floor: Path
+
+
+def build() -> Programs:
+    """Compile what has changed.
+
+    Raises: BenchError with the compiler's words if it fails or there is none.
+    """
+    BUILD.mkdir(exist_ok=True)
+    return Programs(load=_compile("load", LOAD_SOURCES), floor=_compile("floor", FLOOR_SOURCES))
+
+
+def _compile(name: str, sources: tuple[str, ...]) -> Path:
+    """Compile one program, unless it is newer than every source and header."""
+    target = BUILD / name
+    newest = max(path.stat().st_mtime for path in SOURCE.iterdir())
+    if target.exists() and target.stat().st_mtime > newest:
+        return target
+    # Under another name first: a bench that is interrupted here must not leave half a program that looks new.
+    fresh = BUILD / f"{name}.new"
+    try:
+        subprocess.run([*COMPILE, "-o", str(fresh), *sources], cwd=SOURCE, check=True, capture_output=True, text=True)
+    except FileNotFoundError:
+        raise BenchError("gcc is not installed: the bench compiles its load generator with it") from None
+    except subprocess.CalledProcessError as error:
+        raise BenchError(f"gcc refused {name}: {error.stderr.strip()}") from None
+    fresh.replace(target)
+    return target

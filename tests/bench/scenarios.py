@@ -1,0 +1,196 @@
+"""The lines of the table: one function for each thing that is promised of the daemon's speed and size.
+
+Whatever is compared is measured in turns, each round's order the reverse of the one before it, and judged by the median of the rounds'
+ratios: a machine that is faster or slower for a while is so for both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import TypeVar
+
+from tests.bench.figures import Bound, Line, Unit
+from tests.bench.loads import Flow, Generator
+from tests.bench.relays import Relay, daemon_command, started
+
+Figure = TypeVar("Figure")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured."""
+
+    rounds: int
+    deliveries: int
+    """Of one throughput run."""
+    trips: int
+    wildcards: int
+    holders: int
+    """Connections that the wildcards are spread over."""
+    idle: int
+    starts: int
+
+
+FULL = Plan(rounds=9, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5)
+QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What is run: the two programs of the bench's own, and the daemon with the configuration file it is given, if any."""
+
+    load: Path
+    floor: Path
+    daemon: tuple[str, ...]
+    config: Path | None
+
+
+class Bench:
+    """Everything that a scenario needs: relays to start, a load to put on them, and the plan."""
+
+    def __init__(self, plan: Plan, commands: Commands, directory: Path) -> None:
+        self.plan = plan
+        self.generator = Generator(commands.load)
+        self._commands = commands
+        self._directory = directory
+        self._numbers = count(1)
+
+    @contextlib.contextmanager
+    def daemon(self) -> Iterator[Relay]:
+        """Run a daemon of its own."""
+        path = self._directory / f"daemon-{next(self._numbers)}"
+        with started(daemon_command(self._commands.daemon, path, self._commands.config), path) as relay:
+            yield relay
+
+    @contextlib.contextmanager
+    def floor(self) -> Iterator[Relay]:
+        """Run a floor relay of its own."""
+        path = self._directory / f"floor-{next(self._numbers)}"
+        with started([str(self._commands.floor), str(path)], path) as relay:
+            yield relay
+
+    def flow(self, relay: Relay, *, receivers: int = 1, keys: int = 1) -> Flow:
+        """Measure throughput once, with as many messages as make the plan's deliveries."""
+        return self.generator.pump(relay, self.plan.deliveries // receivers, receivers=receivers, keys=keys)
+
+    def trip(self, relay: Relay) -> float:
+        """Measure the median round trip once, in nanoseconds."""
+        return float(self.generator.trip(relay, self.plan.trips).p50_ns)
+
+
+def in_turns(rounds: int, value: Callable[[], Figure], reference: Callable[[], Figure]) -> tuple[list[Figure], list[Figure]]:
+    """Measure both in each round, the one that was last first in the next, and return the figures of each in the order of rounds."""
+    values: list[Figure] = []
+    references: list[Figure] = []
+    turns = [(values, value), (references, reference)]
+    for _ in range(rounds):
+        for figures, measure in turns:
+            figures.append(measure())
+        turns.reverse()
+    return values, references
+
+
+def one_to_one(bench: Bench) -> list[Line]:
+    """1:1, one packet per send: rate, and the daemon's CPU per delivery, beside the floor's."""
+    with bench.daemon() as daemon, bench.floor() as floor:
+        values, references = in_turns(bench.plan.rounds, lambda: bench.flow(daemon), lambda: bench.flow(floor))
+    return [
+        Line("1:1: rate, to the floor's", Unit.PER_SECOND, _rates(values), Bound(0.9, at_least=True), _rates(references)),
+        Line("1:1: CPU per delivery, to the floor's", Unit.NANOSECONDS, _cpus(values), Bound(1.25), _cpus(references)),
+    ]
+
+
+def fan_out(bench: Bench) -> list[Line]:
+    """1:8 and 1:64: the daemon's CPU per delivery beside its own at 1:1."""
+    return [_fan_out_to(bench, receivers) for receivers in (8, 64)]
+
+
+def _fan_out_to(bench: Bench, receivers: int) -> Line:
+    """Measure one fan-out."""
+    with bench.daemon() as daemon:
+        values, references = in_turns(bench.plan.rounds, lambda: bench.flow(daemon, receivers=receivers), lambda: bench.flow(daemon))
+    return Line(f"1:{receivers}: CPU per delivery, to that of 1:1", Unit.NANOSECONDS, _cpus(values), Bound(0.6), _cpus(references))
+
+
+def wildcards(bench: Bench) -> list[Line]:
+    """Others hold very many wildcard subscriptions: the rate beside that without, on one key and on keys that no cache holds."""
+    plan = bench.plan
+    lines = []
+    with bench.daemon() as laden, bench.daemon() as free, bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders):
+        for keys, words in ((1, "one key"), (plan.deliveries, "each key new")):
+            values, references = in_turns(plan.rounds, partial(bench.flow, laden, keys=keys), partial(bench.flow, free, keys=keys))
+            name = f"{plan.wildcards:,} idle wildcards, {words}: rate, to that without"
+            lines.append(Line(name, Unit.PER_SECOND, _rates(values), Bound(0.9, at_least=True), _rates(references)))
+    return lines
+
+
+def round_trip(bench: Bench) -> list[Line]:
+    """There and back through the bus, both hops waking a sleeper: the median beside the floor's."""
+    with bench.daemon() as daemon, bench.floor() as floor:
+        values, references = in_turns(bench.plan.rounds, lambda: bench.trip(daemon), lambda: bench.trip(floor))
+    return [Line("round trip: p50, to the floor's", Unit.MICROSECONDS, tuple(values), Bound(1.1), tuple(references))]
+
+
+def idle_connections(bench: Bench) -> list[Line]:
+    """Others hold idle connections with a subscription each: memory for each, and the round trip beside that without."""
+    idle = bench.plan.idle
+    with bench.daemon() as laden, bench.daemon() as free:
+        bench.trip(laden)  # what the first traffic takes is not the idle connections'
+        before = laden.private_bytes()
+        with bench.generator.held(laden, idle, 1):
+            each = (laden.private_bytes() - before) / idle
+            values, references = in_turns(bench.plan.rounds, lambda: bench.trip(laden), lambda: bench.trip(free))
+    name = f"{idle:,} idle connections"
+    return [
+        Line(f"{name}: memory for each", Unit.BYTES, (each,), Bound(4096)),
+        Line(f"{name}: round trip p50, to that without", Unit.MICROSECONDS, tuple(values), Bound(1.1), tuple(references)),
+    ]
+
+
+def rest(bench: Bench) -> list[Line]:
+    """The daemon's memory when it does nothing: as it started, and after traffic."""
+    with bench.daemon() as daemon:
+        fresh = daemon.proportional_bytes()
+        bench.flow(daemon)
+        worked = daemon.proportional_bytes()
+    bound = Bound(32 << 20)
+    return [
+        Line("at rest, as started: memory", Unit.MEBIBYTES, (float(fresh),), bound),
+        Line("at rest, after 1:1 traffic: memory", Unit.MEBIBYTES, (float(worked),), bound),
+    ]
+
+
+def start(bench: Bench) -> list[Line]:
+    """From exec until the bus is ready, once the machine has its files in memory."""
+    times = []
+    for _ in range(bench.plan.starts + 1):
+        with bench.daemon() as daemon:
+            times.append(float(daemon.ready_ns))
+    return [Line("start: exec until ready", Unit.MILLISECONDS, tuple(times[1:]), Bound(150e6))]
+
+
+SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
+    "start": start,
+    "rest": rest,
+    "one-to-one": one_to_one,
+    "fan-out": fan_out,
+    "wildcards": wildcards,
+    "round-trip": round_trip,
+    "idle-connections": idle_connections,
+}
+"""All scenarios by the name that ``--only`` takes, in the order of the table."""
+
+
+def _rates(flows: list[Flow]) -> tuple[float, ...]:
+    """Return the rate of each."""
+    return tuple(flow.rate for flow in flows)
+
+
+def _cpus(flows: list[Flow]) -> tuple[float, ...]:
+    """Return the CPU per delivery of each."""
+    return tuple(flow.cpu for flow in flows)

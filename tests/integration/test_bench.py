@@ -1,0 +1,36 @@
+"""The bench works: every scenario runs against a real daemon, nothing is lost, and the table is whole. Says nothing about speed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+RUN = Path(__file__).resolve().parent.parent / "bench" / "run.py"
+LINES = 14
+
+
+def test_a_quick_run_measures_every_line(tmp_path: Path) -> None:
+    record = tmp_path / "bench.json"
+    done = subprocess.run(
+        [sys.executable, str(RUN), "--quick", "--no-fail", "--json", str(record)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = json.loads(record.read_text(encoding="utf-8"))
+    assert len(lines) == LINES
+    assert all(figure > 0 for line in lines for figure in (*line["values"], *line["references"]) if "memory for each" not in line["name"])
+    assert all(line["name"] in done.stdout for line in lines)
+
+
+def test_what_cannot_be_measured_is_one_line_and_its_own_status() -> None:
+    done = subprocess.run(
+        [sys.executable, str(RUN), "--quick", "--only", "start", "--daemon", "/nonexistent/sbusd"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "bench: cannot run /nonexistent/sbusd: No such file or directory\n"
+    assert done.stdout == ""
