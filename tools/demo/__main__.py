@@ -1,0 +1,68 @@
+"""make run: a bus of systemd's, two users, and what they can do; ends with status 0 only if all of it happened as said."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.people import two_people
+from tools.demo.scenes import show
+from tools.stage import make_stage, open_folder
+
+FAILED = 1
+
+
+def main() -> int:
+    """Run the demonstration and return the process's status."""
+    if os.geteuid() != 0:
+        _become_root()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    narrator = Narrator()
+    narrator.end("A demonstration of sbusd, a message bus for one machine. Lines with a $ are what you could type.")
+    try:
+        _run(narrator)
+    except (DemoError, OSError, RuntimeError) as error:
+        print(f"\nThe demonstration failed: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("\nThe demonstration was interrupted; everything it made is gone.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    narrator.end("Everything happened as said. What the demonstration made is gone again. README.md tells how to go on.")
+    return 0
+
+
+def _run(narrator: Narrator) -> None:
+    """Set the stage, show everything, and take the stage down, whatever happens."""
+    stage = make_stage()
+    try:
+        folder = open_folder()
+        try:
+            with two_people() as people:
+                show(stage, folder, narrator, people)
+        finally:
+            shutil.rmtree(folder)
+    finally:
+        stage.remove()
+
+
+def _become_root() -> None:
+    """Start over by sudo(8), as two users can be played by root alone."""
+    sudo = shutil.which("sudo")
+    if sudo is None:
+        sys.exit("demo: acting as two users needs root, and there is no sudo: run make run as root")
+    os.execv(sudo, [sudo, "--", sys.executable, "-m", "tools.demo"])
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    """Leave as by Ctrl-C, through every clean-up."""
+    raise KeyboardInterrupt
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""The bus of the demonstration, started by systemd's socket activation, which needs no booted systemd."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from sbusd.client import Bus
+from sbusd.protocol import controls
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.programs import TIMEOUT_SECONDS
+from tools.stage import Stage
+
+_WAIT_STEP_SECONDS = 0.02
+
+
+class ActivatedBus:
+    """A socket on which a bus starts when somebody connects."""
+
+    def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
+        self.path = path
+        self.log: list[str] = []
+        """What the process has written to standard error: first systemd's words, then the bus's."""
+        self._process = process
+        self._listens = threading.Event()
+        self._reader = threading.Thread(target=self._read_log, daemon=True)
+        self._reader.start()
+
+    @property
+    def program(self) -> str:
+        """The program that has the socket now: the listener's process becomes the bus's."""
+        words = Path(f"/proc/{self._process.pid}/cmdline").read_bytes().split(b"\0")
+        return " ".join(Path(word.decode()).name for word in words[:2])
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the bus itself runs."""
+        return not self.program.startswith("systemd-socket-activate")
+
+    def wait_until_it_listens(self) -> None:
+        """Wait for the listener, and open its socket to all users."""
+        if not self._listens.wait(TIMEOUT_SECONDS) or not self.path.is_socket():
+            raise DemoError(f"systemd-socket-activate does not listen on {self.path}: {self.words}")
+        self.path.chmod(0o666)
+
+    def wait_for_subscriber(self, key: str, count: int = 1) -> None:
+        """Wait until *count* connections would get a message with *key*, as the bus tells its owner."""
+        pause = threading.Event()
+        with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
+            for _ in range(int(TIMEOUT_SECONDS / _WAIT_STEP_SECONDS)):
+                if len(json.loads(bus.control(controls.TRACE, key))["recipients"]) >= count:
+                    return
+                pause.wait(_WAIT_STEP_SECONDS)
+        raise DemoError(f"nobody has subscribed to {key}")
+
+    @property
+    def words(self) -> str:
+        """Its log as one text."""
+        return "\n".join(self.log)
+
+    def _read_log(self) -> None:
+        """Keep what the process writes, so that it never waits for a reader."""
+        if self._process.stderr is None:
+            return
+        for line in self._process.stderr:
+            self.log.append(line.rstrip("\n"))
+            if line.startswith("Listening on "):
+                self._listens.set()
+        self._listens.set()
+
+    def end(self) -> int:
+        """End the bus by SIGTERM, read its log to the end, and return its status; more than once is allowed."""
+        if self._process.poll() is None:
+            self._process.terminate()
+        try:
+            self._process.wait(TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(TIMEOUT_SECONDS)
+        if self._process.stderr is not None:
+            self._process.stderr.close()
+        return self._process.returncode
+
+
+@contextmanager
+def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[ActivatedBus]:
+    """Have a bus started on a socket in *folder* by the first client; it has ended when the context is left."""
+    path = folder / "sbus.socket"
+    listen = ["systemd-socket-activate", "--seqpacket", "-l", str(path), "--fdname=bus"]
+    # systemd-socket-activate keeps hardly anything of its environment but what it is told to.
+    keep = [word for name in stage.env if name not in ("PATH", "HOME") for word in ("-E", name)]
+    narrator.command("root", [*listen, "sbusd", "-f"])
+    process = subprocess.Popen(
+        [*listen, *keep, *stage.program("sbusd", "-f")],
+        cwd="/",
+        env=stage.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+    )
+    bus = ActivatedBus(process, path)
+    try:
+        bus.wait_until_it_listens()
+        yield bus
+    finally:
+        bus.end()

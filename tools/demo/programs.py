@@ -1,0 +1,84 @@
+"""Runs the project's programs as people would, and notes what they did."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.people import Person
+from tools.stage import Stage
+
+TIMEOUT_SECONDS = 60.0
+"""When a program that has not answered never will, on a machine however slow."""
+
+
+class Programs:
+    """The programs, on one bus; every call is shown as it would be typed."""
+
+    def __init__(self, stage: Stage, address: str, narrator: Narrator) -> None:
+        self._stage = stage
+        self._narrator = narrator
+        self.env = stage.env | {"SBUS_ADDRESS": address}
+
+    def run(self, person: Person, *words: str, status: int = 0) -> str:
+        """Run the program ``words[0]`` with its arguments as *person* and return what it wrote.
+
+        Raises:
+            DemoError: it ended with another status than *status*, or not at all.
+        """
+        with self.running(person, *words) as process:
+            return self.finish(process, status=status)
+
+    @contextmanager
+    def running(self, person: Person | None, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a program, as *person* or as root, and give the process; in the end it is stopped, if it has not ended."""
+        self._narrator.command("root" if person is None else person.name, list(words))
+        process = subprocess.Popen(
+            self._stage.program(*words),
+            cwd="/",
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            user=None if person is None else person.uid,
+            group=None if person is None else person.gid,
+            extra_groups=None if person is None else [],
+        )
+        try:
+            yield process
+        finally:
+            stop(process)
+
+    def finish(self, process: subprocess.Popen[str], *, status: int = 0) -> str:
+        """Wait for a program's own end and return what it wrote to standard output and then to standard error, and show it.
+
+        Raises:
+            DemoError: it ended with another status than *status*, or not at all.
+        """
+        try:
+            output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise DemoError(f"it has not ended within {TIMEOUT_SECONDS:g} s") from None
+        said = output + errors
+        self._narrator.answer(said)
+        if process.returncode != status:
+            raise DemoError(f"it ended with status {process.returncode}; it should have been {status}")
+        return said
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """End *process* by SIGTERM, by SIGKILL if it does not heed that, and close the pipes to it."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    process.wait()
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            pipe.close()

@@ -1,0 +1,129 @@
+"""What the demonstration shows. Each scene says what should happen, does it with real processes, and checks that it did."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tools.demo.activation import ActivatedBus, activated_bus
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.network import LINK, own_network
+from tools.demo.people import Person
+from tools.demo.programs import Programs
+from tools.stage import Stage
+
+
+class Scenes:
+    """The scenes, in the order in which they are shown, on a bus that the first of them starts."""
+
+    def __init__(self, bus: ActivatedBus, programs: Programs, narrator: Narrator, first: Person, second: Person) -> None:
+        self._bus = bus
+        self._programs = programs
+        self._narrator = narrator
+        self._first = first
+        self._second = second
+
+    def show_all(self) -> None:
+        """Show everything."""
+        self.show_whoami()
+        self.show_publish_and_subscribe()
+        self.show_secret()
+        self.show_network()
+
+    def show_whoami(self) -> None:
+        """The first connection starts the bus, and the bus knows who connects."""
+        narrator = self._narrator
+        narrator.step(f"{self._first.name} connects: that starts the bus, and the bus knows by the kernel's word who it is")
+        _check(not self._bus.is_started, f"the bus should not run before anybody connects, but {self._bus.program} does")
+        for person in (self._first, self._second):
+            said = self._programs.run(person, "sbusctl", "whoami")
+            _check(
+                re.fullmatch(rf"!/cred/{person.gid}/{person.uid}/\d+\n", said) is not None,
+                f"{person.name} is group {person.gid} and user {person.uid}, but the bus says {said!r}",
+            )
+        _check(self._bus.is_started, f"the bus should run now, but {self._bus.program} does")
+        narrator.remark("a key of group, user and process, none of which a client can choose: secrets rest on it")
+
+    def show_publish_and_subscribe(self) -> None:
+        """A message reaches another user by a wildcard, and another one does not."""
+        narrator, first, second = self._narrator, self._first, self._second
+        narrator.step(f"{second.name} subscribes to a pattern, {first.name} publishes")
+        with self._programs.running(second, "sbusctl", "sub", "weather/*/wind", "-n", "1", "--timeout", "60") as reader:
+            self._bus.wait_for_subscriber("weather/oslo/wind")
+            self._programs.run(first, "sbusctl", "pub", "weather/oslo/rain", "none")
+            self._programs.run(first, "sbusctl", "pub", "weather/oslo/wind", "9 m/s from the north")
+            narrator.remark(f"{second.name} gets:")
+            said = self._programs.finish(reader)
+        _check(said == "weather/oslo/wind\t9 m/s from the north\n", f"that is not what was published: {said!r}")
+        narrator.remark("* took the name of the town; the rain did not match, and did not come")
+
+    def show_secret(self) -> None:
+        """A secret key is refused to another user, and not heard by one who listens to everything."""
+        narrator, first, second = self._narrator, self._first, self._second
+        key = f"!/cred//{first.uid}//letters"
+        narrator.step(f"A secret key of {first.name}: anybody may write to it, only {first.name} can read it")
+        said = self._programs.run(second, "sbusctl", "sub", key, "-n", "1", status=1)
+        _check("EACCES" in said and "Traceback" not in said, f"it should have been refused with EACCES: {said!r}")
+        narrator.remark(f"refused: {second.name} is not user {first.uid}")
+        with (
+            self._programs.running(first, "sbusctl", "sub", key, "-n", "1", "--timeout", "60") as owner,
+            self._programs.running(second, "sbusctl", "sub", "", "-n", "1", "--timeout", "60") as listener,
+        ):
+            self._bus.wait_for_subscriber(key)
+            self._bus.wait_for_subscriber("everybody")
+            self._programs.run(second, "sbusctl", "pub", key, "for your eyes only")
+            self._programs.run(first, "sbusctl", "pub", "everybody", "a public word")
+            narrator.remark(f"{first.name} gets:")
+            said = self._programs.finish(owner)
+            _check(said == f"{key}\tfor your eyes only\n", f"that is not the letter: {said!r}")
+            narrator.remark(f"{second.name}, who listens to everything there is to hear, gets:")
+            said = self._programs.finish(listener)
+            _check(said == "everybody\ta public word\n", f"only the public word should have come: {said!r}")
+
+    def show_network(self) -> None:
+        """The machine's own events are on the bus: a link that is made and removed is reported to a user."""
+        narrator, second = self._narrator, self._second
+        narrator.step(f"The machine reports on the bus: root makes a network link and removes it, and {second.name} is told")
+        with own_network(narrator) as network:
+            feed_words = ["sbus-feed", "netlink", "--namespace", network.name]
+            # The feed first says what there is; its word that this is complete is the sign that it is at work.
+            with self._programs.running(second, "sbusctl", "sub", "net/snapshot/end", "-n", "1", "--timeout", "60") as snapshot:
+                self._bus.wait_for_subscriber("net/snapshot/end")
+                with self._programs.running(None, *feed_words) as feed:
+                    self._programs.finish(snapshot)
+                    with self._programs.running(
+                        second, "sbusctl", "sub", f"net/link/{LINK}", "-n", "2", "--timeout", "60", "--json=short"
+                    ) as reader:
+                        self._bus.wait_for_subscriber(f"net/link/{LINK}")
+                        network.create_link()
+                        network.remove_link()
+                        said = self._programs.finish(reader)
+                    _check(feed.poll() is None, "the feed should still be at work, but it has ended")
+        _check(said.count(f"net/link/{LINK}") >= 2, f"the link's coming and going should have been reported: {said!r}")
+
+
+def show(stage: Stage, folder: Path, narrator: Narrator, people: tuple[Person, Person]) -> None:
+    """Start a bus in *folder*, show every scene on it to the *people*, and end it.
+
+    Raises:
+        DemoError: something did not happen as it was said.
+    """
+    narrator.step("systemd listens on the bus's socket; no bus runs yet")
+    with activated_bus(stage, folder, narrator) as bus:
+        narrator.remark(f"listening on {bus.path}; whoever sets SBUS_ADDRESS to that, as below, is on this bus")
+        programs = Programs(stage, str(bus.path), narrator)
+        try:
+            Scenes(bus, programs, narrator, *people).show_all()
+        except DemoError as error:
+            raise DemoError(f"{error}\nWhat the bus wrote:\n{bus.words}") from None
+        narrator.step("The bus is ended by SIGTERM, as systemd would")
+        status = bus.end()
+        _check(status == 0, f"the bus ended with status {status}: {bus.words}")
+        _check("Traceback" not in bus.words, f"the bus has a bug: {bus.words}")
+        narrator.remark("it ended with status 0")
+
+
+def _check(happened: bool, reason: str) -> None:
+    """Fail the demonstration unless what was said has happened."""
+    if not happened:
+        raise DemoError(reason)
