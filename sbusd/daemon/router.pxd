@@ -1,27 +1,9 @@
 # The router's shape for the switch, which calls it without the interpreter. What it does stands in router.pyx.
 
 from libc.stdint cimport uint32_t, uint64_t
-from libcpp.map cimport map as cpp_map
-from libcpp.string cimport string
 from libcpp.vector cimport vector
 
-
-cdef struct Subscriber:
-    uint32_t slot           # whose pattern ends here
-    uint32_t instances      # how many times it is stored
-
-
-cdef cppclass Stem:
-    string text                         # the bytes between the stem above and this one
-    vector[Stem*] branches              # by the first byte of their text
-    Node* node                          # what hangs on the literal that ends here, or NULL
-
-
-cdef cppclass Node:
-    cpp_map[string, Node*]* exact       # children by their whole segment; NULL while there are none
-    Stem* starred                       # children for `<literal>*`, in a radix tree of the literals; NULL while there are none
-    vector[Subscriber] here             # patterns that end with this segment, sorted by slot
-    vector[Subscriber] rest             # patterns that end with a separator behind this segment, sorted by slot
+from sbusd.daemon.nodes cimport Node, Subscriber
 
 
 cdef struct Route:
@@ -65,8 +47,6 @@ cdef class Router:
     cdef readonly uint64_t misses
 
     cdef bint insert(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
-    cdef Node* child_for(self, Node* node, const char* segment, size_t length) noexcept nogil
-    cdef bint erase_below(self, Node* node, uint32_t slot, const char* pattern, size_t length) noexcept nogil
     cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
     cdef Route route(self, const char* key, size_t length) noexcept nogil
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
