@@ -71,6 +71,9 @@ class AsyncSubscription:
 
     async def __anext__(self) -> Item:
         """Return the next item; the end comes when the subscription is closed."""
+        link = self._link
+        if not (link.session.refusals or link.is_paused) and (item := self._inbox.take()) is not None:
+            return item
         try:
             return await self.receive()
         except Closed:

@@ -191,15 +191,13 @@ class AioLink:
                 return self._read(sock)
             self._hang_up(f"receiving from it failed: {error.strerror}")
             return True
-        if size == 0:
-            self._hang_up()
-        elif size == RECEIVE_BYTES:
-            self._hang_up(f"the bus sent a packet longer than {RECEIVE_BYTES - 1} bytes")
-        else:
+        if 0 < size < RECEIVE_BYTES:
             try:
                 self.session.receive(bytes(self._buffer[:size]))
             except ProtocolError as error:
                 self._hang_up(error.words)
+        else:
+            self._hang_up(f"the bus sent a packet longer than {RECEIVE_BYTES - 1} bytes" if size else None)
         return True
 
     def _wake(self) -> None:

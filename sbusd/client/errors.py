@@ -4,7 +4,7 @@
 
     SbusError
     ├── ProtocolError (ValueError)      bytes or an address that sbus-protocol(7) does not allow: a key with a NUL, …
-    │   └── BadAddressError                  an address that names no socket
+    │   └── BadAddressError             an address that names no socket
     ├── NoBus (ConnectionError)         nobody to connect to: no socket there, refused, no permission
     ├── Closed (RuntimeError)           you closed it: the bus, or the subscription
     ├── Disconnected (ConnectionError)  the bus closed it, or went away

@@ -54,15 +54,18 @@ class Inbox:
     ``stalled`` is shared by all inboxes of a connection: those that are full under ``Overflow.BLOCK``. While one is in it, do not read.
     """
 
-    __slots__ = ("_bytes", "_items", "_lost", "_max_bytes", "_max_packets", "_overflow", "_stalled", "delivered", "discarded", "patterns")
+    __slots__ = ("_bytes", "_max_bytes", "_max_packets", "_overflow", "_stalled", "delivered", "discarded", "items", "lost", "patterns")
 
     def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
         self.patterns = patterns
         self.delivered = 0
+        """Messages that came in, counted also where the session hands one over past the queue."""
         self.discarded = 0
-        self._items: deque[Item] = deque()
+        self.items: deque[Item] = deque()
+        """What waits, for others to look at only."""
+        self.lost = 0
+        """Packets missing behind the last item."""
         self._bytes = 0
-        self._lost = 0
         self._max_packets = bounds.packets
         self._max_bytes = bounds.bytes
         self._overflow = bounds.overflow
@@ -70,12 +73,12 @@ class Inbox:
 
     def __len__(self) -> int:
         """Return how many items wait, a gap at the end included."""
-        return len(self._items) + (self._lost > 0)
+        return len(self.items) + (self.lost > 0)
 
     def put(self, message: Message) -> None:
         """Queue *message*, or under ``Overflow.DISCARD`` drop and count it if the queue is full."""
-        items = self._items
-        if self._lost or len(items) >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
+        items = self.items
+        if self.lost or len(items) >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
             self._put_carefully(message)
             return
         items.append(message)
@@ -86,23 +89,23 @@ class Inbox:
 
     def put_gap(self, lost: int) -> None:
         """Note that *lost* packets are missing here."""
-        self._lost += lost
+        self.lost += lost
 
     def put_reconnected(self, event: Reconnected) -> None:
         """Note that the connection was made anew here."""
-        items = self._items
+        items = self.items
         if items and isinstance(last := items[-1], Reconnected):
             items[-1] = Reconnected(last.attempts + event.attempts, last.seconds + event.seconds)
             return
-        if self._lost:
+        if self.lost:
             self._place_gap()
         items.append(event)
 
     def take(self) -> Item | None:
         """Return what came first, or None if nothing waits."""
-        items = self._items
+        items = self.items
         if not items:
-            lost, self._lost = self._lost, 0
+            lost, self.lost = self.lost, 0
             return Gap(lost) if lost else None
         item = items.popleft()
         if not items:
@@ -115,19 +118,19 @@ class Inbox:
 
     def retire(self) -> None:
         """Stop holding up the connection: nobody will receive from this queue any more. What waits is forgotten."""
-        self._items.clear()
-        self._bytes = self._lost = 0
+        self.items.clear()
+        self._bytes = self.lost = 0
         self._stalled.discard(self)
 
     def _put_carefully(self, message: Message) -> None:
         """Queue *message* where a bound is near or a gap is open."""
         if self._overflow is Overflow.DISCARD and self._is_full():
-            self._lost += 1
+            self.lost += 1
             self.discarded += 1
             return
-        if self._lost:
+        if self.lost:
             self._place_gap()
-        self._items.append(message)
+        self.items.append(message)
         self._bytes += len(message.key) + len(message.payload)
         self.delivered += 1
         if self._is_full():
@@ -135,12 +138,12 @@ class Inbox:
 
     def _place_gap(self) -> None:
         """Put the open gap into the queue."""
-        self._items.append(Gap(self._lost))
-        self._lost = 0
+        self.items.append(Gap(self.lost))
+        self.lost = 0
 
     def _is_full(self) -> bool:
         """Return whether a bound is reached."""
-        return len(self._items) >= self._max_packets or self._bytes >= self._max_bytes
+        return len(self.items) >= self._max_packets or self._bytes >= self._max_bytes
 
     def _mark_full(self) -> None:
         """Stop the connection from being read, where that is the policy."""

@@ -52,8 +52,11 @@ class Session:
 
     # Received
 
-    def receive(self, packet: bytes) -> None:
+    def receive(self, packet: bytes, taker: Inbox | None = None) -> Message | None:
         """Take in one packet from the bus: queue a message, or settle a call.
+
+        A message that is for *taker* alone is returned instead of queued, if nothing waits in front of it: most are, and it saves
+        a third of the work.
 
         Raises:
             ProtocolError: it is none that a bus sends; give up the connection.
@@ -63,12 +66,17 @@ class Session:
             end = packet.find(b"\0", 4)
             if end >= 0:
                 message = Message(packet[4:end], packet[end + 1 :])
-                if (inbox := self._sole) is not None:
-                    inbox.put(message)
-                else:
+                inbox = self._sole
+                if inbox is None:
                     self._dispatch(message)
-                return
+                elif inbox is taker and not inbox.items and not inbox.lost:
+                    inbox.delivered += 1
+                    return message
+                else:
+                    inbox.put(message)
+                return None
         self._receive_control(packet)
+        return None
 
     @property
     def last_words(self) -> RemoteRefusal | None:

@@ -16,7 +16,6 @@ from typing import Self
 from sbusd.client.address import Scope, bus_address
 from sbusd.client.connection import parse_target
 from sbusd.client.encoding import pattern_list, publication, to_bytes
-from sbusd.client.errors import Closed
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item
@@ -62,13 +61,7 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Item]:
         """Yield items until the subscription is closed."""
-        receive, inbox = self._link.receive, self._inbox
-        while True:
-            try:
-                item = receive(inbox, None)
-            except Closed:
-                return
-            yield item
+        return self._link.iterate(self._inbox)
 
     def __enter__(self) -> Self:
         return self
