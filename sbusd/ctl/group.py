@@ -9,7 +9,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from sbusd.ctl.output import OutputClosedError, complain
+from sbusd.ctl.output import OutputClosedError, complain, words_of
 from sbusd.protocol.errors import SbusError
 
 COMMANDS = ("whoami", "pub", "sub", "ping", "connections", "stats", "trace", "doctor", "version")
@@ -55,7 +55,7 @@ class CommandGroup(TyperGroup):
         except OutputClosedError:
             raise typer.Exit(OUTPUT_CLOSED) from None
         except (SbusError, OSError) as error:
-            complain(str(error))
+            complain(words_of(error))
             raise typer.Exit(1) from None
 
 

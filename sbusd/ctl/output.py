@@ -10,7 +10,10 @@ import sys
 from collections.abc import Iterable, Mapping
 
 from sbusd.ctl.visible import visible
-from sbusd.protocol.errors import SbusError
+from sbusd.protocol.errors import ProtocolError, SbusError
+
+_COMPLAINT_CHARACTERS = 480
+"""The longest complaint: six lines of a terminal, however long the key is that is wrong."""
 
 
 class JsonStyle(enum.Enum):
@@ -92,10 +95,20 @@ def json_text(value: Mapping[str, object], style: JsonStyle) -> str:
     return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
 
 
+def words_of(error: Exception) -> str:
+    """Return what *error* says to a person: of an error of the protocol the words alone, for its code is for programs."""
+    return error.words if isinstance(error, ProtocolError) else str(error)
+
+
 def complain(message: str) -> None:
     """Say *message* on standard error in one line, after ``sbusctl:``. Never raises: where standard error is gone, nobody listens."""
+    line = visible(message)
+    if len(line) > _COMPLAINT_CHARACTERS:
+        # Cut in the middle, where a long key or pattern is quoted: what is wrong with it stands behind.
+        half = _COMPLAINT_CHARACTERS // 2
+        line = f"{line[:half]}…{line[-half:]}"
     try:
-        sys.stderr.write(f"sbusctl: {visible(message)}\n")
+        sys.stderr.write(f"sbusctl: {line}\n")
         sys.stderr.flush()
     except (OSError, ValueError):
         return

@@ -14,6 +14,11 @@ def human_count(number: int | None) -> str:
     return NOTHING if number is None else str(number)
 
 
+def human_plural(number: int, noun: str) -> str:
+    """Return a number with its noun in the right form, such as ``1 message`` or ``2 messages``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def human_bytes(number: int | None) -> str:
     """Return a size such as ``512B``, ``1.5KiB`` or ``20MiB``, or ``-`` for None."""
     if number is None:

@@ -10,6 +10,7 @@ from sbusd import __version__
 from sbusd.client import Bus
 from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
 from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.output import words_of
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
@@ -38,7 +39,7 @@ def reach(settings: Settings) -> Answer:
             features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
             stats = ask(bus, controls.STATS)
         except SbusError as error:
-            return Answer(None, {}, peer, str(error))
+            return Answer(None, {}, peer, words_of(error))
     return Answer(features, stats, peer)
 
 
@@ -56,7 +57,7 @@ def judge(answer: Answer) -> list[Finding]:
 
 def unreachable(error: Exception) -> list[Finding]:
     """Return the finding for a bus that cannot be reached."""
-    return [Finding("connection", Result.FAIL, str(error), "see the journal (journalctl -u sbus.service) if the bus should be running")]
+    return [Finding("connection", Result.FAIL, words_of(error), "journalctl -u sbus.service says more if the bus should be running")]
 
 
 def open_connections(answer: Answer) -> int | None:

@@ -10,7 +10,7 @@ import typer
 from sbusd.ctl.answers import Connection, connection, connections
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
 from sbusd.ctl.processes import command_name, user_name
-from sbusd.ctl.quantities import human_bytes, human_count, human_duration
+from sbusd.ctl.quantities import human_bytes, human_count, human_duration, human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
 
@@ -52,7 +52,7 @@ def lines(found: list[Connection], hidden: int, *, now: float, legend: bool, wid
     """Return the table of *found*, and with a legend how many there are, seen and not to be seen. *now* is in seconds since 1970."""
     table = table_lines(_COLUMNS, [_row(each, now) for each in found], legend=legend, width=width)
     if legend:
-        table += ["", f"{len(found)} connections listed, {hidden} of other users hidden."]
+        table += ["", f"{human_plural(len(found), 'connection')} listed, {hidden} of other users hidden."]
     return table
 
 

@@ -10,8 +10,9 @@ import typer
 from sbusd.client import bus_address
 from sbusd.ctl.checks import answer, configuration, limits, socket, units
 from sbusd.ctl.checks.finding import Finding, Result
-from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.output import JsonStyle, is_terminal, words_of, write_json, write_page
 from sbusd.ctl.processes import command_name
+from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
@@ -41,7 +42,10 @@ def examine(settings: Settings) -> list[Finding]:
     try:
         address = settings.bus_address()
     except SbusError as error:
-        return [Finding("address", Result.FAIL, str(error), "log in through systemd-logind, or name an address"), limits.check_packet()]
+        return [
+            Finding("address", Result.FAIL, words_of(error), "log in, or name an address"),
+            limits.check_packet(),
+        ]
     scope = _scope(address)
     findings = [Finding("address", Result.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
     pid: int | None = None
@@ -71,7 +75,7 @@ def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
             page.append(f"{'':4}  {'':{width}}  -> {visible(finding.advice)}")
     if legend:
         failed, warned = (sum(finding.result is result for finding in findings) for result in (Result.FAIL, Result.WARN))
-        page += ["", f"{len(findings)} checks, {failed} failed, {warned} warnings."]
+        page += ["", f"{human_plural(len(findings), 'check')}, {failed} failed, {human_plural(warned, 'warning')}."]
     return page
 
 

@@ -5,23 +5,42 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from typing import Annotated, BinaryIO
+from typing import Annotated, BinaryIO, Protocol
 
 import typer
 
-from sbusd.client import Bus
+from sbusd.client import PayloadTooLarge
+from sbusd.ctl.output import words_of
+from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
-from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
+from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 _CHUNK_BYTES = 65_536
 
 
-class LineError(SbusError):
-    """One of many messages could not be published; those before it were."""
+class Publisher(Protocol):
+    """The part of a bus that publishes."""
 
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(f"standard input, message {number}: {reason}; the {number - 1} before it were published")
+    def publish(self, key: bytes, payload: bytes) -> None:
+        """Send a message."""
+
+    def ping(self) -> float:
+        """Wait until the bus has routed all that was sent before."""
+
+
+class InputTooLongError(SbusError):
+    """Standard input has more than a packet holds."""
+
+    def __init__(self) -> None:
+        super().__init__(f"the payload is longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+
+
+class MessageError(SbusError):
+    """One of many messages could not be published; the *number* - 1 before it were."""
+
+    def __init__(self, number: int, error: Exception) -> None:
+        super().__init__(f"standard input, message {number}: {words_of(error)}; {human_plural(number - 1, 'message')} before it published")
 
 
 def command(
@@ -54,22 +73,22 @@ def command(
 
 
 def one_payload(payload: str | None, source: BinaryIO) -> bytes:
-    """Return the payload that the argument *payload* means. Raises ProtocolError (EMSGSIZE) if *source* has more than a packet holds."""
+    """Return the payload that the argument *payload* means. Raises InputTooLongError if *source* has more than a packet holds."""
     if payload is not None and payload != "-":
         return os.fsencode(payload)
     if payload is None and source.isatty():
         return b""
     data = source.read(MAX_PACKET_BYTES + 1)
     if len(data) > MAX_PACKET_BYTES:
-        raise ProtocolError(ErrorCode.EMSGSIZE, f"standard input is longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+        raise InputTooLongError
     return data
 
 
-def publish_lines(bus: Bus, key: bytes, payloads: Iterator[bytes]) -> None:
+def publish_lines(bus: Publisher, key: bytes, payloads: Iterator[bytes]) -> None:
     """Publish each of *payloads* under *key*, and wait until all are routed.
 
     Raises:
-        LineError: a payload is too large; those before it have been routed.
+        MessageError: a payload is too large; those before it have been routed.
         SbusError: the bus refuses, or is gone.
     """
     count = 0
@@ -77,9 +96,9 @@ def publish_lines(bus: Bus, key: bytes, payloads: Iterator[bytes]) -> None:
         for payload in payloads:
             bus.publish(key, payload)
             count += 1
-    except ProtocolError as error:
+    except (ProtocolError, PayloadTooLarge, InputTooLongError) as error:
         bus.ping()
-        raise LineError(count + 1, str(error)) from None
+        raise MessageError(count + 1, error) from None
     bus.ping()
 
 
@@ -87,7 +106,7 @@ def read_records(source: BinaryIO, end: bytes) -> Iterator[bytes]:
     """Yield what stands before each *end* in *source*, as soon as it is there, and what stands behind the last, if anything.
 
     Raises:
-        ProtocolError: EMSGSIZE if a record is longer than the largest packet, however much longer.
+        InputTooLongError: a record is longer than the largest packet, however much longer.
     """
     # read1 returns what is there: a line of a slow program is published when it is written, not when a buffer is full.
     pending = b""
@@ -96,6 +115,6 @@ def read_records(source: BinaryIO, end: bytes) -> Iterator[bytes]:
         *records, pending = (pending + chunk).split(end)
         yield from records
         if len(pending) > MAX_PACKET_BYTES:
-            raise ProtocolError(ErrorCode.EMSGSIZE, f"longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+            raise InputTooLongError
     if pending:
         yield pending

@@ -13,6 +13,7 @@ import typer
 from sbusd.client import Gap, Message, Reconnected
 from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
 from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
+from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
@@ -23,7 +24,7 @@ class TooFewError(SbusError):
     """The time was up before all messages had come that were asked for."""
 
     def __init__(self, received: int, wanted: int, seconds: float) -> None:
-        super().__init__(f"{received} of {wanted} messages came within {seconds:g} s")
+        super().__init__(f"{received} of {human_plural(wanted, 'message')} came within {seconds:g} s")
 
 
 @dataclass(slots=True)
@@ -42,7 +43,7 @@ class Printer:
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.messages += 1
         elif isinstance(item, Gap):
-            self._note(gap_json(item.lost, self.wall()), f"gap: {item.lost} messages were lost here, because this reader was too slow")
+            self._note(gap_json(item.lost, self.wall()), f"gap: {human_plural(item.lost, 'message')} lost here: this reader was too slow")
         else:
             self._note({"type": "reconnected", "time": self.wall()}, "reconnected: what was published meanwhile is lost")
 

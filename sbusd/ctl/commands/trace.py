@@ -11,7 +11,7 @@ import typer
 from sbusd.ctl.answers import JsonObject, Routed, routed, text, trace
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
 from sbusd.ctl.processes import command_name, user_name
-from sbusd.ctl.quantities import human_count
+from sbusd.ctl.quantities import human_count, human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.ctl.visible import visible
@@ -50,7 +50,7 @@ def lines(head: JsonObject, found: list[Routed], hidden: int, *, legend: bool, w
     if not legend:
         return verdict + table
     recipients = sum(each.gets_it for each in found)
-    sums = f"{recipients} connections would get it, {len(found) - recipients} would not, {hidden} of other users are hidden."
+    sums = f"{human_plural(recipients, 'connection')} would get it, {len(found) - recipients} would not, {hidden} of other users hidden."
     return [*verdict, "", *table, "", sums]
 
 

@@ -6,7 +6,7 @@ import typer
 
 from sbusd import __version__
 from sbusd.ctl.answers import JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, words_of, write_json, write_lines
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
@@ -33,7 +33,7 @@ def fetch(settings: Settings) -> JsonObject:
         with settings.connect(_PATIENCE_SECONDS) as bus:
             stats = ask(bus, controls.STATS)
     except (SbusError, OSError) as error:
-        return {**versions, "problem": str(error)}
+        return {**versions, "problem": words_of(error)}
     versions["bus"] = text(stats, "version")
     # Only the owner is told.
     if switch := text(stats, "switch"):

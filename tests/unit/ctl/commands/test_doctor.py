@@ -1,0 +1,56 @@
+"""The doctor's page and status."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.commands.doctor import examine, lines
+from sbusd.ctl.main import application
+from sbusd.ctl.settings import Settings
+
+_FINDINGS = [
+    Finding("socket", Result.OK, "mode 0666"),
+    Finding("connection", Result.FAIL, "refused\x1b", "start it"),
+    Finding("version", Result.WARN, "differs", "upgrade"),
+]
+
+
+def test_the_page() -> None:
+    assert lines(_FINDINGS, legend=True, color=False) == [
+        "ok    socket      mode 0666",
+        r"fail  connection  refused\x1b",
+        "                  -> start it",
+        "warn  version     differs",
+        "                  -> upgrade",
+        "",
+        "3 checks, 1 failed, 1 warning.",
+    ]
+    assert len(lines(_FINDINGS, legend=False, color=False)) == 5
+
+
+def test_colour_is_for_terminals() -> None:
+    page = lines(_FINDINGS, legend=False, color=True)
+    assert page[0].startswith("\x1b[32mok")
+    assert "\x1b" not in "".join(lines(_FINDINGS, legend=False, color=False))
+
+
+def test_without_a_bus_it_fails_and_says_what_to_do(tmp_path: Path) -> None:
+    result = CliRunner().invoke(application(), ["doctor", "--json=short", "-a", f"{tmp_path}/none"])
+    assert result.exit_code == 1
+    said = json.loads(result.stdout)
+    failed = {each["check"]: each for each in said["checks"] if each["result"] == "fail"}
+    assert set(failed) == {"socket", "connection"}
+    assert said["failed"] == 2
+    assert all(each["advice"] for each in failed.values())
+
+
+def test_a_user_s_bus_without_a_login_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    first, *_ = examine(Settings(scope="user"))
+    assert (first.check, first.result) == ("address", Result.FAIL)
+    assert "XDG_RUNTIME_DIR" in first.reason

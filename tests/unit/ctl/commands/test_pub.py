@@ -1,0 +1,126 @@
+"""What is published, and what of standard input."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from typer.testing import CliRunner
+
+from sbusd.client import PayloadTooLarge
+from sbusd.ctl.commands.pub import InputTooLongError, MessageError, one_payload, publish_lines, read_records
+from sbusd.ctl.main import application
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+
+class FakeBus:
+    """Notes what is done, and refuses payloads that begin with an exclamation mark."""
+
+    def __init__(self) -> None:
+        self.done: list[bytes] = []
+
+    def publish(self, key: bytes, payload: bytes) -> None:
+        if payload == b"!large":
+            raise PayloadTooLarge(500_000, 409_600)
+        if payload == b"!nul":
+            raise ProtocolError(ErrorCode.EINVAL, "key 'a' has a NUL byte")
+        self.done.append(payload)
+
+    def ping(self) -> float:
+        self.done.append(b"ping")
+        return 0.0
+
+
+class _Terminal(io.BytesIO):
+    """Input from a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class _Slow(io.BytesIO):
+    """Input that comes in the given parts, each by one read."""
+
+    def __init__(self, parts: list[bytes]) -> None:
+        super().__init__()
+        self.parts = parts
+
+    def read1(self, size: int | None = -1, /) -> bytes:
+        return self.parts.pop(0) if self.parts else b""
+
+
+@pytest.mark.parametrize(
+    ("payload", "source", "expected"),
+    [
+        ("hello", io.BytesIO(b"unread"), b"hello"),
+        ("", io.BytesIO(b"unread"), b""),
+        ("f\udcff", io.BytesIO(), b"f\xff"),
+        ("-", io.BytesIO(b"a\n\0b"), b"a\n\0b"),
+        ("-", _Terminal(b"typed"), b"typed"),
+        (None, io.BytesIO(b"piped"), b"piped"),
+        (None, _Terminal(b"unread"), b""),
+    ],
+)
+def test_the_payload(payload: str | None, source: io.BytesIO, expected: bytes) -> None:
+    assert one_payload(payload, source) == expected
+
+
+def test_the_largest_packet_bounds_what_is_read() -> None:
+    assert len(one_payload("-", io.BytesIO(bytes(MAX_PACKET_BYTES)))) == MAX_PACKET_BYTES
+    source = io.BytesIO(bytes(MAX_PACKET_BYTES * 3))
+    with pytest.raises(InputTooLongError):
+        one_payload("-", source)
+    assert source.tell() == MAX_PACKET_BYTES + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "end", "records"),
+    [
+        (b"", b"\n", []),
+        (b"a", b"\n", [b"a"]),
+        (b"a\nb\n", b"\n", [b"a", b"b"]),
+        (b"\n\nlast", b"\n", [b"", b"", b"last"]),
+        (b"a\r\n", b"\n", [b"a\r"]),
+        (b"a\nb\0c", b"\0", [b"a\nb", b"c"]),
+    ],
+)
+def test_records(data: bytes, end: bytes, records: list[bytes]) -> None:
+    assert list(read_records(io.BytesIO(data), end)) == records
+    assert list(read_records(_Slow([data[i : i + 1] for i in range(len(data))]), end)) == records
+
+
+def test_a_record_is_there_before_the_next_is_written() -> None:
+    parts = [b"one\n", b"two\nthr", b"ee\n"]
+    records = read_records(_Slow(parts), b"\n")
+    assert next(records) == b"one"
+    assert len(parts) == 2
+    assert list(records) == [b"two", b"three"]
+
+
+def test_a_record_without_end_is_not_read_for_ever() -> None:
+    parts = [bytes(65_536)] * 1000
+    with pytest.raises(InputTooLongError):
+        list(read_records(_Slow(parts), b"\n"))
+    assert len(parts) > 990
+
+
+def test_all_lines_are_published_and_then_awaited() -> None:
+    bus = FakeBus()
+    publish_lines(bus, b"k", iter([b"a", b"b"]))
+    assert bus.done == [b"a", b"b", b"ping"]
+
+
+@pytest.mark.parametrize(("bad", "reason"), [(b"!large", "packet of 500000 bytes"), (b"!nul", "key 'a' has a NUL byte")])
+def test_a_line_that_cannot_be_published_is_named_by_its_number(bad: bytes, reason: str) -> None:
+    bus = FakeBus()
+    with pytest.raises(MessageError, match=f"standard input, message 3: {reason}.*; 2 messages before it published"):
+        publish_lines(bus, b"k", iter([b"a", b"b", bad, b"c"]))
+    assert bus.done == [b"a", b"b", b"ping"]
+
+
+@pytest.mark.parametrize("arguments", [["pub", "-l", "k", "payload"], ["pub", "-0", "k", "payload"], ["pub"], ["pub", "a", "b", "c"]])
+def test_usage(arguments: list[str]) -> None:
+    result = CliRunner().invoke(application(), arguments)
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr

@@ -1,0 +1,34 @@
+"""Who would get it."""
+
+from __future__ import annotations
+
+from sbusd.ctl.answers import routed
+from sbusd.ctl.commands.trace import lines
+
+_HEAD = {"key": "a/b", "publishable": True, "reason": "anyone may publish there"}
+_GETS = routed({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"]}, gets_it=True)
+_NOT = routed({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, gets_it=False)
+
+
+def test_the_verdict_the_table_and_the_sums() -> None:
+    assert lines(_HEAD, [_GETS, _NOT], 3, legend=True, width=None) == [
+        "a/b: may be published: anyone may publish there",
+        "",
+        "ID  PID  USER  COMMAND  GETS-IT  BECAUSE",
+        r" 1   -1  root  -        yes      a/* '' x\ny",
+        "22   -1  root  -        no       no pattern matches",
+        "",
+        "1 connection would get it, 1 would not, 3 of other users hidden.",
+    ]
+
+
+def test_without_a_legend_there_are_the_verdict_and_the_rows() -> None:
+    assert len(lines(_HEAD, [_GETS, _NOT], 3, legend=False, width=None)) == 3
+
+
+def test_other_verdicts() -> None:
+    def verdict(**head: object) -> str:
+        return lines(head, [], 0, legend=False, width=None)[0]
+
+    assert verdict(key="!/x\x1b", publishable=False) == r"!/x\x1b: may not be published"
+    assert verdict(key="a", publishable="yes", reason="r") == "a: the bus does not say whether it may be published: r"
