@@ -7,6 +7,7 @@ proxy neighbours, and the neighbours that need no resolving (NOARP), as ip-neigh
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,9 @@ from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
 
 from sbusd.feeds.entries import Address, Entry, Hop, Link, Neighbour, Route
 from sbusd.protocol.errors import SbusError
+
+# It logs a traceback for a message that it cannot decode; DecodeError says so in a line.
+logging.getLogger("pyroute2").setLevel(logging.CRITICAL + 1)
 
 _FAMILIES = {int(socket.AF_INET): "inet", int(socket.AF_INET6): "inet6"}
 _TABLES = {253: "default", 254: "main", 255: "local"}

@@ -230,6 +230,38 @@ class Tables:
         self._channel.close()
 
 
+class Kernel:
+    """One network namespace as the feed sees it: its tables now, and what changes in them."""
+
+    def __init__(self, namespace: str | None = None, receive_bytes: int = RECEIVE_BYTES) -> None:
+        """Open the namespace of this name, None for the process's own.
+
+        Raises:
+            KernelError: there is none, or the process may not enter it.
+        """
+        self._namespace = Namespace(namespace)
+        self._receive_bytes = receive_bytes
+        self._tables = Tables(self._namespace)
+
+    @property
+    def interrupted(self) -> int:
+        """Tables that changed while they were read, and were read anew."""
+        return self._tables.interrupted
+
+    def listen(self) -> Monitor:
+        """Return a new monitor; the caller closes it."""
+        return Monitor(self._namespace, self._receive_bytes)
+
+    def read_tables(self) -> list[Entry]:
+        """Return all entries now, links first. Raises what :meth:`Tables.read` raises."""
+        return self._tables.read()
+
+    def close(self) -> None:
+        """Close what is open; monitors are their callers'."""
+        self._tables.close()
+        self._namespace.close()
+
+
 def _headers(datagram: bytes) -> Iterable[tuple[int, int, int]]:
     """Yield where each message of *datagram* starts, its type, and its flags. Source: netlink(7)."""
     place = 0

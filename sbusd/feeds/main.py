@@ -12,6 +12,7 @@ from systemd import daemon
 
 from sbusd.client.address import Scope
 from sbusd.feeds import keys
+from sbusd.feeds.kernel import Kernel
 from sbusd.feeds.netlink import NetlinkFeed
 from sbusd.feeds.outlet import BusOutlet
 from sbusd.protocol.errors import SbusError
@@ -66,10 +67,11 @@ def main() -> None:
 
 def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | None, receive_bytes: int) -> None:
     """Run the netlink feed until a signal ends it."""
-    with contextlib.closing(BusOutlet.connect(address, scope, keys.REQUEST, _say)) as outlet:
-        feed = NetlinkFeed(outlet, _say, _ready, namespace, receive_bytes)
-        with contextlib.closing(feed):
-            feed.run()
+    with contextlib.ExitStack() as open_things:
+        kernel = open_things.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
+        outlet = open_things.enter_context(contextlib.closing(BusOutlet.connect(address, scope, keys.REQUEST, _say)))
+        feed = open_things.enter_context(contextlib.closing(NetlinkFeed(kernel, outlet, _say, _ready, namespace=namespace)))
+        feed.run()
 
 
 def _ready(status: str) -> None:

@@ -7,17 +7,16 @@ messages the monitor is made anew: what still waits in the old one is older than
 from __future__ import annotations
 
 import json
-import math
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
 from sbusd.feeds import keys
-from sbusd.feeds.entries import Attributes
+from sbusd.feeds.entries import Attributes, Entry
 from sbusd.feeds.events import DecodeError, parse_notices
-from sbusd.feeds.kernel import RECEIVE_BYTES, Monitor, Namespace, OverrunError, Tables
+from sbusd.feeds.kernel import OverrunError
 from sbusd.feeds.outlet import Arrived
 from sbusd.feeds.pace import Pace
 from sbusd.feeds.state import Event, State, What
@@ -42,6 +41,35 @@ class Outlet(Protocol):
         """Return what came since the last time; waits only while the bus is away."""
 
 
+class Listener(Protocol):
+    """The kernel's messages, as :class:`sbusd.feeds.kernel.Monitor` has them."""
+
+    forged: int
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll."""
+
+    def read(self, most: int) -> Iterator[bytes]:
+        """Yield the datagrams that are there, *most* of them at most. Raises OverrunError."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+class Source(Protocol):
+    """What the feed is about, as :class:`sbusd.feeds.kernel.Kernel` has it."""
+
+    @property
+    def interrupted(self) -> int:
+        """Tables that changed while they were read, and were read anew."""
+
+    def listen(self) -> Listener:
+        """Return the messages from now on; the caller closes it."""
+
+    def read_tables(self) -> list[Entry]:
+        """Return all entries now."""
+
+
 @dataclass(slots=True)
 class Counters:
     """What the feed has done; published at the end of each snapshot."""
@@ -63,28 +91,30 @@ class Counters:
 
 
 class NetlinkFeed:
-    """One feed between a network namespace and a bus.
+    """One feed from a network namespace to a bus; both stay the caller's.
 
     *say* takes one line for the person who runs it; *ready* is called after each snapshot with a line of status.
+    *namespace* is said in each payload, if it is not None; *clock* gives seconds that never go back.
     """
 
     def __init__(
         self,
+        source: Source,
         outlet: Outlet,
         say: Callable[[str], None],
         ready: Callable[[str], None],
+        *,
         namespace: str | None = None,
-        receive_bytes: int = RECEIVE_BYTES,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.counters = Counters()
+        self._source = source
         self._outlet = outlet
         self._say = say
         self._ready = ready
-        self._namespace_name = namespace
-        self._namespace = Namespace(namespace)
-        self._receive_bytes = receive_bytes
-        self._monitor: Monitor | None = None
-        self._tables = Tables(self._namespace)
+        self._namespace = namespace
+        self._clock = clock
+        self._monitor: Listener | None = None
         self._state = State()
         self._generation = 0
         self._is_restless = False
@@ -105,18 +135,17 @@ class NetlinkFeed:
 
     def turn(self) -> None:
         """Do what is due, wait until something happens or becomes due, and handle it."""
-        self._do_due(time.monotonic())
+        self._do_due(self._clock())
         readable = self._wait()
         if self._monitor is not None and self._monitor.fileno() in readable:
             self._take_changes()
         self._take_arrived()
 
     def close(self) -> None:
-        """Close the netlink sockets; the outlet stays the caller's."""
+        """Stop listening."""
         if self._monitor is not None:
             self._monitor.close()
-        self._tables.close()
-        self._namespace.close()
+            self._monitor = None
 
     def _wait(self) -> set[int]:
         """Return the descriptors that are readable, after waiting for one or for the next thing that is due."""
@@ -129,7 +158,7 @@ class NetlinkFeed:
         due = self._next_due()
         if outlet is None or self._is_restless:
             due = 0.0
-        timeout_ms = None if due is None else max(0.0, math.ceil((due - time.monotonic()) * 1000))
+        timeout_ms = None if due is None else max(0.0, (due - self._clock()) * 1000)
         return {fd for fd, _ in poll.poll(timeout_ms)}
 
     def _next_due(self) -> float | None:
@@ -149,17 +178,17 @@ class NetlinkFeed:
             if is_anew:
                 self._start_anew()
             self._tell_snapshot(reason)
-            self._snapshot_pace.spend(now, time.monotonic())
+            self._snapshot_pace.spend(now, self._clock())
             if is_anew:
                 self._catch_up()
         elif self._state.is_doubtful and self._monitor is not None and now >= self._check_pace.next:
             self._check()
-            self._check_pace.spend(now, time.monotonic())
+            self._check_pace.spend(now, self._clock())
 
     def _start_anew(self) -> None:
         """Listen, then read the tables; tell what is gone since the last time, for those who keep no snapshots."""
-        self._monitor = Monitor(self._namespace, self._receive_bytes)
-        for event in self._state.reconcile(self._tables.read()):
+        self._monitor = self._source.listen()
+        for event in self._state.reconcile(self._source.read_tables()):
             if event.what is What.REMOVE:
                 self._tell(event)
 
@@ -169,7 +198,7 @@ class NetlinkFeed:
         # First what waits: it is older than the tables.
         if self._take_changes() is None:
             return
-        for event in self._state.reconcile(self._tables.read()):
+        for event in self._state.reconcile(self._source.read_tables()):
             self._tell(event)
         self._catch_up()
 
@@ -214,9 +243,7 @@ class NetlinkFeed:
         """Stop listening until the next snapshot: what still waits is older than what was lost."""
         self.counters.overruns += 1
         self._say(f"overrun {self.counters.overruns}: {overrun}; a fresh snapshot follows")
-        if self._monitor is not None:
-            self._monitor.close()
-            self._monitor = None
+        self.close()
         self._wanted = "overrun"
 
     def _take_arrived(self) -> None:
@@ -241,7 +268,8 @@ class NetlinkFeed:
         self._publish(keys.SNAPSHOT_BEGIN, "snapshot", head)
         for event in events:
             self._tell(event)
-        self._publish(keys.SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **asdict(self.counters)})
+        tail: Attributes = {**head, "entries": len(events), **asdict(self.counters), "interrupted": self._source.interrupted}
+        self._publish(keys.SNAPSHOT_END, "snapshot", tail)
         self._ready(f"{len(events)} entries, {self._generation} snapshots (last: {reason}), {self.counters.overruns} overruns")
 
     def _tell(self, event: Event) -> None:
@@ -251,7 +279,7 @@ class NetlinkFeed:
     def _publish(self, key: str, what: str, attributes: Attributes) -> None:
         """Publish one message of the feed."""
         message: Attributes = {"event": what, "time": round(time.time(), 6), **attributes}
-        if self._namespace_name is not None:
-            message["namespace"] = self._namespace_name
+        if self._namespace is not None:
+            message["namespace"] = self._namespace
         self._is_restless = True
         self._outlet.publish(key, json.dumps(message, separators=(",", ":")).encode())
