@@ -39,9 +39,10 @@ class Stage:
 
     def program(self, name: str, *arguments: str) -> list[str]:
         """Return the command that runs this project's program *name*, such as ``sbusctl``, with *arguments*."""
-        if self.folder is None:
-            return [str(Path(self.python).with_name(name)), *arguments]
-        # What pip installs as the program names an interpreter that others cannot reach.
+        installed = Path(self.python).with_name(name)
+        if self.folder is None and installed.is_file():
+            return [str(installed), *arguments]
+        # Not installed; or installed with a first line that names an interpreter which others cannot reach.
         module, function = _programs()[name].split(":")
         return [self.python, "-c", f"from {module} import {function} as run; run()", *arguments]
 

@@ -12,10 +12,8 @@ from pathlib import Path
 from sbusd.client import Bus
 from sbusd.protocol import controls
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.programs import TIMEOUT_SECONDS
+from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS
 from tools.stage import Stage
-
-_WAIT_STEP_SECONDS = 0.02
 
 
 class ActivatedBus:
@@ -51,10 +49,10 @@ class ActivatedBus:
         """Wait until *count* connections would get a message with *key*, as the bus tells its owner."""
         pause = threading.Event()
         with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
-            for _ in range(int(TIMEOUT_SECONDS / _WAIT_STEP_SECONDS)):
+            for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
                 if len(json.loads(bus.control(controls.TRACE, key))["recipients"]) >= count:
                     return
-                pause.wait(_WAIT_STEP_SECONDS)
+                pause.wait(PAUSE_SECONDS)
         raise DemoError(f"nobody has subscribed to {key}")
 
     @property
@@ -94,7 +92,7 @@ def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[Ac
     listen = ["systemd-socket-activate", "--seqpacket", "-l", str(path), "--fdname=bus"]
     # systemd-socket-activate keeps hardly anything of its environment but what it is told to.
     keep = [word for name in stage.env if name not in ("PATH", "HOME") for word in ("-E", name)]
-    narrator.command("root", [*listen, "sbusd", "-f"])
+    narrator.command("root", [*listen, "sbusd", "-f"], background=True)
     process = subprocess.Popen(
         [*listen, *keep, *stage.program("sbusd", "-f")],
         cwd="/",

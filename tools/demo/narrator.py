@@ -21,9 +21,9 @@ class Narrator:
         self._step += 1
         self._print(f"\n{self._step}. {title}")
 
-    def command(self, who: str, words: list[str]) -> None:
+    def command(self, who: str, words: list[str], *, background: bool = False) -> None:
         """Show what *who* types."""
-        self._print(f"     {who}$ {shlex.join(words)}")
+        self._print(f"     {who}$ {shlex.join(words)}{' &' if background else ''}")
 
     def answer(self, text: str) -> None:
         """Show what a program wrote, a line each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +13,9 @@ from tools.stage import Stage
 
 TIMEOUT_SECONDS = 60.0
 """When a program that has not answered never will, on a machine however slow."""
+
+PAUSE_SECONDS = 0.02
+"""Between two looks at something that does not tell by itself."""
 
 
 class Programs:
@@ -28,13 +32,20 @@ class Programs:
         Raises:
             DemoError: it ended with another status than *status*, or not at all.
         """
-        with self.running(person, *words) as process:
+        self._narrator.command(person.name, list(words))
+        with self._started(person, words) as process:
             return self.finish(process, status=status)
 
     @contextmanager
     def running(self, person: Person | None, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a program, as *person* or as root, and give the process; in the end it is stopped, if it has not ended."""
-        self._narrator.command("root" if person is None else person.name, list(words))
+        """Start a program in the background, as *person* or as root; in the end it is stopped, if it has not ended."""
+        self._narrator.command("root" if person is None else person.name, list(words), background=True)
+        with self._started(person, words) as process:
+            yield process
+
+    @contextmanager
+    def _started(self, person: Person | None, words: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+        """Start a program, and stop it in the end."""
         process = subprocess.Popen(
             self._stage.program(*words),
             cwd="/",
@@ -52,6 +63,14 @@ class Programs:
             yield process
         finally:
             stop(process)
+
+    def wait_beside(self, process: subprocess.Popen[str], source: subprocess.Popen[str]) -> None:
+        """Wait for the end of *process*, which depends on *source*. Raises DemoError as soon as *source* has ended before it."""
+        pause = threading.Event()
+        while process.poll() is None:
+            if source.poll() is not None:
+                raise DemoError(f"that program has ended, with status {source.returncode}: {''.join(source.communicate())}")
+            pause.wait(PAUSE_SECONDS)
 
     def finish(self, process: subprocess.Popen[str], *, status: int = 0) -> str:
         """Wait for a program's own end and return what it wrote to standard output and then to standard error, and show it.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 from tools.demo.activation import ActivatedBus, activated_bus
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.network import LINK, own_network
+from tools.demo.network import LINK, Network, own_network
 from tools.demo.people import Person
 from tools.demo.programs import Programs
 from tools.stage import Stage
@@ -90,16 +92,31 @@ class Scenes:
             with self._programs.running(second, "sbusctl", "sub", "net/snapshot/end", "-n", "1", "--timeout", "60") as snapshot:
                 self._bus.wait_for_subscriber("net/snapshot/end")
                 with self._programs.running(None, *feed_words) as feed:
+                    self._programs.wait_beside(snapshot, feed)
                     self._programs.finish(snapshot)
-                    with self._programs.running(
-                        second, "sbusctl", "sub", f"net/link/{LINK}", "-n", "2", "--timeout", "60", "--json=short"
-                    ) as reader:
-                        self._bus.wait_for_subscriber(f"net/link/{LINK}")
-                        network.create_link()
-                        network.remove_link()
-                        said = self._programs.finish(reader)
-                    _check(feed.poll() is None, "the feed should still be at work, but it has ended")
-        _check(said.count(f"net/link/{LINK}") >= 2, f"the link's coming and going should have been reported: {said!r}")
+                    self._show_link(network)
+                    feed.terminate()
+                    self._programs.finish(feed)
+
+    def _show_link(self, network: Network) -> None:
+        """Make and remove a link, and show what the second user is told of it."""
+        key = f"net/link/{LINK}"
+        with self._programs.running(self._second, "sbusctl", "sub", key, "--timeout", "60") as reader:
+            self._bus.wait_for_subscriber(key)
+            network.create_link()
+            network.remove_link()
+            self._narrator.remark(f"{self._second.name} gets:")
+            events: list[str] = []
+            while not events or events[-1] not in ("remove", ""):
+                events.append(self._read_event(reader))
+        _check(events[:1] == ["new"], f"first the link should have come: {events}")
+        _check(events[-1:] == ["remove"], f"last the link should have gone: {events}")
+
+    def _read_event(self, reader: subprocess.Popen[str]) -> str:
+        """Return the name of the next event that *reader* prints, and show it; an empty name when it has ended."""
+        line = reader.stdout.readline() if reader.stdout else ""
+        self._narrator.answer(line)
+        return str(json.loads(line.partition("\t")[2])["event"]) if line else ""
 
 
 def show(stage: Stage, folder: Path, narrator: Narrator, people: tuple[Person, Person]) -> None:

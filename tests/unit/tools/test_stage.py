@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,11 @@ def test_stage_is_usable_by_a_test_user(stage: Stage, first_user: User) -> None:
     assert Path(result.stdout.strip()) == (stage.folder or module.ROOT) / "sbusd"
 
 
-def test_program_runs_what_pip_installs(first_user: User) -> None:
-    plain = Stage(sys.executable, {})
-    assert plain.program("sbusctl", "version") == [str(Path(sys.executable).with_name("sbusctl")), "version"]
+def test_program_is_what_pip_installed_or_runs_the_same_function(tmp_path: Path) -> None:
+    made = Stage(str(tmp_path / "python"), {})
+    assert made.program("sbusctl", "version") == [made.python, "-c", "from sbusd.ctl.main import main as run; run()", "version"]
+    (tmp_path / "sbusctl").write_text("")
+    assert made.program("sbusctl", "version") == [str(tmp_path / "sbusctl"), "version"]
 
 
 def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch, first_user: User) -> None:
