@@ -15,7 +15,7 @@ from typing import Literal, NoReturn
 from sbusd import __version__
 from sbusd.config import UnknownUserError, default_main_file, find_uid
 from sbusd.protocol.addresses import Address, parse_address
-from sbusd.protocol.errors import BadAddress, SbusError
+from sbusd.protocol.errors import BadAddressError, SbusError
 from sbusd.protocol.printable import printable
 
 SYSTEM_ADDRESS = "/run/sbus.socket"
@@ -103,8 +103,8 @@ def _address(text: str) -> Address:
     """Return the address *text*, or a usage error that says what is wrong with it."""
     try:
         return parse_address(text)
-    except BadAddress as error:
-        raise UsageError(f"-a: {printable(text)} {error.reason}") from None
+    except BadAddressError as error:
+        raise UsageError(f'-a: "{printable(text)}" {error.reason}') from None
 
 
 def _absolute(path: Path) -> Path:
