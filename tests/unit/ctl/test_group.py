@@ -54,7 +54,7 @@ def test_what_a_command_raises_is_a_line_and_a_status(
     assert (result.exit_code, result.stderr, result.stdout) == (status, said, "")
 
 
-def test_a_command_imports_no_other_and_neither_rich_nor_pydantic() -> None:
+def test_a_command_imports_no_other_and_nothing_slow() -> None:
     code = (
         "import sys; from sbusd.ctl.main import application\n"
         "try: application()(['pub', '--help'], prog_name='sbusctl')\n"
@@ -63,6 +63,7 @@ def test_a_command_imports_no_other_and_neither_rich_nor_pydantic() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     modules = set(done.stderr.split())
+    # Not pydantic: typer itself imports it, from version 0.29 on.
     assert "sbusd.ctl.commands.pub" in modules
     assert {f"sbusd.ctl.commands.{name}" for name in COMMANDS if name != "pub"}.isdisjoint(modules)
-    assert modules.isdisjoint({"rich", "pydantic", "asyncio", "pyroute2", "systemd", "pygments"})
+    assert modules.isdisjoint({"rich", "asyncio", "pyroute2", "systemd", "pygments", "sbusd.config"})
