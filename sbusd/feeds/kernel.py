@@ -221,7 +221,7 @@ class Tables:
                 continue
             (error,) = _ERROR.unpack_from(datagram, end + _HEADER.size)
             if error < 0:
-                raise KernelError(-error, f"the kernel refuses a netlink dump: {errno.errorcode.get(-error, error)}")
+                raise KernelError(f"the kernel refuses a netlink dump: {errno.errorcode.get(-error, error)}")
             yield datagram[:end]
             return
 

@@ -10,7 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 from systemd import daemon
 
-from sbusd.client.address import Scope
+from sbusd.client import Scope
 from sbusd.feeds import keys
 from sbusd.feeds.kernel import Kernel
 from sbusd.feeds.netlink import NetlinkFeed

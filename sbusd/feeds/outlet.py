@@ -6,11 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from sbusd.client.address import Scope
-from sbusd.client.errors import Disconnected, RemoteRefusal, TimedOut
-from sbusd.client.inbox import Overflow
-from sbusd.client.messages import Gap, Message
-from sbusd.client.sync import Bus, Subscription
+from sbusd.client import Bus, Disconnected, Gap, Message, Overflow, RemoteRefusal, Scope, Subscription, TimedOut
 
 _QUEUE_PACKETS = 64
 """Requests are all alike, so those that do not fit are only counted: nobody fills the feed's memory by asking."""
