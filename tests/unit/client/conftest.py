@@ -1,0 +1,140 @@
+"""A bus that does as the test says: one thread for each client, packets answered in order, and a gate to hold it up."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.protocol.keys import pattern_matches
+from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
+
+WAIT_SECONDS = 20.0
+"""When what has not come is a failure; no test waits that long when it passes."""
+
+WHOAMI = b"!/cred/1/2/3"
+
+
+class Peer:
+    """The bus's end of one connection. While ``gate`` is clear it reads nothing."""
+
+    def __init__(self, sock: socket.socket, refusals: dict[bytes, bytes]) -> None:
+        self.socket = sock
+        self.gate = threading.Event()
+        self.gate.set()
+        self.received: list[bytes] = []
+        self.patterns: list[bytes] = []
+        self.refusals = refusals
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def say(self, *packets: bytes) -> None:
+        """Send packets of the test's own."""
+        for packet in packets:
+            self.socket.send(packet)
+
+    def hang_up(self) -> None:
+        """End the connection; the client's packets that are unread are lost."""
+        self.gate.set()
+        with contextlib.suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
+        self.thread.join(WAIT_SECONDS)
+        self.socket.close()
+
+    def _serve(self) -> None:
+        with contextlib.suppress(OSError):
+            while self.gate.wait() and (data := self.socket.recv(500_000)):
+                # A packet that was read while the gate closed waits behind it.
+                self.gate.wait()
+                self.received.append(data)
+                self._handle(data)
+
+    def _handle(self, data: bytes) -> None:
+        match parse_packet(data):
+            case Subscribe(pattern) if pattern in self.refusals:
+                self._refuse(self.refusals[pattern])
+            case Subscribe(pattern):
+                self.patterns.append(pattern)
+            case Unsubscribe(pattern):
+                if pattern in self.patterns:
+                    self.patterns.remove(pattern)
+            case Publish(key) if key.startswith(b"!/") and not key.startswith(b"!/cred/"):
+                self._refuse(b"EPERM " + key + b" is reserved")
+            case Publish(key):
+                if any(pattern_matches(pattern, key) for pattern in self.patterns):
+                    self.say(data)
+            case Control(key, payload):
+                self._answer(key, payload or b"")
+
+    def _answer(self, key: bytes, payload: bytes) -> None:
+        if key == b"!/bus/ping":
+            self.say(b"CMSG !/bus/ping\0" + payload)
+        elif key == b"!/cred/whoami":
+            self.say(b"CMSG !/cred/whoami\0" + WHOAMI)
+        elif key == b"!/bus/stats":
+            self.say(b"CMSG !/bus/stats\0" + payload)
+        elif key.startswith(b"!/"):
+            self._refuse(b"ENOSYS unknown control " + key)
+
+    def _refuse(self, said: bytes) -> None:
+        self.say(b"CMSG !/bus/error\0" + said)
+        if said.startswith((b"EACCES", b"EPROTO")):
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+
+class FakeBus:
+    """A listening socket, and a :class:`Peer` for each client in the order of their coming."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.address = str(path)
+        self.refusals: dict[bytes, bytes] = {}
+        self.peers: queue.Queue[Peer] = queue.Queue()
+        self._all: list[Peer] = []
+        self.listen()
+
+    def listen(self) -> None:
+        """Begin to accept."""
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(self.address)
+        self._listener.listen(16)
+        self._thread = threading.Thread(target=self._accept)
+        self._thread.start()
+
+    def stop_listening(self) -> None:
+        """Go away: connecting fails until :meth:`listen`. Connections stay."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(WAIT_SECONDS)
+        self._listener.close()
+        self.path.unlink()
+
+    def peer(self) -> Peer:
+        """Return the next client's end."""
+        return self.peers.get(timeout=WAIT_SECONDS)
+
+    def close(self) -> None:
+        """End everything."""
+        if self._listener.fileno() >= 0:
+            self.stop_listening()
+        for peer in self._all:
+            peer.hang_up()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer = Peer(self._listener.accept()[0], self.refusals)
+                self._all.append(peer)
+                self.peers.put(peer)
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> Iterator[FakeBus]:
+    """A bus that does as the test says."""
+    bus = FakeBus(tmp_path / "s")
+    yield bus
+    bus.close()

@@ -1,0 +1,51 @@
+"""Each error is a builtin too, and its text is one line that says what to do."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from sbusd.client import errors
+from sbusd.client.errors import SbusError, no_bus
+
+EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
+    (errors.NoBus("/s", "why"), ConnectionError, "no bus at /s: why"),
+    (errors.Closed("the bus"), RuntimeError, "the bus is closed"),
+    (errors.Disconnected("/s"), ConnectionError, "disconnected from /s"),
+    (
+        errors.Disconnected("/s", errors.RemoteRefusal(errors.ErrorCode.EPROTO, "bad packet")),
+        ConnectionError,
+        "disconnected from /s: EPROTO bad packet",
+    ),
+    (errors.Disconnected("/s", fault="nonsense"), ConnectionError, "disconnected from /s: nonsense"),
+    (errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", "SUB 'a'"), RuntimeError, "the bus refused SUB 'a': EPERM no"),
+    (errors.Unanswered("CMSG 'x'"), RuntimeError, "the bus does not answer CMSG 'x'; send it with tell()"),
+    (
+        errors.AnswerLost("ping"),
+        RuntimeError,
+        "the answer to ping may be among packets that were lost because this client reads too slowly; ask again",
+    ),
+    (errors.TimedOut("it", 1.5), TimeoutError, "it took longer than 1.5 s"),
+    (
+        errors.InboxFull((b"a/", b""), 5),
+        BufferError,
+        "the subscription to 'a/' '' is full (5 packets): read it, or use Overflow.DISCARD or a second Bus",
+    ),
+    (errors.PayloadTooLarge(9, 8), ValueError, "packet of 9 bytes; the largest this connection can send is 8"),
+    (errors.NotSubscribed(b"a"), LookupError, "no subscription to 'a'"),
+]
+
+
+@pytest.mark.parametrize(("error", "builtin", "text"), EXAMPLES)
+def test_text_and_builtin(error: SbusError, builtin: type[Exception], text: str) -> None:
+    assert isinstance(error, builtin)
+    assert str(error) == text
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.ECONNREFUSED, errno.EACCES, errno.EPROTOTYPE, errno.EAGAIN, errno.EMFILE])
+def test_a_failed_connect_says_why(number: int) -> None:
+    error = no_bus("/s", OSError(number, "x"))
+    assert error.errno == number
+    assert len(error.reason) > 5
+    assert "\n" not in str(error)

@@ -1,0 +1,115 @@
+"""Bounds, policies, and the place of gaps."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.client.inbox import Bounds, Inbox, Overflow
+from sbusd.client.messages import Gap, Item, Message, Reconnected
+
+
+def make(packets: int = 3, size: int = 1000, overflow: Overflow = Overflow.DISCARD, stalled: set[Inbox] | None = None) -> Inbox:
+    return Inbox([b""], Bounds(packets, size, overflow), set() if stalled is None else stalled)
+
+
+def message(number: int, payload: bytes = b"") -> Message:
+    return Message(b"%d" % number, payload)
+
+
+def drain(inbox: Inbox) -> list[Item]:
+    return list(iter(inbox.take, None))
+
+
+def test_items_come_in_order() -> None:
+    inbox = make()
+    for number in range(3):
+        inbox.put(message(number))
+    assert drain(inbox) == [message(0), message(1), message(2)]
+    assert inbox.delivered == 3
+
+
+def test_discard_drops_the_newest_and_marks_the_place() -> None:
+    inbox = make()
+    for number in range(5):
+        inbox.put(message(number))
+    assert inbox.take() == message(0)
+    inbox.put(message(5))
+    assert len(inbox) == 4
+    assert drain(inbox) == [message(1), message(2), Gap(2), message(5)]
+    assert (inbox.delivered, inbox.discarded) == (4, 2)
+
+
+def test_a_gap_with_nothing_behind_it_is_told() -> None:
+    inbox = make(packets=1)
+    inbox.put(message(0))
+    inbox.put(message(1))
+    assert drain(inbox) == [message(0), Gap(1)]
+    assert drain(inbox) == []
+
+
+def test_discard_by_bytes_admits_one_packet_past_the_bound() -> None:
+    inbox = make(packets=100, size=10)
+    inbox.put(message(0, b"x" * 500))
+    inbox.put(message(1))
+    assert drain(inbox) == [message(0, b"x" * 500), Gap(1)]
+    inbox.put(message(2))
+    assert drain(inbox) == [message(2)]
+
+
+def test_bytes_are_given_back() -> None:
+    inbox = make(packets=1000, size=20)
+    for number in range(50):
+        inbox.put(message(number % 10, b"123456789"))
+        if number:
+            assert inbox.take() == message((number - 1) % 10, b"123456789")
+    assert inbox.discarded == 0
+
+
+@pytest.mark.parametrize("bounds", [{"packets": 2}, {"packets": 100, "size": 2}])
+def test_block_stalls_until_there_is_room_and_loses_nothing(bounds: dict[str, int]) -> None:
+    stalled: set[Inbox] = set()
+    inbox = make(overflow=Overflow.BLOCK, stalled=stalled, **bounds)
+    inbox.put(message(0))
+    assert not stalled
+    inbox.put(message(1))
+    assert stalled == {inbox}
+    inbox.put(message(2))
+    assert inbox.take() == message(0)
+    assert stalled
+    assert inbox.take() == message(1)
+    assert not stalled
+    assert drain(inbox) == [message(2)]
+
+
+def test_a_retired_inbox_stalls_nobody() -> None:
+    stalled: set[Inbox] = set()
+    inbox = make(packets=1, overflow=Overflow.BLOCK, stalled=stalled)
+    inbox.put(message(0))
+    inbox.retire()
+    assert not stalled
+    assert inbox.take() is None
+
+
+def test_remote_gaps_are_added_up_and_stay_in_place() -> None:
+    inbox = make()
+    inbox.put(message(0))
+    inbox.put_gap(2)
+    inbox.put_gap(3)
+    inbox.put(message(1))
+    assert drain(inbox) == [message(0), Gap(5), message(1)]
+
+
+def test_reconnections_do_not_grow_the_queue() -> None:
+    inbox = make()
+    inbox.put(message(0))
+    inbox.put_gap(1)
+    for _ in range(100):
+        inbox.put_reconnected(Reconnected(2, 0.5))
+        inbox.put_gap(1)
+    assert drain(inbox) == [message(0), Gap(1), Reconnected(200, 50.0), Gap(100)]
+
+
+@pytest.mark.parametrize(("packets", "size"), [(0, 1), (1, 0), (-1, 5)])
+def test_bounds_that_hold_nothing_are_refused(packets: int, size: int) -> None:
+    with pytest.raises(ValueError, match="can hold nothing"):
+        Bounds(packets, size)

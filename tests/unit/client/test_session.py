@@ -1,0 +1,231 @@
+"""What is sent, and what a received packet means: no socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.client.errors import AnswerLost, Closed, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
+from sbusd.client.inbox import Inbox
+from sbusd.client.ledger import Call
+from sbusd.client.messages import Gap, Message, Reconnected
+from sbusd.client.session import _KEPT_REFUSALS, Session
+from sbusd.protocol.errors import ErrorCode
+
+ERROR = b"CMSG !/bus/error\0EPERM no"
+
+
+def sent(session: Session) -> list[bytes]:
+    packets = list(session.outgoing)
+    session.outgoing.clear()
+    return packets
+
+
+def pong(number: int) -> bytes:
+    return b"CMSG !/bus/ping\0sbusd.client/%d" % number
+
+
+def subscribed(session: Session, *patterns: bytes) -> tuple[Inbox, list[Call]]:
+    inbox = session.new_inbox(patterns)
+    calls = session.subscribe(inbox)
+    for packet in sent(session):
+        if packet.startswith(b"CMSG"):
+            session.receive(packet)
+    return inbox, calls
+
+
+def test_each_pattern_has_a_barrier_of_its_own() -> None:
+    session = Session()
+    calls = session.subscribe(session.new_inbox([b"a", b"b"]))
+    assert sent(session) == [b"SUB a", pong(1), b"SUB b", pong(2)]
+    session.receive(pong(1))
+    session.receive(ERROR)
+    session.receive(pong(2))
+    assert calls[0].result() == b""
+    with pytest.raises(RemoteRefusal, match="SUB 'b'"):
+        calls[1].result()
+
+
+def test_a_call_behind_a_publication_is_fenced_off() -> None:
+    session = Session()
+    session.is_dirty = True
+    call = session.control(b"!/bus/stats")
+    assert sent(session) == [pong(1), b"CMSG !/bus/stats", pong(2)]
+    session.receive(ERROR)
+    assert not call.is_done
+    session.receive(pong(1))
+    session.receive(b"CMSG !/bus/stats\0{}")
+    assert call.result() == b"{}"
+    with pytest.raises(RemoteRefusal, match="refused a packet: EPERM no"):
+        session.raise_refusal()
+    session.raise_refusal()
+
+
+def test_a_ping_is_told_of_what_went_before() -> None:
+    session = Session()
+    session.is_dirty = True
+    call = session.ping()
+    assert sent(session) == [pong(1)]
+    session.receive(ERROR)
+    with pytest.raises(RemoteRefusal, match="refused a packet"):
+        call.result()
+
+
+def test_rolling_back_takes_back_what_was_accepted() -> None:
+    session = Session()
+    inbox = session.new_inbox([b"a", b"b", b"c"])
+    calls = session.subscribe(inbox)
+    sent(session)
+    session.receive(pong(1))
+    session.receive(ERROR)
+    session.roll_back(inbox, calls)
+    assert sent(session) == [b"UNSUB a", pong(4)]
+    session.receive(pong(2))
+    session.receive(pong(3))
+    assert sent(session) == [b"UNSUB c", pong(5)]
+
+
+def test_a_doubtful_subscribe_is_taken_back_only_if_nobody_else_holds_the_pattern() -> None:
+    session = Session()
+    subscribed(session, b"a")
+    inbox = session.new_inbox([b"a", b"b"])
+    calls = session.subscribe(inbox)
+    sent(session)
+    session.receive(b"CMSG !/bus/lost\0003")
+    assert sent(session) == [pong(4)]
+    session.receive(pong(4))
+    assert all(isinstance(call.error, AnswerLost) for call in calls)
+    session.roll_back(inbox, calls)
+    assert sent(session) == [b"UNSUB b", pong(5)]
+
+
+def test_messages_of_an_ended_subscription_do_not_reach_the_only_one_left() -> None:
+    session = Session()
+    gone, _ = subscribed(session, b"gone")
+    left, _ = subscribed(session, b"left")
+    session.unsubscribe_all(gone)
+    assert sent(session) == [b"UNSUB gone", pong(3)]
+    session.receive(b"MSG gone\0late")
+    session.receive(b"MSG left\0x")
+    session.receive(pong(3))
+    session.receive(b"MSG left\0y")
+    assert [left.take(), left.take(), left.take()] == [Message(b"left", b"x"), Message(b"left", b"y"), None]
+    assert session.statistics().unclaimed == 1
+
+
+def test_a_message_for_the_taker_is_handed_over_unless_it_would_overtake() -> None:
+    session = Session()
+    inbox, _ = subscribed(session, b"a")
+    assert session.receive(b"MSG a\0001", inbox) == Message(b"a", b"1")
+    session.receive(b"MSG a\0002")
+    assert session.receive(b"MSG a\0003", inbox) is None
+    session.receive(b"CMSG !/bus/lost\0001")
+    assert [inbox.take() for _ in range(4)] == [Message(b"a", b"2"), Message(b"a", b"3"), Gap(1), None]
+    session.receive(b"CMSG !/bus/lost\0001")
+    assert session.receive(b"MSG a\0004", inbox) is None
+    assert inbox.take() == Gap(1)
+    assert session.statistics().delivered == 4
+
+
+def test_unsubscribe_takes_the_newest_instance() -> None:
+    session = Session()
+    first, _ = subscribed(session, b"a")
+    second, _ = subscribed(session, b"a", b"b")
+    session.unsubscribe(b"a")
+    assert sent(session)[0] == b"UNSUB a"
+    assert (first.patterns, second.patterns) == ([b"a"], [b"b"])
+    session.unsubscribe(b"a")
+    with pytest.raises(NotSubscribed) as caught:
+        session.unsubscribe(b"a")
+    assert caught.value.pattern == b"a"
+
+
+def test_a_loss_is_told_in_every_subscription() -> None:
+    session = Session()
+    one, _ = subscribed(session, b"a")
+    two, _ = subscribed(session, b"b")
+    session.receive(b"MSG a\0")
+    session.receive(b"CMSG !/bus/lost\00012")
+    session.receive(b"MSG b\0")
+    assert [one.take(), one.take()] == [Message(b"a", b""), Gap(12)]
+    assert [two.take(), two.take()] == [Gap(12), Message(b"b", b"")]
+    assert session.statistics().lost_remote == 12
+    assert not session.outgoing
+
+
+def test_kept_refusals_are_bounded_and_counted() -> None:
+    session = Session()
+    for _ in range(_KEPT_REFUSALS + 5):
+        session.receive(ERROR)
+    statistics = session.statistics()
+    assert (statistics.refusals, statistics.refusals_dropped) == (_KEPT_REFUSALS + 5, 5)
+    assert len(session.refusals) == _KEPT_REFUSALS
+
+
+@pytest.mark.parametrize(
+    "packet", [b"x", b"MSG a", b"SUB a", b"UNSUB a", b"CMSG a", b"CMSG !/bus/lost\0x", b"CMSG !/bus/lost\0", b"CMSG !/bus/lost\0-1"]
+)
+def test_what_no_bus_sends_is_an_error(packet: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Session().receive(packet)
+
+
+def test_an_unknown_control_message_is_counted() -> None:
+    session = Session()
+    session.receive(b"CMSG !/later\0x")
+    session.receive(b"CMSG !/bus/ping\0somebody's")
+    assert session.statistics().unclaimed == 2
+
+
+def test_an_error_of_an_unknown_code_is_printable() -> None:
+    session = Session()
+    session.receive(b"CMSG !/bus/error\0EWHAT \x1b[31m\nforged line")
+    with pytest.raises(RemoteRefusal) as caught:
+        session.raise_refusal()
+    assert caught.value.code is None
+    assert str(caught.value) == "the bus refused a packet: EWHAT \N{REPLACEMENT CHARACTER}[31m\N{REPLACEMENT CHARACTER}forged line"
+
+
+def test_a_new_connection_begins_with_all_subscriptions() -> None:
+    session = Session()
+    inbox, _ = subscribed(session, b"a", b"b")
+    asked = session.control(b"!/bus/stats")
+    session.receive(b"CMSG !/bus/error\0ENOBUFS too slow")
+    assert session.last_words is not None
+    assert session.last_words.code is ErrorCode.ENOBUFS
+    session.disconnected(lambda: Closed("it"))
+    assert asked.is_done
+    assert not session.outgoing
+    session.reconnected(2, 0.25)
+    calls = session.resubscribe()
+    assert sent(session) == [b"SUB a", pong(4), b"SUB b", pong(5)]
+    session.receive(b"MSG a\0first")
+    session.receive(pong(4))
+    session.receive(pong(5))
+    assert [call.error for call in calls] == [None, None]
+    assert [inbox.take(), inbox.take()] == [Reconnected(2, 0.25), Message(b"a", b"first")]
+    assert session.statistics().reconnects == 1
+
+
+def test_the_reason_of_the_end_is_not_told_twice() -> None:
+    session = Session()
+    session.receive(ERROR)
+    session.receive(b"CMSG !/bus/error\0EPROTO bad")
+    session.disconnected(lambda: Closed("it"))
+    assert [refusal.code for refusal in session.refusals] == [ErrorCode.EPERM]
+
+
+def test_last_words_are_only_the_last() -> None:
+    session = Session()
+    session.receive(ERROR)
+    session.receive(b"MSG a\0")
+    assert session.last_words is None
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
+    session = Session()
+    session.packet_limit = 10
+    with pytest.raises(PayloadTooLarge):
+        session.subscribe(session.new_inbox([b"a", b"b" * 7]))
+    with pytest.raises(PayloadTooLarge):
+        session.control(b"!/bus/stats", b"x")
+    assert not session.outgoing
