@@ -100,9 +100,11 @@ class Namespace:
         netns.pushns()
         try:
             netns.setns(self._fd)
-            yield
         except OSError as wrong:
-            raise KernelError(f"cannot enter the network namespace: {wrong.strerror or wrong}; run as root") from wrong
+            netns.dropns()
+            raise KernelError(f"cannot enter the network namespace: {os.strerror(wrong.errno or 0)}; run as root") from wrong
+        try:
+            yield
         finally:
             netns.popns()
 

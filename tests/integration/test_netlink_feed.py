@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.users import User
 from tests.support.wire import RawClient
+from tools.stage import Stage
 
 ROOT = Path(__file__).parents[2]
 Told = tuple[str, dict[str, Any]]
@@ -259,6 +261,26 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     program = [sys.executable, "-c", "from sbusd.feeds.main import main; main()", "netlink", *options]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(program, capture_output=True, text=True, check=False, env=env, timeout=60)
+
+
+def test_user_without_privilege_may_not_enter_a_namespace(bus: Daemon, namespace: Namespace, stage: Stage, first_user: User) -> None:
+    program = [stage.python, "-c", "from sbusd.feeds.main import main; main()", "netlink", "--address", bus.path]
+    result = subprocess.run(
+        [*program, "--namespace", namespace.name],
+        cwd="/",
+        env=stage.env,
+        user=first_user.uid,
+        group=first_user.gid,
+        extra_groups=first_user.groups,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (result.returncode, result.stderr) == (
+        1,
+        "sbus-feed: cannot enter the network namespace: Operation not permitted; run as root\n",
+    )
 
 
 @pytest.mark.parametrize("name", ["no-such-namespace", "../netns/x", "", "é"])
