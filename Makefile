@@ -32,10 +32,10 @@ check: $(STAMP)
 	@status=0; $(BIN)/pytest $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
-	@$(BIN)/python tests/bench/run.py
+	@$(BIN)/python -m tests.bench.run
 
 fuzz: $(STAMP) ## fuzz for FUZZ_SECONDS (600)
-	@$(BIN)/python tests/fuzz/run.py --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
 
 clean: ## remove .venv and all that was built
 	rm -rf $(VENV) build dist sbusd.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/bench/build
