@@ -8,8 +8,9 @@ import sys
 import typer
 
 from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup
-from sbusd.ctl.output import complain
+from sbusd.ctl.output import complain, words_of
 from sbusd.ctl.settings import common_options
+from sbusd.protocol.errors import SbusError
 
 
 def application() -> typer.Typer:
@@ -31,6 +32,10 @@ def main() -> None:
         application()(prog_name="sbusctl")
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except (SbusError, OSError) as error:
+        # From outside the commands: the help into a full disk, an option's own work.
+        complain(words_of(error))
+        sys.exit(1)
     except Exception as error:
         if sys.flags.dev_mode:
             raise

@@ -11,7 +11,7 @@ import typer
 from sbusd.ctl.answers import JsonObject, Routed, routed, text, trace
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
 from sbusd.ctl.processes import command_name, user_name
-from sbusd.ctl.quantities import human_count, human_plural
+from sbusd.ctl.quantities import NOTHING, human_count, human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
 from sbusd.ctl.visible import visible
@@ -66,7 +66,8 @@ def _verdict(head: JsonObject) -> str:
 
 def _row(each: Routed) -> list[str]:
     """Return the cells of one connection."""
-    because = " ".join(pattern or "''" for pattern in each.patterns) if each.gets_it else each.reason
+    # A bus does not look for the patterns of a connection that has very many.
+    because = " ".join(pattern or "''" for pattern in each.patterns) or each.reason or NOTHING
     return [
         human_count(each.id),
         human_count(each.pid),

@@ -61,6 +61,20 @@ def test_completion_is_shown_and_installed_for_the_calling_shell(tmp_path: Path,
     assert [path.read_text().strip() for path in written] == [shown.stdout.strip()]
 
 
+def test_bash_itself_completes_with_what_is_shown(tmp_path: Path) -> None:
+    program = tmp_path / "sbusctl"
+    program.write_text(f"#!/bin/sh\nexec '{sys.executable}' -m sbusd.ctl.main \"$@\"\n")
+    program.chmod(0o755)
+    # typer finds the shell among the ancestors of the process; the true at the end keeps bash from becoming sbusctl.
+    script = (
+        'eval "$(sbusctl --show-completion; true)"; COMP_WORDS=(sbusctl conn); COMP_CWORD=1\n'
+        'complete -p sbusctl; _sbusctl_completion sbusctl; echo "${COMPREPLY[@]}"'
+    )
+    env = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin"}
+    done = subprocess.run(["/bin/bash", "-c", script], capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines() == ["complete -o default -F _sbusctl_completion sbusctl", "connections"]
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -83,8 +97,13 @@ def test_standard_descriptors_that_are_closed_are_not_reused(tmp_path: Path) -> 
     assert subprocess.run(["/bin/sh", "-c", script], check=False, timeout=60).returncode == 0
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["--show-completion"]])
+def test_a_full_disk_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run([*_PROGRAM, "-a", f"{tmp_path}/none", "version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        command = [*_PROGRAM, "-a", f"{tmp_path}/none", *arguments]
+        env = {**os.environ, "SHELL": "/bin/bash"}
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
     assert done.returncode == 1
-    assert done.stderr == "sbusctl: cannot write standard output: No space left on device\n"
+    assert done.stderr.startswith("sbusctl: ")
+    assert done.stderr.endswith("No space left on device\n")
+    assert done.stderr.count("\n") == 1

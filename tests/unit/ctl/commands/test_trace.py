@@ -26,6 +26,11 @@ def test_without_a_legend_there_are_the_verdict_and_the_rows() -> None:
     assert len(lines(_HEAD, [_GETS, _NOT], 3, legend=False, width=None)) == 3
 
 
+def test_a_recipient_whose_patterns_are_not_told() -> None:
+    (_, row) = lines(_HEAD, [routed({"id": 1}, gets_it=True)], 0, legend=False, width=None)
+    assert row.split() == ["1", "-", "-", "-", "yes", "-"]
+
+
 def test_other_verdicts() -> None:
     def verdict(**head: object) -> str:
         return lines(head, [], 0, legend=False, width=None)[0]

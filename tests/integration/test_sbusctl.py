@@ -1,0 +1,368 @@
+"""sbusctl(1) on a real bus, as a stranger uses it: each command, each mistake, each way to end."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+import pytest
+
+from sbusd import __version__
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.users import User
+from tools.stage import Stage
+
+TIMEOUT_SECONDS = 60.0
+"""When a command that has not ended is a failure."""
+
+
+class Shell:
+    """Runs sbusctl on one bus."""
+
+    def __init__(self, stage: Stage, daemon: Daemon) -> None:
+        self.stage = stage
+        self.daemon = daemon
+        self.env = {**stage.env, "SBUS_ADDRESS": daemon.path}
+
+    def run(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run one command to its end."""
+        return subprocess.run(
+            self.stage.program("sbusctl", *arguments),
+            input=stdin,
+            capture_output=True,
+            check=False,
+            cwd="/",
+            env=self.env,
+            timeout=TIMEOUT_SECONDS,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else user.groups,
+        )
+
+    def succeed(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> bytes:
+        """Run one command, which must succeed and say nothing on standard error, and return its output."""
+        done = self.run(*arguments, user=user, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    def fail(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> str:
+        """Run one command, which must fail with one line, and return the line."""
+        done = self.run(*arguments, user=user, stdin=stdin)
+        said = done.stderr.decode()
+        assert done.returncode == 1, said
+        assert said.startswith("sbusctl: ")
+        assert said.count("\n") == 1
+        assert done.stdout == b""
+        return said
+
+    @contextmanager
+    def subscriber(self, key: bytes, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+        """Start ``sub`` with *arguments*, wait until it would get a message with *key*, and end it with the block."""
+        process = subprocess.Popen(
+            self.stage.program("sbusctl", "sub", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=self.env,
+        )
+        try:
+            self._await_recipient(key, process)
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _await_recipient(self, key: bytes, process: subprocess.Popen[bytes]) -> None:
+        """Ask the bus until somebody would get *key*."""
+        observer = self.daemon.client()
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not json.loads(observer.ask(controls.TRACE, key))["recipients"]:
+            assert process.poll() is None, f"sub ended with {process.returncode}"
+            assert time.monotonic() < end, "sub has not subscribed"
+
+
+@pytest.fixture
+def shell(stage: Stage, bus: Daemon) -> Shell:
+    """sbusctl on a bus that everyone may use."""
+    return Shell(stage, bus)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Return the status and the rest of the output of *process*, which must end by itself."""
+    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    return process.returncode, out, err
+
+
+# What each command prints
+
+
+def test_whoami(shell: Shell, first_user: User) -> None:
+    gid, uid, pid = shell.succeed("whoami", user=first_user).decode().removeprefix("!/cred/").strip().split("/")
+    assert (gid, uid) == (str(first_user.gid), str(first_user.uid))
+    assert pid.isdigit()
+
+
+def test_a_message_reaches_a_subscriber(shell: Shell) -> None:
+    with shell.subscriber(b"a/b", "-n", "3", "a/*") as subscriber:
+        assert shell.succeed("pub", "a/b", "hello") == b""
+        shell.succeed("pub", "a/x", "-", stdin=b"\x1b[2Jone\ntwo\xff")
+        shell.succeed("pub", "other", "unseen")
+        shell.succeed("pub", "a/", stdin=b"piped")
+        assert _ended(subscriber) == (0, b"a/b\thello\na/x\t\\x1b[2Jone\\ntwo\\xff\na/\tpiped\n", b"")
+
+
+def test_lines_are_messages_in_their_order(shell: Shell) -> None:
+    with shell.subscriber(b"k", "--raw", "-0", "-n", "4", "k", "k") as subscriber:
+        shell.succeed("pub", "--lines", "k", stdin=b"one\n\nthree\xff\nlast")
+        assert _ended(subscriber) == (0, b"one\0\0three\xff\0last\0", b"")
+
+
+def test_json_of_messages(shell: Shell) -> None:
+    with shell.subscriber(b"k/x", "--json=short", "-n", "2", "k/") as subscriber:
+        shell.succeed("pub", "-l", "k/x", stdin=b"text\n\xff\n")
+        status, out, _ = _ended(subscriber)
+    first, second = (json.loads(line) for line in out.splitlines())
+    assert (status, first["key"], first["payload"], second["payload_base64"]) == (0, "k/x", "text", "/w==")
+
+
+def test_it_ends_in_time(shell: Shell) -> None:
+    assert shell.succeed("sub", "--timeout", "0.05", "a") == b""
+    assert shell.fail("sub", "--timeout", "0.05", "-n", "2", "a") == "sbusctl: 0 of 2 messages came within 0.05 s\n"
+
+
+def test_ping(shell: Shell) -> None:
+    figures = json.loads(shell.succeed("ping", "-c", "5", "-i", "0", "--json=short"))
+    assert figures["count"] == 5
+    assert 0 < figures["min"] <= figures["p50"] <= figures["p90"] <= figures["p99"] <= figures["max"]
+    assert shell.succeed("ping", "-c", "1").splitlines()[0].split() == b"COUNT MIN P50 P90 P99 MAX".split()
+
+
+def test_connections_of_the_owner_and_of_another(shell: Shell, first_user: User, second_user: User) -> None:
+    with shell.subscriber(b"a", "a"):
+        shell.daemon.client(second_user)
+        seen = json.loads(shell.succeed("--json=short", "connections"))
+        assert [each["subscriptions"] for each in seen["connections"] if each["subscriptions"]] == [1]
+        assert second_user.uid in [each["uid"] for each in seen["connections"]]
+        assert seen["hidden"] == 0
+        hidden = json.loads(shell.succeed("connections", "--json=short", user=first_user))
+        assert {each["uid"] for each in hidden["connections"]} == {first_user.uid}
+        # The subscriber, the one that watched for it, and the second user's.
+        assert hidden["hidden"] == 3
+        table = shell.succeed("connections", user=first_user).decode().splitlines()
+        assert table[0].split()[:4] == ["ID", "PID", "USER", "COMMAND"]
+        assert table[-1] == "1 connection listed, 3 of other users hidden."
+        assert len(shell.succeed("connections", "--no-legend", user=first_user).splitlines()) == 1
+
+
+def test_many_connections_are_all_listed_once(shell: Shell) -> None:
+    clients = [shell.daemon.client() for _ in range(700)]
+    listed = [each["id"] for each in json.loads(shell.succeed("-j", "connections"))["connections"]]
+    assert len(listed) == len(set(listed)) == len(clients) + 1
+
+
+def test_stats_of_the_owner_and_of_another(shell: Shell, first_user: User) -> None:
+    shell.succeed("pub", "a", "b")
+    owner = json.loads(shell.succeed("stats", "-j"))
+    assert (owner["scope"], owner["counters"]["messages"]) == ("bus", 1)
+    assert json.loads(shell.succeed("stats", "-j", user=first_user))["scope"] == "connection"
+    assert b"COUNTERS" in shell.succeed("stats")
+    assert shell.succeed("stats", user=first_user).startswith(b"version")
+
+
+def test_trace(shell: Shell) -> None:
+    with shell.subscriber(b"a/b", "a/*", "x/"):
+        told = json.loads(shell.succeed("-j", "trace", "a/b"))
+        assert [each["patterns"] for each in told["recipients"]] == [["a/*"]]
+        lines = shell.succeed("trace", "q/r").decode().splitlines()
+        assert lines[0].startswith("q/r: may be published")
+        assert lines[-1].startswith("0 connections would get it")
+    assert shell.succeed("trace", "!/bus/x").decode().startswith("!/bus/x: may not be published")
+
+
+def test_trace_of_a_key_that_is_not_text(shell: Shell) -> None:
+    assert shell.succeed("trace", "a\udcff").decode().startswith(r"a\xff: may be published")
+
+
+def test_version(shell: Shell) -> None:
+    assert shell.succeed("version").decode() == f"sbusctl {__version__}\nbus {__version__} (compiled switch)\n"
+
+
+@pytest.mark.parametrize("switch", ["compiled", "reference"])
+def test_doctor(daemon: StartDaemon, stage: Stage, switch: str, first_user: User) -> None:
+    shell = Shell(stage, daemon(switch=switch))
+    for user in (None, first_user):
+        done = shell.run("doctor", "-j", user=user)
+        results = {each["check"]: each["result"] for each in json.loads(done.stdout)["checks"]}
+        assert done.returncode == 0
+        for name in ("address", "socket", "owner", "folder", "connection", "protocol", "version"):
+            assert results[name] == "ok", name
+        # Only the owner is told which switch it is, and may read the limits of the process.
+        assert results.get("switch") == (None if user else "ok" if switch == "compiled" else "warn")
+        assert (results["descriptors"] == "skip") is (user is not None)
+
+
+# A stranger's mistakes
+
+
+def test_no_bus(shell: Shell) -> None:
+    for command in (["whoami"], ["pub", "a", "b"], ["sub", "a"], ["ping"], ["connections"], ["stats"], ["trace", "a"]):
+        said = shell.fail("-a", "/run/none/none", *command)
+        assert said.startswith("sbusctl: no bus at /run/none/none: there is no such socket")
+
+
+def test_no_permission(shell: Shell, first_user: User) -> None:
+    os.chmod(shell.daemon.path, 0o600)
+    assert "permission denied" in shell.fail("whoami", user=first_user)
+    done = shell.run("doctor", "-j", user=first_user)
+    failed = [each["check"] for each in json.loads(done.stdout)["checks"] if each["result"] == "fail"]
+    assert (done.returncode, failed) == (1, ["socket", "connection"])
+
+
+def test_something_else_listens(shell: Shell, folder: object) -> None:
+    import socket
+
+    path = f"{folder}/stream"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        other.bind(path)
+        other.listen()
+        assert "not of type SEQPACKET" in shell.fail("-a", path, "whoami")
+
+
+def test_a_payload_that_is_too_large(shell: Shell) -> None:
+    assert "the largest this connection can send is 409600" in shell.fail("pub", "a", stdin=bytes(409_599))
+    assert "longer than the largest packet, 409600 bytes" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
+    said = shell.fail("pub", "-l", "a", stdin=b"one\ntwo\n" + b"x" * 409_599 + b"\nfour\n")
+    assert said.startswith("sbusctl: standard input, message 3: ")
+    assert said.endswith("; 2 messages before it published\n")
+    with shell.subscriber(b"a", "a", "-n", "1", "-F", "%l") as subscriber:
+        shell.succeed("pub", "a", stdin=bytes(409_594))
+        assert _ended(subscriber) == (0, b"409594\n", b"")
+
+
+@pytest.mark.parametrize("pattern", ["!/", "!/*", "!/bus/ping", "!/event/"])
+def test_a_reserved_pattern(shell: Shell, pattern: str) -> None:
+    assert "EPERM" in shell.fail("sub", pattern)
+
+
+def test_secrets_of_others(shell: Shell, first_user: User, second_user: User) -> None:
+    pattern = f"!/cred//{first_user.uid}//x"
+    assert "EACCES" in shell.fail("sub", pattern, user=second_user)
+    assert shell.succeed("sub", pattern, "--timeout", "0", user=first_user) == b""
+
+
+@pytest.mark.parametrize("key", ["!/x", "!/cred/1/2", "k" * 5000])
+def test_a_key_that_nobody_may_publish_to(shell: Shell, key: str) -> None:
+    said = shell.fail("pub", key, "x")
+    assert "the bus refused" in said
+    assert "EPERM" in said or "EMSGSIZE" in said
+    assert len(said) < 600
+
+
+# Ways to end
+
+
+def test_ctrl_c_is_quiet(shell: Shell) -> None:
+    with shell.subscriber(b"a", "a") as subscriber:
+        shell.succeed("pub", "a", "b")
+        assert subscriber.stdout is not None
+        assert subscriber.stdout.readline() == b"a\tb\n"
+        subscriber.send_signal(signal.SIGINT)
+        assert _ended(subscriber) == (130, b"", b"")
+
+
+def test_a_reader_that_goes_is_no_error(shell: Shell) -> None:
+    with shell.subscriber(b"a", "a") as subscriber:
+        assert subscriber.stdout is not None
+        subscriber.stdout.close()
+        shell.succeed("pub", "a", "b")
+        assert subscriber.wait(TIMEOUT_SECONDS) == 141
+        assert subscriber.stderr is not None
+        assert subscriber.stderr.read() == b""
+
+
+def test_a_bus_that_ends_is_one_line(shell: Shell) -> None:
+    with shell.subscriber(b"a", "a") as subscriber:
+        shell.daemon.stop()
+        status, out, err = _ended(subscriber)
+    assert (status, out) == (1, b"")
+    assert err.startswith(b"sbusctl: disconnected from ")
+    assert err.count(b"\n") == 1
+
+
+def test_losses_are_told_in_their_place(shell: Shell) -> None:
+    """Nobody reads the subscriber's output, so it stops, and the bus's queue for it overflows."""
+    payload = bytes(100_000)
+    publisher = shell.daemon.client()
+    with shell.subscriber(b"k", "--json=short", "k") as subscriber:
+        for _ in range(200):
+            publisher.publish(b"k", payload)
+        publisher.barrier()
+        assert subscriber.stdout is not None
+        received = 0
+        while (item := json.loads(subscriber.stdout.readline()))["type"] == "message":
+            received += 1
+            # One more at the end of the queue gives the bus occasion to say what was lost before it.
+            publisher.publish(b"k", b"")
+        assert item["type"] == "gap"
+        assert 0 < item["lost"] < 200
+        assert 0 < received < 200
+        subscriber.send_signal(signal.SIGINT)
+        _, _, err = _ended(subscriber)
+        assert f"gap: {item['lost']} message" in err.decode()
+
+
+# On a terminal
+
+
+def _on_terminal(shell: Shell, *arguments: str, columns: int = 80) -> bytes:
+    """Run one command with a terminal for standard output, and return what it wrote."""
+    master, slave = pty.openpty()
+    try:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        command = shell.stage.program("sbusctl", *arguments)
+        env = {**shell.env, "TERM": "xterm"}
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=subprocess.PIPE, check=False, env=env, cwd="/")
+        assert done.stderr == b""
+        return os.read(master, 65_536).replace(b"\r\n", b"\n")
+    finally:
+        os.close(slave)
+        os.close(master)
+
+
+_ESCAPED = rb"\x1b[31m\xff" + b"\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "written"),
+    [(["-F", "%r"], _ESCAPED), (["-F", "%p"], _ESCAPED), (["--raw"], b"\x1b[31m\xff\n")],
+)
+def test_nothing_raw_reaches_a_terminal_unless_asked_for(shell: Shell, arguments: list[str], written: bytes) -> None:
+    master, slave = pty.openpty()
+    with open(master, "rb", buffering=0) as reader, open(slave, "wb", buffering=0) as writer:
+        with shell.subscriber(b"k", "-n", "1", "k", *arguments, stdout=writer) as subscriber:
+            shell.succeed("pub", "k", stdin=b"\x1b[31m\xff")
+            assert _ended(subscriber)[0] == 0
+        assert reader.read(1000).replace(b"\r\n", b"\n") == written
+
+
+def test_a_table_is_cut_to_the_terminal_and_whole_elsewhere(shell: Shell) -> None:
+    shown = _on_terminal(shell, "connections", "--no-pager", columns=40)
+    assert all(len(line.decode()) <= 40 for line in shown.splitlines()[:2])
+    assert b"REFUSED" in shell.succeed("connections")
+
+
+def test_short_json_elsewhere_and_pretty_on_a_terminal(shell: Shell) -> None:
+    assert shell.succeed("whoami", "-j").startswith(b'{"key":"')
+    assert _on_terminal(shell, "whoami", "-j").startswith(b'{\n  "key": "')
