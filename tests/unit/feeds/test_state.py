@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from sbusd.feeds.entries import Address, Entry, Hop, Link, Neighbour, Route
+from sbusd.feeds.entries import Address, Attributes, Entry, Hop, Link, Neighbour, Route
 from sbusd.feeds.events import Notice
 from sbusd.feeds.state import Event, State, What
 from tests.support.captures import captured, notices_of
@@ -190,3 +192,32 @@ def test_a_real_life_leaves_what_the_kernel_has() -> None:
     links = {key for key, _ in present if key.startswith("net/link/")}
     assert links == {"net/link/lo", "net/link/br%2A%21", "net/link/x%FFy"}
     assert {key for key, _ in present if key.startswith("net/address/")} == {"net/address/lo/127.0.0.1%2F8", "net/address/lo/::1%2F128"}
+
+
+LINKS = [replace(ETH, index=index, name=name, mtu=mtu) for index, name in ((2, b"a"), (2, b"b"), (3, b"c"), (3, b"d*")) for mtu in (1, 2)]
+CHILDREN: list[Entry] = [
+    made
+    for index in (2, 3)
+    for made in (
+        replace(ADDRESS, index=index),
+        replace(NEIGHBOUR, index=index),
+        replace(ROUTE, index=index, destination=f"10.{index}.0.0/16"),
+    )
+]
+NOTICES = st.builds(Notice, st.sampled_from([*LINKS, *CHILDREN]), gone=st.booleans())
+TABLES = st.lists(st.sampled_from([*LINKS, *CHILDREN]), max_size=6)
+
+
+@given(st.lists(st.one_of(NOTICES, TABLES), max_size=30))
+def test_a_subscriber_who_follows_knows_what_a_snapshot_tells(life: list[Notice | list[Entry]]) -> None:
+    state = State()
+    known: dict[str, Attributes] = {}
+    for step in life:
+        for event in state.apply(step) if isinstance(step, Notice) else state.reconcile(step):
+            if event.what is What.REMOVE:
+                assert known.pop(event.key) == event.attributes
+            else:
+                assert (event.key in known) == (event.what is What.CHANGE)
+                assert known.get(event.key) != event.attributes
+                known[event.key] = event.attributes
+        assert known == {event.key: event.attributes for event in state.snapshot()}
