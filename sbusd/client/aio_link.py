@@ -4,7 +4,8 @@ Rules:
 
 1. Who has to wait to send takes a *turn*. Turns come in the order in which they were taken, and a packet that waits stays with its
    turn, so cancelling the wait takes the packet back, whole, and moves no other.
-2. A call's packets enter the session only when its turn has come, so that calls which are given up while the socket is full leave nothing.
+2. A call's packets enter the session only when its turn has come, and the next turn only when they are gone: calls that are given up
+   while the socket is full cannot pile up.
 3. Waking somebody hands nothing over: who was woken takes the item himself. So a cancelled wait loses nothing.
 """
 

@@ -28,9 +28,13 @@ from collections.abc import Callable
 
 from sbusd.client.errors import AnswerLost, RemoteRefusal, SbusError, Unanswered
 from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import control_packet
 
 _TOKEN_HEAD = b"sbusd.client/"
+
+_CAUSED_BY_NO_REQUEST = frozenset({ErrorCode.ETIMEDOUT, ErrorCode.ENOBUFS, ErrorCode.EMFILE})
+"""Errors that the bus sends when it ends a connection of itself, whatever is asked at the moment."""
 
 
 class Expects(enum.Enum):
@@ -112,7 +116,9 @@ class Ledger:
     def refused(self, refusal: RemoteRefusal) -> bool:
         """Give an error to the call it belongs to; return whether there is one that still waits for its outcome."""
         call = self._current_call()
-        if call is None or call.is_done:
+        if call is None or call.is_done or refusal.code in _CAUSED_BY_NO_REQUEST:
+            return False
+        if call.expects is Expects.PONG and refusal.code is not None and refusal.code.disconnects:
             return False
         # What a ping draws an error for was sent before it, and is not known.
         request = "" if call.expects is Expects.PONG else call.request

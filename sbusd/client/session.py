@@ -217,7 +217,8 @@ class Session:
         self._refused += 1
         refusal = RemoteRefusal(*parse_error(payload))
         self._last_words = (self._received, refusal)
-        if self._ledger.refused(refusal):
+        # An error that ends the connection is told by the end, which follows at once.
+        if self._ledger.refused(refusal) or (refusal.code is not None and refusal.code.disconnects):
             return
         if len(self.refusals) < _KEPT_REFUSALS:
             self.refusals.append(refusal)

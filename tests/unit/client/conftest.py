@@ -40,9 +40,9 @@ class Peer:
 
     def hang_up(self) -> None:
         """End the connection; the client's packets that are unread are lost."""
-        self.gate.set()
         with contextlib.suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
+        self.gate.set()
         self.thread.join(WAIT_SECONDS)
         self.socket.close()
 

@@ -21,9 +21,10 @@ def test_same_names_in_the_same_order(blocking: type, asynchronous: type) -> Non
     assert public(blocking) == public(asynchronous)
 
 
-@pytest.mark.parametrize(
-    ("blocking", "asynchronous", "name"), [(one, other, name) for one, other in TWINS for name in public(one) if callable(getattr(one, name))]
-)
+METHODS = [(one, other, name) for one, other in TWINS for name in public(one) if callable(getattr(one, name))]
+
+
+@pytest.mark.parametrize(("blocking", "asynchronous", "name"), METHODS)
 def test_same_arguments(blocking: type, asynchronous: type, name: str) -> None:
     one, other = inspect.signature(getattr(blocking, name)), inspect.signature(getattr(asynchronous, name))
     assert list(one.parameters.values()) == list(other.parameters.values())

@@ -73,6 +73,17 @@ def test_an_error_belongs_to_its_section() -> None:
     assert not ledger.refused(DENIED)
 
 
+def test_what_no_request_causes_is_nobodys() -> None:
+    ledger = Ledger()
+    call, _ = ask(ledger)
+    assert not ledger.refused(RemoteRefusal(ErrorCode.ENOBUFS, "queue is full"))
+    assert not call.is_done
+    pinging = Ledger()
+    call, _ = ask(pinging, expects=Expects.PONG)
+    assert not pinging.refused(RemoteRefusal(ErrorCode.EPROTO, "malformed"))
+    assert not call.is_done
+
+
 def test_silence_up_to_the_pong_is_consent() -> None:
     ledger = Ledger()
     call, end = ask(ledger, expects=Expects.SILENCE)

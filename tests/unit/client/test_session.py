@@ -209,9 +209,12 @@ def test_a_new_connection_begins_with_all_subscriptions() -> None:
 def test_the_reason_of_the_end_is_not_told_twice() -> None:
     session = Session()
     session.receive(ERROR)
+    session.receive(b"CMSG !/bus/error\0EDQUOT too many")
     session.receive(b"CMSG !/bus/error\0EPROTO bad")
+    assert len(session.refusals) == 2
+    session.receive(b"CMSG !/bus/error\0EDQUOT too many")
     session.disconnected(lambda: Closed("it"))
-    assert [refusal.code for refusal in session.refusals] == [ErrorCode.EPERM]
+    assert [refusal.code for refusal in session.refusals] == [ErrorCode.EPERM, ErrorCode.EDQUOT]
 
 
 def test_last_words_are_only_the_last() -> None:
