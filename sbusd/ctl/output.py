@@ -78,6 +78,9 @@ def write_page(lines: list[str], *, pager: bool) -> None:
 
     # As systemd's tools do: quit if it fits after all, pass colours, chop lines, keep the screen.
     os.environ.setdefault("LESS", "FRSXMK")
+    if "SUDO_UID" in os.environ:
+        # Whoever may run only sbusctl as root must not get a shell from the pager.
+        os.environ.setdefault("LESSSECURE", "1")
     SystemPager().show("".join(f"{line}\n" for line in lines))
 
 

@@ -21,6 +21,7 @@ from sbusd import __version__
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import User
+from tests.support.wire import RawClient
 from tools.stage import Stage
 
 TIMEOUT_SECONDS = 60.0
@@ -280,6 +281,31 @@ def test_ctrl_c_is_quiet(shell: Shell) -> None:
         assert subscriber.stdout.readline() == b"a\tb\n"
         subscriber.send_signal(signal.SIGINT)
         assert _ended(subscriber) == (130, b"", b"")
+
+
+def test_ctrl_c_ends_ping_with_what_it_has_measured(shell: Shell) -> None:
+    observer = shell.daemon.client()
+    with subprocess.Popen(
+        shell.stage.program("sbusctl", "ping", "-c", "1000000", "-i", "0.001"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=shell.env,
+        cwd="/",
+    ) as ping:
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not _has_sent(observer, ping.pid, packets=5):
+            assert time.monotonic() < end, "ping has not begun"
+        ping.send_signal(signal.SIGINT)
+        status, out, err = _ended(ping)
+    heading, figures = out.decode().splitlines()
+    assert (status, err, heading.split()[0]) == (130, b"", "COUNT")
+    assert int(figures.split()[0]) >= 4
+
+
+def _has_sent(observer: RawClient, pid: int, *, packets: int) -> bool:
+    """Return whether the bus has read as many packets from the process *pid*."""
+    listed = json.loads(observer.ask(controls.CONNECTIONS))["connections"]
+    return any(each["pid"] == pid and each["received_packets"] >= packets for each in listed)
 
 
 def test_a_reader_that_goes_is_no_error(shell: Shell) -> None:

@@ -101,11 +101,14 @@ def test_the_pager_is_for_long_output_on_a_terminal(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
     monkeypatch.setenv("LINES", "24")
     # Set first, so that monkeypatch puts back what the code under test sets.
-    monkeypatch.setenv("LESS", "")
-    monkeypatch.delenv("LESS")
+    for name in ("LESS", "LESSSECURE"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("SUDO_UID", "1000")
     lines = [f"line {number}" for number in range(count)]
     output.write_page(lines, pager=pager)
     text = "".join(f"{line}\n" for line in lines)
     assert shown == ([text] if is_paged else [])
     assert capsys.readouterr().out == ("" if is_paged else text)
     assert os.environ.get("LESS") == ("FRSXMK" if is_paged else None)
+    assert os.environ.get("LESSSECURE") == ("1" if is_paged else None)
