@@ -137,7 +137,7 @@ class Switch(Protocol):
     def turn(self, timeout_ms: int) -> int:
         """Wait for readiness, at most *timeout_ms* (-1: for ever), handle what is ready, and return how many descriptors were.
 
-        Returns early, with 0, when a signal has arrived.
+        May return early, with 0, when a signal has arrived; only a watched descriptor is sure to end the wait.
         """
 
     def subscribe(self, connection: int, pattern: bytes) -> None:

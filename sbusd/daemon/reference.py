@@ -146,12 +146,13 @@ class Switch:
     def _accept_with_spare(self, listener: socket.socket, spare: int, failure: int) -> None:
         """Give up the spare descriptor to tell a peer that there is none for it."""
         os.close(spare)
+        # accept(2) wants a descriptor before it looks whether anybody waits: maybe nobody does.
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
             with accepted, contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        self._count["accept_failures"] += 1
-        self._sink.accept_failed(failure)
+            self._count["accept_failures"] += 1
+            self._sink.accept_failed(failure)
         self._spare = _open_spare()
         if self._spare is None:
             self._pause(failure)

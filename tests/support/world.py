@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon import reference, switch
@@ -67,13 +68,19 @@ class World:
 
     # -- the clients
 
-    def connect(self, *patterns: bytes) -> int:
-        """Add a client with these subscriptions and return its number."""
+    def connect(self, *patterns: bytes, send_buffer: int | None = None) -> int:
+        """Add a client with these subscriptions and return its number.
+
+        *send_buffer* sets SO_SNDBUF on the switch's side: how much the client can leave unread, and the largest packet for it.
+        """
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         mine.setblocking(False)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
         number, self._next = self._next, self._next + 1
-        self.switch.adopt(theirs.detach(), number)
+        with theirs.dup() as other_end:
+            self.switch.adopt(theirs.detach(), number)
+            if send_buffer is not None:
+                other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
         self.clients[number] = mine
         for pattern in patterns:
             self.send(number, b"SUB " + pattern)
@@ -136,3 +143,10 @@ class World:
         """Every packet that was to reach a client was delivered, waits, was lost, or was given up with its connection."""
         count = self.switch.counters()
         assert count.deliveries == count.delivered_packets + count.queued_packets + count.lost_packets + count.abandoned_packets
+
+
+class MakeWorld(Protocol):
+    """The fixture ``make_world`` of the daemon's unit tests."""
+
+    def __call__(self, limits: LimitSettings | None = None, keyspace: KeySpace | None = None, of: type[World] = World) -> World:
+        """Return a world of the class *of*; when the test ends, its books must balance and its descriptors be closed."""
