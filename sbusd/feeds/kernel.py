@@ -125,6 +125,8 @@ class Monitor:
             self._channel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
         except PermissionError:
             self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        # The kernel doubles what it is given, for its own bookkeeping, and may have cut it silently before.
+        self.receive_bytes = self._channel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         self._channel.setblocking(False)
         for group in _GROUPS:
             self._channel.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)

@@ -45,6 +45,7 @@ class Listener(Protocol):
     """The kernel's messages, as :class:`sbusd.feeds.kernel.Monitor` has them."""
 
     forged: int
+    receive_bytes: int
 
     def fileno(self) -> int:
         """Return the descriptor to poll."""
@@ -268,8 +269,9 @@ class NetlinkFeed:
         self._publish(keys.SNAPSHOT_BEGIN, "snapshot", head)
         for event in events:
             self._tell(event)
-        tail: Attributes = {**head, "entries": len(events), **asdict(self.counters), "interrupted": self._source.interrupted}
-        self._publish(keys.SNAPSHOT_END, "snapshot", tail)
+        counters: Attributes = {**asdict(self.counters), "interrupted": self._source.interrupted}
+        room = self._monitor.receive_bytes >> 10 if self._monitor is not None else None
+        self._publish(keys.SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **counters, "receive_kib": room})
         self._ready(f"{len(events)} entries, {self._generation} snapshots (last: {reason}), {self.counters.overruns} overruns")
 
     def _tell(self, event: Event) -> None:

@@ -92,6 +92,14 @@ def monitor_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.Mon
     return monitor
 
 
+def test_monitor_says_what_room_it_got() -> None:
+    kernel = Kernel(receive_bytes=65536)
+    monitor = kernel.listen()
+    assert monitor.receive_bytes == 65536
+    monitor.close()
+    kernel.close()
+
+
 def test_monitor_reads_no_more_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor = monitor_on((b"one", 0, 0), (b"two", 0, 0), (b"three", 0, 0), monkeypatch=monkeypatch)
     assert list(monitor.read(2)) == [b"one", b"two"]

@@ -50,7 +50,7 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
     for entry in entries:
         assert entry.attributes(lambda index: b"lo").keys() <= fields
     assert set(Counters.__dataclass_fields__) <= fields
-    assert {"generation", "reason", "entries", "interrupted", "namespace", "event", "time"} <= fields
+    assert {"generation", "reason", "entries", "interrupted", "receive_kib", "namespace", "event", "time"} <= fields
 
 
 def test_manual_page_is_clean() -> None:

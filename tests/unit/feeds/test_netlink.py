@@ -24,6 +24,7 @@ class FakeListener:
 
     def __init__(self) -> None:
         self.forged = 0
+        self.receive_bytes = 65536
         self.waiting: deque[bytes | OverrunError] = deque()
         self._read_end, self._write_end = os.pipe()
         self.is_open = True
@@ -167,6 +168,7 @@ def test_overruns_are_counted_and_paced(scene: Scene) -> None:
     scene.feed.turn()
     key, end = scene.outlet.told[-1]
     assert (key, end["overruns"], end["requests"], end["entries"]) == ("net/snapshot/end", 3, 1, 1)
+    assert end["receive_kib"] == 64
 
 
 def test_requests_are_answered_by_one_snapshot_a_second(scene: Scene) -> None:
