@@ -1,0 +1,182 @@
+"""Files are merged, checked, and each mistake is one line that names file, key, reason and remedy."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sbusd.config.documents import MAX_FILE_BYTES, read_settings
+from sbusd.config.errors import ConfigError
+from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
+
+
+def _settings(folder: Path, *texts: str | bytes) -> DaemonSettings:
+    """Return the settings of files ``0.toml``, ``1.toml`` … that hold *texts*."""
+    files = [folder / f"{number}.toml" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_settings(files, DaemonSettings)
+
+
+def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
+    assert _settings(tmp_path, "# nothing\n") == DaemonSettings()
+
+
+def test_every_key_can_be_set(tmp_path: Path) -> None:
+    text = """
+separator = "/"
+credential_prefix = "!/cred/1/2/3"
+allowed_users = ["root", 1000, "1001"]
+admins = [7]
+[limits]
+queue_packets = 3
+queue_bytes = "64MiB"
+key_bytes = 100
+batch_packets = 1
+cache_bytes = "1GiB"
+[log]
+level = "debug"
+rate_per_cause_per_user = { burst = 1, interval = "2min" }
+"""
+    assert _settings(tmp_path, text) == DaemonSettings(
+        credential_prefix="!/cred/1/2/3",
+        allowed_users=(0, 1000, 1001),
+        admins=(7,),
+        limits=LimitSettings(queue_packets=3, queue_bytes=64 << 20, key_bytes=100, batch_packets=1, cache_bytes=1 << 30),
+        log=LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=1, interval=120.0)),
+    )
+
+
+def test_the_last_file_has_the_last_word_for_each_key(tmp_path: Path) -> None:
+    settings = _settings(
+        tmp_path,
+        "admins = [1, 2]\n[limits]\nqueue_packets = 3\nbatch_packets = 5",
+        "admins = [3]\n[limits]\nqueue_packets = 4\n[log.rate_per_cause_per_user]\nburst = 2",
+        '[log.rate_per_cause_per_user]\ninterval = "1s"',
+    )
+    assert settings.admins == (3,)
+    assert (settings.limits.queue_packets, settings.limits.batch_packets) == (4, 5)
+    assert settings.log.rate_per_cause_per_user == RateSettings(2, 1.0)
+
+
+def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
+    assert _settings(tmp_path, "limits = 3", "[limits]\nqueue_packets = 4").limits.queue_packets == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[limit]", "limit: unknown key; did you mean limits?"),
+        ("[limits]\nqueue_byte = 1", "limits.queue_byte: unknown key; did you mean queue_bytes?"),
+        (
+            "xyzzy = 1",
+            "xyzzy: unknown key; the keys here are separator, credential_prefix, allowed_users, admins, limits, log",
+        ),
+        (
+            '[log.rate_per_cause_per_user]\n"a\\nb.c" = 1',
+            r'log.rate_per_cause_per_user."a\x0ab.c": unknown key; the keys here are burst, interval',
+        ),
+        ("x y", "is not TOML: Expected '=' after a key in a key/value pair (at line 1, column 3); write it as sbusd.toml(5) shows"),
+        (b"\n\xff", "is not UTF-8 at line 2; save it as UTF-8"),
+        ("a=" + "[" * 100_000, "is nested too deeply; sbusd.toml(5) needs two levels"),
+        ("#" * (MAX_FILE_BYTES + 1), "is longer than 1048576 bytes, so it is not a configuration file"),
+        ("limits = 3", "limits: 3 is not a table; write [limits] with its keys below"),
+        (
+            "[log]\nrate_per_cause_per_user = 1",
+            "log.rate_per_cause_per_user: 1 is not a table; write [log.rate_per_cause_per_user] with its keys below",
+        ),
+        ('allowed_users = "bob"', 'allowed_users: "bob" is not a list; write one in brackets, such as ["alice", 1000]'),
+        ("allowed_users = [1, {}]", "allowed_users.1: a table is not a user; write a name or a number"),
+        ('separator = "x"', "separator: \"x\" is not known; write '/' or '.'"),
+        ("separator = 3", "separator: 3 is not known; write '/' or '.'"),
+        (
+            'credential_prefix = "/"',
+            'credential_prefix: "/" is not a credential prefix; write "!/cred/<gid>/<uid>/<pid>", or "" for none',
+        ),
+        (
+            'separator = "."\ncredential_prefix = "!/cred/1/2/3"',
+            'credential_prefix needs separator = "/": a bus that separates otherwise has no secret keys',
+        ),
+        (
+            "[limits]\nqueue_bytes = 1",
+            "limits.queue_bytes: 1 is out of range; it can be 400KiB to 16GiB, for the largest packet must fit",
+        ),
+        (
+            "[limits]\nbatch_packets = 0\nqueue_packets = 0\nkey_bytes = 0",
+            "limits.queue_packets: 0 is out of range; it can be 1 to 16777216, for each one that waits costs memory"
+            " (2 more wrong in the configuration)",
+        ),
+        (
+            '[log]\nlevel = "loud"',
+            "log.level: \"loud\" is not known; write 'emerg', 'alert', 'crit', 'err', 'warning', 'notice', 'info' or 'debug'",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, text: str | bytes, says: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        _settings(tmp_path, text)
+    assert str(refusal.value) == f"{tmp_path}/0.toml: {says}"
+
+
+def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        _settings(tmp_path, "[limits]\nqueue_packets = 1", "[limits]\nqueue_packets = 0", "[limits]\nbatch_packets = 2")
+    assert refusal.value.file == tmp_path / "1.toml"
+    assert refusal.value.key == "limits.queue_packets"
+
+
+def test_a_mistake_of_two_files_together_is_told_of_the_last(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="credential_prefix needs") as refusal:
+        _settings(tmp_path, 'separator = "."', 'credential_prefix = "!/cred/1/2/3"')
+    assert refusal.value.file == tmp_path / "1.toml"
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory; let the bus's user read it"):
+        read_settings([tmp_path], DaemonSettings)
+
+
+_TOKENS = [
+    "[limits]",
+    "[log]",
+    "admins",
+    "separator",
+    "queue_bytes",
+    "level",
+    "x",
+    ".",
+    "=",
+    '"',
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    "1",
+    "true",
+    "\n",
+    "\\u1",
+]
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(_TOKENS), max_size=12).map("".join))
+def test_any_document_gives_settings_or_one_line(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    with contextlib.suppress(ConfigError), _one_line():
+        assert isinstance(_settings(tmp_path_factory.getbasetemp(), text), DaemonSettings)
+
+
+@contextlib.contextmanager
+def _one_line() -> Iterator[None]:
+    """Check the text of an error that passes."""
+    try:
+        yield
+    except ConfigError as error:
+        if not str(error).isprintable():
+            raise AssertionError(repr(str(error))) from error
+        raise

@@ -1,0 +1,50 @@
+"""Users by name and by number."""
+
+from __future__ import annotations
+
+import pwd
+
+import pytest
+
+from sbusd.config.users import LAST_UID, UnknownUserError, UserId, find_uid
+
+
+@pytest.mark.parametrize("user", ["root", "0", "0000"])
+def test_root_is_found(user: str) -> None:
+    assert find_uid(user) == 0
+
+
+def test_a_name_is_looked_up() -> None:
+    someone = pwd.getpwall()[-1]
+    assert find_uid(someone.pw_name) == pwd.getpwnam(someone.pw_name).pw_uid
+
+
+def test_a_number_needs_no_name() -> None:
+    assert find_uid(str(LAST_UID)) == LAST_UID
+
+
+@pytest.mark.parametrize("user", ["", "nobody-is-called-this", "a\nb", "a\0b", str(LAST_UID + 1), "9" * 6000, "-1", "٣"])
+def test_an_unknown_user_is_refused_in_one_line(user: str) -> None:
+    with pytest.raises(UnknownUserError) as refusal:
+        find_uid(user)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize(("value", "uid"), [("root", 0), (1000, 1000), ("1000", 1000)])
+def test_a_user_in_a_file_is_a_name_or_a_number(value: object, uid: int) -> None:
+    assert UserId().parse(value) == uid
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        (True, "true is not a user; write a name or a number"),
+        ({}, "a table is not a user; write a name or a number"),
+        (-1, "-1 is not a user; ids are 0 to 4294967294"),
+        (1 << 32, "4294967296 is not a user; ids are 0 to 4294967294"),
+    ],
+)
+def test_what_cannot_be_a_user_is_refused(value: object, reason: str) -> None:
+    with pytest.raises(ValueError) as refusal:
+        UserId().parse(value)
+    assert str(refusal.value) == reason
