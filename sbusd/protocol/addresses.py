@@ -24,6 +24,9 @@ SUN_PATH_BYTES = 108
 
 ABSTRACT_HEAD = "/dev/unix/abstract"
 
+LAST_FD = (1 << 31) - 1
+"""The greatest number a descriptor could have: to the kernel it is an int."""
+
 
 @dataclass(frozen=True, slots=True)
 class InheritedDescriptor:
@@ -50,33 +53,50 @@ class UnixName:
 
     def __str__(self) -> str:
         """Return the form that :func:`parse_address` reads back."""
-        if self.is_abstract:
+        # A file may be called as one of the other forms, such as /dev/fd/3: only in hex is it still a path.
+        if self.is_abstract or _is_special(text := os.fsdecode(self.name)):
             return f"{ABSTRACT_HEAD}/{self.name.hex()}"
-        return os.fsdecode(self.name)
+        return text
 
 
 Address = InheritedDescriptor | RandomAbstract | UnixName
+
+_DESCRIPTOR = re.compile(r"/dev/fd/([0-9]{1,10})")
+_HEX_NAME = re.compile(ABSTRACT_HEAD + r"/((?:[0-9A-Fa-f]{2})+)")
 
 
 def parse_address(text: str) -> Address:
     """Return what the address *text* means.
 
     Raises:
-        BadAddressError: it is empty, has a NUL, or is longer than a Unix socket's address can be.
+        BadAddressError: it is empty, has a NUL or a character that no path can have, is longer than a Unix socket's address can be,
+            or names a descriptor past the last.
     """
     if not text or "\0" in text:
         raise BadAddressError(text, "is empty" if not text else "has a NUL byte")
-    if match := re.fullmatch(r"/dev/fd/([0-9]{1,10})", text):
-        return InheritedDescriptor(int(match.group(1)))
+    if match := _DESCRIPTOR.fullmatch(text):
+        fd = int(match.group(1))
+        if fd > LAST_FD:
+            raise BadAddressError(text, f"is no descriptor; the last is {LAST_FD}")
+        return InheritedDescriptor(fd)
     if text == ABSTRACT_HEAD:
         return RandomAbstract()
-    if match := re.fullmatch(ABSTRACT_HEAD + r"/((?:[0-9A-Fa-f]{2})+)", text):
+    if match := _HEX_NAME.fullmatch(text):
         name = bytes.fromhex(match.group(1))
         if len(name) > SUN_PATH_BYTES:
             raise BadAddressError(text, f"is {len(name)} bytes; a socket address has {SUN_PATH_BYTES}")
         # The original always binds the whole structure, so the zeros are part of an abstract name.
         return UnixName(name.ljust(SUN_PATH_BYTES, b"\0") if name.startswith(b"\0") else _checked_path(text, name.rstrip(b"\0")))
-    return UnixName(_checked_path(text, os.fsencode(text)))
+    try:
+        path = os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise BadAddressError(text, f"has {text[error.start]!r}, a character that no path can have") from None
+    return UnixName(_checked_path(text, path))
+
+
+def _is_special(text: str) -> bool:
+    """Return whether *text* is of another form than a plain path."""
+    return text == ABSTRACT_HEAD or any(form.fullmatch(text) for form in (_DESCRIPTOR, _HEX_NAME))
 
 
 def _checked_path(text: str, path: bytes) -> bytes:
