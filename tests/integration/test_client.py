@@ -1,0 +1,149 @@
+"""The Python client on a real bus."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+
+from sbusd.client import (
+    AsyncBus,
+    Bus,
+    Disconnected,
+    ErrorCode,
+    Gap,
+    Message,
+    RemoteRefusal,
+    TimedOut,
+)
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from tests.support.daemons import Daemon
+
+WAIT_SECONDS = 20.0
+
+
+def test_publish_and_subscribe(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two, one.subscribe("a/*/c", "net/") as sub:
+        two.publish("a/b/c", "x")
+        two.publish("a/b/d", "not this")
+        two.publish("net/link/eth0", b"\0\xff")
+        assert sub.receive(WAIT_SECONDS) == Message(b"a/b/c", b"x")
+        assert sub.receive(WAIT_SECONDS) == Message(b"net/link/eth0", b"\0\xff")
+        one.unsubscribe("net/")
+        one.ping()
+        two.publish("net/link/eth0")
+        two.ping()
+        one.ping()
+        with pytest.raises(TimedOut):
+            sub.receive(0)
+
+
+def test_the_largest_packet(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("k") as sub:
+        payload = os.urandom(MAX_PACKET_BYTES - len(b"MSG k\0"))
+        client.publish("k", payload)
+        assert sub.receive(WAIT_SECONDS) == Message(b"k", payload)
+
+
+def test_a_secret_of_ones_own(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two:
+        me = one.whoami()
+        assert me == b"!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
+        with one.subscribe(me + b"/answers") as sub:
+            two.publish(me + b"/answers", "s3cret")
+            assert sub.receive(WAIT_SECONDS) == Message(me + b"/answers", b"s3cret")
+
+
+def test_somebody_elses_secret(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as client:
+        with pytest.raises(RemoteRefusal) as caught:
+            client.subscribe("ordinary", "!/cred/77/77/77/x")
+        assert caught.value.code is ErrorCode.EACCES
+        assert caught.value.request == "SUB '!/cred/77/77/77/x'"
+        with pytest.raises(Disconnected, match="EACCES"):
+            client.ping()
+
+
+def test_refusals_reach_whom_they_concern(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as client, client.subscribe("a") as sub:
+        client.publish("!/event/x", "forged")
+        assert client.whoami()
+        with pytest.raises(RemoteRefusal) as caught:
+            sub.receive(WAIT_SECONDS)
+        assert (caught.value.code, caught.value.request) == (ErrorCode.EPERM, "")
+        with pytest.raises(RemoteRefusal) as asked:
+            client.control("!/bus/nothing")
+        assert (asked.value.code, asked.value.request) == (ErrorCode.ENOSYS, "CMSG '!/bus/nothing'")
+        with pytest.raises(RemoteRefusal) as subscribing:
+            client.subscribe("b", "!/event/")
+        assert subscribing.value.code is ErrorCode.EPERM
+        client.publish("a", "still here")
+        assert sub.receive(WAIT_SECONDS) == Message(b"a", b"still here")
+
+
+def test_echo_can_be_turned_off(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as client, client.subscribe("a") as sub:
+        client.tell("echo/off")
+        client.publish("a")
+        client.ping()
+        with pytest.raises(TimedOut):
+            sub.receive(0)
+
+
+def test_a_loss_is_told_in_its_place(bus: Daemon) -> None:
+    """A subscriber that does not read loses, and learns how much: what came and what is missing make up what was sent."""
+    count, payload = 40_000, b"x" * 400
+    with Bus.connect(bus.path) as slow, Bus.connect(bus.path) as fast, slow.subscribe("a") as sub:
+        for _ in range(count):
+            fast.publish("a", payload)
+        fast.ping()
+        received = lost = 0
+        while received + lost < count:
+            match sub.receive(WAIT_SECONDS):
+                case Message():
+                    received += 1
+                case Gap(missing):
+                    lost += missing
+                case other:
+                    raise AssertionError(other)
+        assert received + lost == count
+        assert lost > 0
+        assert slow.statistics.lost_remote == lost
+        assert slow.ping() > 0
+
+
+def test_the_end_of_the_bus(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("a") as sub:
+        client.publish("a", "last")
+        client.ping()
+        bus.stop()
+        assert sub.receive(WAIT_SECONDS) == Message(b"a", b"last")
+        with pytest.raises(Disconnected):
+            sub.receive(WAIT_SECONDS)
+
+
+def test_two_tasks_on_a_real_bus(each_bus: Daemon) -> None:
+    count = 2_000
+
+    async def main() -> None:
+        async with AsyncBus.connect(each_bus.path) as one, AsyncBus.connect(each_bus.path) as two, one.subscribe("a/") as sub:
+
+            async def publish() -> None:
+                for number in range(count):
+                    await two.publish(f"a/{number}", "x")
+                    if number % 100 == 0:
+                        await two.ping()
+
+            publishing = asyncio.ensure_future(publish())
+            seen = []
+            async for item in sub:
+                assert isinstance(item, Message)
+                seen.append(item.key)
+                if len(seen) == count:
+                    break
+            await publishing
+            assert seen == [b"a/%d" % number for number in range(count)]
+            assert await one.whoami() == await two.whoami()
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 3))
