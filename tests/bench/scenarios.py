@@ -36,7 +36,7 @@ class Plan:
     starts: int
 
 
-FULL = Plan(rounds=9, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5)
+FULL = Plan(rounds=15, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5)
 QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1)
 
 

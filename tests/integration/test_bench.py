@@ -7,14 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-RUN = Path(__file__).resolve().parent.parent / "bench" / "run.py"
-LINES = 14
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = (sys.executable, "-m", "tests.bench.run")
+LINES = 12
 
 
 def test_a_quick_run_measures_every_line(tmp_path: Path) -> None:
     record = tmp_path / "bench.json"
     done = subprocess.run(
-        [sys.executable, str(RUN), "--quick", "--no-fail", "--json", str(record)], capture_output=True, text=True, timeout=120, check=False
+        [*BENCH, "--quick", "--no-fail", "--json", str(record)], capture_output=True, cwd=ROOT, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
     lines = json.loads(record.read_text(encoding="utf-8"))
@@ -25,8 +26,9 @@ def test_a_quick_run_measures_every_line(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_one_line_and_its_own_status() -> None:
     done = subprocess.run(
-        [sys.executable, str(RUN), "--quick", "--only", "start", "--daemon", "/nonexistent/sbusd"],
+        [*BENCH, "--quick", "--only", "start", "--daemon", "/nonexistent/sbusd"],
         capture_output=True,
+        cwd=ROOT,
         text=True,
         timeout=60,
         check=False,

@@ -8,6 +8,9 @@
 /* The largest packet that the bench itself ever sends or expects. */
 #define BENCH_PACKET_BYTES 65536
 
+/* How far apart the packets of a batch are received: not a power of two, or all of them would fight for the same few places in the cache. */
+#define BENCH_SLOT_BYTES (BENCH_PACKET_BYTES + 192)
+
 /* Say why on standard error, in one line, and exit with status 1; errno's words are added when it is not 0. */
 _Noreturn void die(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

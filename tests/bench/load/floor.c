@@ -22,7 +22,7 @@
 /* The daemon sets the same on every connection. */
 #define SEND_BUFFER_BYTES 212992
 
-static char (*buffers)[BENCH_PACKET_BYTES];
+static char (*buffers)[BENCH_SLOT_BYTES];
 static struct iovec pieces[BATCH];
 static struct mmsghdr headers[BATCH];
 static int recipients[MAX_RECIPIENTS];

@@ -23,7 +23,7 @@ static uint32_t number(int option, const char *text) {
 static struct options parse(int argc, char **argv) {
     struct options options = {
         .seconds = 60, .messages = 100000, .warm_up = 1000, .payload = 64, .receivers = 1,
-        .window = 2048, .keys = 1, .connections = 1, .patterns = 1,
+        .window = 128, .keys = 1, .connections = 1, .patterns = 1,
     };
     int option;
     while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:c:P:")) != -1) {
