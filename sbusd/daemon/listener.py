@@ -103,16 +103,20 @@ def open_listener(options: Options) -> Listener:
 
 def _activated_socket() -> socket.socket | None:
     """Return the socket that systemd passed, or None if it passed none to this process. Source: sd_listen_fds(3)."""
-    is_for_us = "LISTEN_FDS" in os.environ and os.environ.get("LISTEN_PID") == str(os.getpid())
+    variables = {name: os.environ.get(name, "") for name in ("LISTEN_FDS", "LISTEN_PID")}
     try:
         passed = daemon.listen_fds_with_names(unset_environment=True)
     except OSError as error:
-        raise ListenError(f"$LISTEN_FDS or $LISTEN_PID cannot be understood: {error.strerror}; let systemd set them") from None
-    if not is_for_us:
+        said = " ".join(f"{name}={printable(value)}" for name, value in variables.items())
+        raise ListenError(f"the environment's {said} names no socket: {error.strerror}; let systemd set them, or nobody") from None
+    finally:
+        # systemd's library takes them out of the environment that a program we start would get, but Python keeps a copy.
+        for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
+            os.environ.pop(variable, None)
+    if not passed:
         return None
-    if len(passed) != 1:
-        number = f"{len(passed)} sockets" if passed else "no socket"
-        raise ListenError(f"systemd passed {number}; the bus needs one: one ListenSequentialPacket= in its .socket unit")
+    if len(passed) > 1:
+        raise ListenError(f"systemd passed {len(passed)} sockets; the bus needs one: one ListenSequentialPacket= in its .socket unit")
     fd, name = next(iter(passed.items()))
     remedy = "use ListenSequentialPacket= and Accept=no in the .socket unit"
     return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, that systemd passed,", remedy)

@@ -1,0 +1,316 @@
+"""Every way to a listening socket, and what is said where there is none."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.daemon.listener import Listener, ListenError, open_listener
+from sbusd.daemon.options import Options
+from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixName, parse_address
+
+_FIRST_PASSED = 3
+"""Where systemd puts the first descriptor that it passes; sd_listen_fds(3)."""
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def path(folder: Path) -> Path:
+    """A path that is short enough for a socket's."""
+    return folder / "s"
+
+
+def _options(path: Path, *, reuse: bool = False, mode: int = 0o700) -> Options:
+    return Options(address=UnixName(os.fsencode(path)), reuse_address=reuse, socket_mode=mode)
+
+
+def _connect(address: str | bytes) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(address)
+
+
+def _refusal(options: Options) -> str:
+    """Return the line with which *options* are refused."""
+    with pytest.raises(ListenError) as refusal:
+        open_listener(options)
+    assert str(refusal.value).isprintable()
+    return str(refusal.value)
+
+
+class TestPath:
+    """A path is bound here."""
+
+    @pytest.mark.parametrize("mode", [0o700, 0o770, 0o777])
+    def test_clients_can_connect_once_it_listens(self, path: Path, mode: int) -> None:
+        umask = os.umask(0o077)
+        try:
+            listener = open_listener(_options(path, mode=mode))
+            assert os.umask(0o077) == 0o077
+        finally:
+            os.umask(umask)
+        assert stat.S_IMODE(path.lstat().st_mode) == mode
+        with pytest.raises(ConnectionRefusedError):
+            _connect(str(path))
+        listener.listen()
+        _connect(str(path))
+        assert listener.address == str(path)
+        assert listener.fileno() == listener.socket.fileno()
+        assert not listener.socket.getblocking()
+        assert not os.get_inheritable(listener.fileno())
+        listener.close()
+        assert not path.exists()
+        listener.close()
+
+    def test_a_relative_path_is_removed_from_another_folder(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(folder)
+        listener = open_listener(_options(Path("s")))
+        monkeypatch.chdir("/")
+        listener.close()
+        assert not (folder / "s").exists()
+
+    def test_a_path_that_somebody_else_made_is_not_removed(self, path: Path) -> None:
+        first = open_listener(_options(path))
+        second = open_listener(_options(path, reuse=True))
+        first.close()
+        assert path.is_socket()
+        second.close()
+        assert not path.exists()
+
+    def test_a_path_that_is_gone_is_no_matter(self, path: Path) -> None:
+        listener = open_listener(_options(path))
+        path.unlink()
+        listener.close()
+
+    def test_a_bus_that_listens_is_not_disturbed_without_r(self, path: Path) -> None:
+        listener = open_listener(_options(path))
+        listener.listen()
+        assert _refusal(_options(path)) == (f"{path} is in use by another process; give another address with -a, or take it over with -r")
+        listener.close()
+
+    def test_a_stale_socket_is_told_as_such(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
+            stale.bind(str(path))
+        assert _refusal(_options(path)) == f"{path} is in use, but nobody listens there any more; take it over with -r"
+        open_listener(_options(path, reuse=True)).close()
+
+    def test_a_stream_socket_counts_as_in_use(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+            other.bind(str(path))
+            other.listen()
+            assert "is in use by another process" in _refusal(_options(path))
+
+    def test_reuse_makes_a_path_that_was_not_there(self, path: Path) -> None:
+        open_listener(_options(path, reuse=True)).close()
+
+    @pytest.mark.parametrize("reuse", [False, True])
+    def test_a_file_is_never_taken_over(self, path: Path, reuse: bool) -> None:
+        path.write_text("precious")
+        assert "is in use, and not a socket" in _refusal(_options(path, reuse=reuse))
+        assert path.read_text() == "precious"
+
+    def test_a_link_is_never_taken_over(self, path: Path) -> None:
+        path.symlink_to("nowhere")
+        assert "is in use, and not a socket" in _refusal(_options(path, reuse=True))
+        assert path.is_symlink()
+
+    def test_a_folder_that_is_not_there_is_told(self, path: Path) -> None:
+        said = _refusal(_options(path / "none"))
+        assert said.startswith(f"cannot listen at {path}/none: No such file or directory; give another address with -a")
+
+
+class TestAbstract:
+    """A name without a file."""
+
+    def test_a_random_name_is_printed_when_clients_can_connect(self, capfd: pytest.CaptureFixture[str]) -> None:
+        listener = open_listener(Options(address=RandomAbstract()))
+        assert capfd.readouterr().out == ""
+        listener.listen()
+        printed = capfd.readouterr().out
+        assert printed == f"{listener.address}\n"
+        name = parse_address(printed.strip())
+        assert isinstance(name, UnixName)
+        assert len(name.name) == 108
+        assert name.is_abstract
+        _connect(name.name)
+        listener.close()
+
+    def test_two_random_names_differ(self) -> None:
+        listeners = [open_listener(Options(address=RandomAbstract())) for _ in range(2)]
+        assert listeners[0].address != listeners[1].address
+        for listener in listeners:
+            listener.close()
+
+    def test_a_name_that_cannot_be_printed_is_an_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(fd: int, text: bytes) -> int:
+            raise OSError(9, "Bad file descriptor")
+
+        listener = open_listener(Options(address=RandomAbstract()))
+        monkeypatch.setattr(os, "write", fail)
+        with pytest.raises(ListenError, match="cannot print the address to standard output: Bad file descriptor; leave it open"):
+            listener.listen()
+        listener.close()
+
+    def test_a_given_name_is_not_printed(self, capfd: pytest.CaptureFixture[str]) -> None:
+        name = UnixName(b"\0" + os.urandom(20).ljust(107, b"\0"))
+        listener = open_listener(Options(address=name))
+        listener.listen()
+        _connect(name.name)
+        assert capfd.readouterr().out == ""
+        assert "is in use by another process; give another address with -a" in _refusal(Options(address=name, reuse_address=True))
+        listener.close()
+
+
+def _tcp() -> socket.socket:
+    made = socket.socket()
+    made.bind(("127.0.0.1", 0))
+    made.listen()
+    return made
+
+
+def _unix(kind: socket.SocketKind, *, listening: bool) -> socket.socket:
+    made = socket.socket(socket.AF_UNIX, kind)
+    made.bind(b"\0" + os.urandom(20))
+    if listening:
+        made.listen()
+    return made
+
+
+WRONG_SOCKETS: list[tuple[Callable[[], socket.socket], str]] = [
+    (_tcp, "is not a Unix socket but AF_INET"),
+    (lambda: _unix(socket.SOCK_STREAM, listening=True), "is a Unix socket of type STREAM, not SEQPACKET"),
+    (lambda: _unix(socket.SOCK_DGRAM, listening=False), "is a Unix socket of type DGRAM, not SEQPACKET"),
+    (lambda: _unix(socket.SOCK_SEQPACKET, listening=False), "is a socket that does not listen"),
+]
+
+
+class TestInherited:
+    """``/dev/fd/N``."""
+
+    def test_it_is_used(self) -> None:
+        passed = _unix(socket.SOCK_SEQPACKET, listening=True)
+        name = passed.getsockname()
+        os.set_inheritable(passed.fileno(), True)
+        listener = open_listener(Options(address=InheritedDescriptor(passed.detach())))
+        assert not os.get_inheritable(listener.fileno())
+        assert not listener.socket.getblocking()
+        listener.listen()
+        _connect(name)
+        listener.close()
+
+    def test_its_path_is_not_removed(self, path: Path) -> None:
+        passed = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed.bind(str(path))
+        passed.listen()
+        listener = open_listener(Options(address=InheritedDescriptor(passed.detach())))
+        assert listener.address == str(path)
+        listener.close()
+        assert path.is_socket()
+
+    @pytest.mark.parametrize(("make", "says"), WRONG_SOCKETS)
+    def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
+        with make() as wrong:
+            fd = wrong.fileno()
+            assert (
+                _refusal(Options(address=InheritedDescriptor(fd))) == f"/dev/fd/{fd} {says}; pass a listening Unix socket of type SEQPACKET"
+            )
+
+    def test_a_file_is_refused(self) -> None:
+        with open(os.devnull) as file:
+            assert "is not a socket; pass a listening" in _refusal(Options(address=InheritedDescriptor(file.fileno())))
+
+    @pytest.mark.parametrize("fd", [999_999, 9_999_999_999])
+    def test_a_closed_descriptor_is_refused(self, fd: int) -> None:
+        assert f"/dev/fd/{fd} is not open; pass a listening" in _refusal(Options(address=InheritedDescriptor(fd)))
+
+
+class TestActivated:
+    """systemd passes sockets from descriptor 3 on; here a process that it would start is played by a fork's child."""
+
+    @staticmethod
+    def _in_child(passed: list[socket.socket], environment: dict[str, str], address: UnixName | None = None) -> str:
+        """Return what a process that systemd starts with *passed* says: its address, or the line of its error."""
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                TestActivated._play(passed, environment, writer, address)
+            finally:
+                os._exit(1)
+        os.close(writer)
+        with os.fdopen(reader) as stream:
+            said = stream.read()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, said
+        return said
+
+    @staticmethod
+    def _play(passed: list[socket.socket], environment: dict[str, str], writer: int, address: UnixName | None) -> None:
+        """Be the process that systemd starts."""
+        # First out of the way, then into place: no descriptor may be overwritten before it has been moved.
+        writer = os.dup(writer) if writer < 20 else writer
+        high = [os.dup2(each.fileno(), 100 + index) for index, each in enumerate(passed)]
+        writer = os.dup2(writer, 99)
+        for index, fd in enumerate(high):
+            os.dup2(fd, _FIRST_PASSED + index)
+        for name in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
+            os.environ.pop(name, None)
+        os.environ.update({name: value.replace("SELF", str(os.getpid())) for name, value in environment.items()})
+        try:
+            said = open_listener(Options(address=address, user_bus=True)).address
+        except Exception as error:  # whatever it is, the parent compares its text
+            said = str(error)
+        os.write(writer, (said + (" (LISTEN_FDS is still set)" if "LISTEN_FDS" in os.environ and address is None else "")).encode())
+        os._exit(0)
+
+    def test_the_one_socket_is_used(self, path: Path) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as passed:
+            passed.bind(str(path))
+            passed.listen()
+            environment = {"LISTEN_FDS": "1", "LISTEN_PID": "SELF", "LISTEN_FDNAMES": "sbus.socket"}
+            assert self._in_child([passed], environment) == str(path)
+        assert path.is_socket()
+
+    @pytest.mark.parametrize(("make", "says"), WRONG_SOCKETS)
+    def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
+        with make() as passed:
+            said = self._in_child([passed], {"LISTEN_FDS": "1", "LISTEN_PID": "SELF", "LISTEN_FDNAMES": "bad"})
+        assert said == (f"descriptor 3, bad, that systemd passed, {says}; use ListenSequentialPacket= and Accept=no in the .socket unit")
+
+    def test_more_than_one_is_refused(self) -> None:
+        with _unix(socket.SOCK_SEQPACKET, listening=True) as one, _unix(socket.SOCK_SEQPACKET, listening=True) as other:
+            said = self._in_child([one, other], {"LISTEN_FDS": "2", "LISTEN_PID": "SELF"})
+        assert said == "systemd passed 2 sockets; the bus needs one: one ListenSequentialPacket= in its .socket unit"
+
+    @pytest.mark.parametrize("number", ["0", "many", "-1", "a\nb"])
+    def test_none_and_nonsense_are_refused(self, number: str) -> None:
+        said = self._in_child([], {"LISTEN_FDS": number, "LISTEN_PID": "SELF"})
+        assert said.startswith("the environment's LISTEN_FDS=")
+        assert said.endswith("names no socket: Invalid argument; let systemd set them, or nobody")
+        assert said.isprintable()
+
+    def test_what_is_for_another_process_is_left_alone(self, path: Path) -> None:
+        environment = {"LISTEN_FDS": "1", "LISTEN_PID": "1", "XDG_RUNTIME_DIR": str(path.parent)}
+        assert self._in_child([], environment) == f"{path.parent}/sbus.socket"
+
+    def test_an_address_that_was_given_goes_before(self, path: Path) -> None:
+        with _unix(socket.SOCK_SEQPACKET, listening=True) as passed:
+            environment = {"LISTEN_FDS": "1", "LISTEN_PID": "SELF"}
+            assert self._in_child([passed], environment, UnixName(os.fsencode(path))) == str(path)
+
+
+def test_a_listener_that_cannot_listen_is_told() -> None:
+    listener = Listener(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+    assert listener.address == "a socket without a name"
+    with pytest.raises(ListenError, match="cannot listen at a socket without a name: Operation not supported"):
+        listener.listen()
+    listener.close()
