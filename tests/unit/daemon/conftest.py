@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.config.settings import LimitSettings
+from sbusd.config.settings import DaemonSettings, LimitSettings
+from sbusd.daemon.broker import Household
 from sbusd.protocol.keys import KeySpace
+from tests.support.parlour import MakeParlour, Parlour
 from tests.support.world import SWITCHES, MakeWorld, World
 
 
@@ -40,3 +42,25 @@ def make_world(switch_kind: str) -> Iterator[MakeWorld]:
 def world(make_world: MakeWorld) -> World:
     """One world with the default limits."""
     return make_world()
+
+
+@pytest.fixture
+def make_parlour(switch_kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParlour]:
+    """Make brokers on either switch."""
+    parlours: list[Parlour] = []
+
+    def make(settings: DaemonSettings | None = None, household: Household | None = None) -> Parlour:
+        made = Parlour(switch_kind, settings, household)
+        monkeypatch.setattr("sbusd.daemon.broker.credentials_of", made.credentials_of)
+        parlours.append(made)
+        return made
+
+    yield make
+    for parlour in parlours:
+        parlour.close()
+
+
+@pytest.fixture
+def parlour(make_parlour: MakeParlour) -> Parlour:
+    """One broker with the default settings."""
+    return make_parlour()

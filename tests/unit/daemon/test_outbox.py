@@ -186,7 +186,7 @@ def test_those_who_wait_share_one_copy_of_a_packet(compiled_world: World) -> Non
     world.send(sender, numbered(total, size))
     world.run()
     assert [world.switch.connection_counters(client).queued_packets for client in waiting] == [2] * 20
-    assert size < heap_bytes() - before < 2 * size
+    assert 0.9 * size < heap_bytes() - before < 2 * size
     for client in waiting:
         assert check_gaps(world.drain(client), total + 1) == 0
     assert heap_bytes() < before

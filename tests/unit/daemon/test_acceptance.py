@@ -1,0 +1,87 @@
+"""Which patterns a client may subscribe to."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sbusd.daemon.acceptance import Acceptance
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.keys import KeySpace
+
+PEER = Credentials(pid=55, uid=1000, gid=100, groups=frozenset({4, 27}))
+PLAIN = Acceptance(KeySpace(), 4_096)
+
+
+def code(pattern: bytes, acceptance: Acceptance = PLAIN) -> ErrorCode | None:
+    """Return what PEER is told for *pattern*; the verdict must have a reason and agree with itself."""
+    verdict = acceptance.subscription(pattern, PEER)
+    assert verdict.reason
+    assert verdict.is_allowed == (verdict.code is None)
+    return verdict.code
+
+
+@pytest.mark.parametrize(
+    ("gid", "uid", "pid"), list(itertools.product([b"", b"100", b"4", b"27", b"0100"], [b"", b"1000"], [b"", b"55", b"055"]))
+)
+def test_own_ids_and_empty_ones_open_a_secret_in_every_combination(gid: bytes, uid: bytes, pid: bytes) -> None:
+    for rest in (b"", b"x", b"a/*/c/", b"*"):
+        assert code(b"!/cred/%b/%b/%b/%b" % (gid, uid, pid, rest)) is None
+
+
+@pytest.mark.parametrize(("gid", "uid", "pid"), [(b"101", b"", b""), (b"", b"1001", b""), (b"", b"", b"56"), (b"1000", b"100", b"55")])
+def test_one_id_of_somebody_else_s_closes_it(gid: bytes, uid: bytes, pid: bytes) -> None:
+    assert code(b"!/cred/%b/%b/%b/x" % (gid, uid, pid)) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("ids", [b"*//", b"/*/", b"//*", b"10*/1000/55", b"-1//", b"+100//", b" 100//", b"0x64//", b"1e2//", b"\xd9\xa1//"])
+def test_an_id_is_decimal_or_empty(ids: bytes) -> None:
+    assert code(b"!/cred/%b/x" % ids) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("number", [b"4294967396", b"18446744073709551716", b"1" + b"0" * 4_000])
+def test_an_id_does_not_wrap_around(number: bytes) -> None:
+    assert code(b"!/cred/%b///x" % number) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("pattern", [b"!/cred/", b"!/cred/100", b"!/cred/100/1000", b"!/cred/100/1000/55", b"!/cred///"])
+def test_a_secret_cut_short_is_refused(pattern: bytes) -> None:
+    assert code(pattern) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("pattern", [b"!/", b"!/cred", b"!/*", b"!//", b"!/conn/1/", b"!/bus/error", b"!/event/connect/", b"!/cre*/"])
+def test_other_reserved_keys_are_not_for_clients(pattern: bytes) -> None:
+    assert code(pattern) is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("pattern", [b"", b"!", b"!x", b"!*/", b"!!/", b"*", b"*/cred/", b"a/!/cred/0/0/0/x", b"\xff"])
+def test_what_does_not_begin_as_reserved_is_ordinary(pattern: bytes) -> None:
+    assert code(pattern) is None
+
+
+def test_the_longest_pattern_is_taken_and_a_longer_one_refused_first() -> None:
+    acceptance = Acceptance(KeySpace(), 16)
+    assert code(b"k" * 16, acceptance) is None
+    assert code(b"k" * 17, acceptance) is ErrorCode.EMSGSIZE
+    assert code(b"!/cred/0/0/0/xxxxxx", acceptance) is ErrorCode.EMSGSIZE
+
+
+def test_behind_a_server_the_prefix_is_needed() -> None:
+    acceptance = Acceptance(KeySpace(prefix=b"!/cred/1/2/3"), 4_096)
+    assert code(b"!/cred/1/2/3/!/cred/100/1000/55/x", acceptance) is None
+    assert code(b"!/cred/1/2/3/!/cred///4/x", acceptance) is ErrorCode.EACCES
+    assert code(b"!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
+    assert code(b"!/cred/1/2/4/!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
+
+
+def test_with_dots_nothing_is_reserved() -> None:
+    acceptance = Acceptance(KeySpace(b"."), 4_096)
+    for pattern in (b"!/cred/0/0/0/x", b"!/bus", b"!.cred.0.0.0.x"):
+        assert code(pattern, acceptance) is None
+
+
+def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
+    verdict = PLAIN.subscription(b"!/cred/0/0/1/x", PEER)
+    assert verdict.reason == "the secret key is not for !/cred/100/1000/55"

@@ -1,0 +1,194 @@
+"""What the bus answers to control messages, on both switches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import sbusd
+from sbusd.config.settings import DaemonSettings, LimitSettings
+from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, TRACED_PATTERNS
+from sbusd.daemon.broker import Household
+from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
+from sbusd.protocol import controls
+from tests.support.parlour import Guest, MakeParlour, Parlour
+from tests.support.wire import error_code
+
+ALICE, BOB = 1_000, 1_001
+
+
+def listed(answer: dict[str, object], name: str) -> list[dict[str, object]]:
+    """Return a list of objects in an answer."""
+    value = answer[name]
+    assert isinstance(value, list)
+    return value
+
+
+def pages(guest: Guest) -> list[dict[str, object]]:
+    """Return every page of the connections."""
+    after: object = ""
+    found = []
+    while after is not None:
+        found.append(guest.ask_json(controls.CONNECTIONS, str(after).encode()))
+        after = found[-1]["next"]
+    return found
+
+
+def test_whoami_is_the_head_of_one_s_secret_keys(parlour: Parlour) -> None:
+    guest = parlour.guest(uid=ALICE, gid=100, pid=55)
+    assert guest.ask(controls.WHOAMI) == b"!/cred/100/1000/55"
+    assert guest.ask(controls.WHOAMI, b"ignored") == b"!/cred/100/1000/55"
+    guest.subscribe(guest.ask(controls.WHOAMI) + b"/x")
+    assert guest.barrier() == []
+
+
+def test_whoami_behind_a_server_begins_with_its_prefix(make_parlour: MakeParlour) -> None:
+    guest = make_parlour(DaemonSettings(credential_prefix="!/cred/100/1000/1111")).guest(uid=1_000, gid=1_000, pid=19_211)
+    assert guest.ask(controls.WHOAMI) == b"!/cred/100/1000/1111/!/cred/1000/1000/19211"
+
+
+def test_features_are_a_name_a_line(parlour: Parlour) -> None:
+    assert parlour.guest().ask(controls.FEATURES).decode().split("\n") == list(FEATURES)
+
+
+@pytest.mark.parametrize("token", [b"", b"t", b"\0\xff\0", b"x" * 100_000])
+def test_ping_gives_the_token_back(parlour: Parlour, token: bytes) -> None:
+    assert parlour.guest().ask(controls.PING, token) == token
+
+
+def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
+    owner = parlour.guest()
+    owner.publish(b"nobody")
+    answer = owner.ask_json(controls.STATS)
+    assert (answer["scope"], answer["version"], answer["switch"]) == ("bus", sbusd.__version__, parlour.switch.kind)
+    counters = answer["counters"]
+    assert isinstance(counters, dict)
+    assert list(counters) == list(SwitchCounters._fields)
+    assert (counters["connections"], counters["messages"], counters["undeliverable"]) == (1, 1, 1)
+    assert answer["control"] == {"control_packets": 1, "errors_told": 0, "unknown_unsubscriptions": 0, "internal_errors": 0}
+    assert answer["log"] == {"written": 0, "suppressed": 0, "dropped": 0, "waiting": 0}
+
+
+def test_others_are_told_of_themselves_alone(parlour: Parlour) -> None:
+    guest = parlour.guest(uid=ALICE, gid=7, pid=55)
+    guest.subscribe(b"a")
+    answer = guest.ask_json(controls.STATS)
+    own = answer.pop("connection")
+    assert answer == {"scope": "connection", "version": sbusd.__version__}
+    assert isinstance(own, dict)
+    assert {name: own[name] for name in ("id", "pid", "uid", "gid", "subscriptions")} == {
+        "id": guest.connection,
+        "pid": 55,
+        "uid": ALICE,
+        "gid": 7,
+        "subscriptions": 1,
+    }
+    assert own["received_packets"] == 2
+    assert own.keys() >= set(ConnectionCounters._fields)
+
+
+@pytest.mark.parametrize("count", [1, PAGE_CLIENTS - 1, PAGE_CLIENTS, PAGE_CLIENTS + 1])
+def test_connections_come_in_pages(parlour: Parlour, count: int) -> None:
+    guests = [parlour.guest(uid=ALICE, pid=number) for number in range(1, count + 1)]
+    found = pages(guests[-1])
+    ids = [entry["id"] for page in found for entry in listed(page, "connections")]
+    assert ids == [guest.connection for guest in guests]
+    assert len(found) == 1 + (count > PAGE_CLIENTS)
+    assert all(len(listed(page, "connections")) <= PAGE_CLIENTS for page in found)
+
+
+def test_one_sees_one_s_own_user_and_how_many_are_hidden(parlour: Parlour) -> None:
+    alice, bob, other_bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest(uid=BOB), parlour.guest()
+    seen = {
+        guest.connection: ([entry["id"] for entry in listed(page, "connections")], page["hidden"])
+        for guest in (alice, bob, owner)
+        for page in pages(guest)
+    }
+    assert seen == {
+        alice.connection: ([1], 3),
+        bob.connection: ([2, 3], 2),
+        owner.connection: ([1, 2, 3, 4], 0),
+    }
+    assert other_bob.barrier() == []
+
+
+def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(household=Household(0, None, frozenset({0, ALICE})))
+    parlour.guest(uid=BOB)
+    admin = parlour.guest(uid=ALICE)
+    (page,) = pages(admin)
+    assert len(listed(page, "connections")) == 2
+
+
+@pytest.mark.parametrize("payload", [b"-1", b"x", b"1 ", b"1.0", b"9" * 20, b"\xff", b"\xd9\xa1", b"0\0"])
+def test_a_page_that_is_no_number_is_an_error_and_nothing_more(parlour: Parlour, payload: bytes) -> None:
+    guest = parlour.guest(uid=ALICE)
+    for packet in ((controls.CONNECTIONS, payload), (controls.TRACE, b"key\0" + payload)):
+        guest.control(*packet)
+        (told,) = guest.receive_all()
+        assert error_code(told) == "EINVAL"
+    assert guest.barrier() == []
+
+
+def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) -> None:
+    one, two, three, owner = (parlour.guest(uid=uid, pid=uid) for uid in (ALICE, BOB, ALICE, 0))
+    one.subscribe(b"a/*")
+    one.subscribe(b"a/")
+    one.subscribe(b"b")
+    two.subscribe(b"b")
+    parlour.run()
+    answer = owner.ask_json(controls.TRACE, b"a/x")
+    assert (answer["key"], answer["publishable"], answer["next"], answer["hidden"]) == ("a/x", True, None, 0)
+    (recipient,) = listed(answer, "recipients")
+    patterns = recipient.pop("patterns")
+    assert isinstance(patterns, list)
+    assert (recipient, sorted(patterns)) == ({"id": 1, "pid": ALICE, "uid": ALICE}, ["a/", "a/*"])
+    reasons = {entry["id"]: entry["reason"] for entry in listed(answer, "others")}
+    assert reasons == {2: "none of its 1 patterns takes the key", 3: "it has no subscription", 4: "it has no subscription"}
+    assert three.barrier() == []
+    assert parlour.switch.counters().messages == 0
+
+
+def test_trace_of_a_secret_tells_that_wildcards_do_not_reach_it(parlour: Parlour) -> None:
+    alice, owner = parlour.guest(uid=ALICE, gid=1, pid=2), parlour.guest()
+    alice.subscribe(b"!/cred//1000//x")
+    owner.subscribe(b"")
+    parlour.run()
+    answer = owner.ask_json(controls.TRACE, b"!/cred//1000//x")
+    assert [entry["patterns"] for entry in listed(answer, "recipients")] == [["!/cred//1000//x"]]
+    (other,) = listed(answer, "others")
+    assert "wildcards never reach one" in str(other["reason"])
+
+
+def test_trace_hides_other_users_from_one_who_is_no_owner(parlour: Parlour) -> None:
+    alice, bob = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    for guest in (alice, bob):
+        guest.subscribe(b"a")
+    parlour.run()
+    answer = bob.ask_json(controls.TRACE, b"a")
+    assert [entry["id"] for entry in listed(answer, "recipients")] == [bob.connection]
+    assert (answer["others"], answer["hidden"]) == ([], 1)
+
+
+def test_trace_of_a_key_nobody_may_publish_to_says_so(parlour: Parlour) -> None:
+    owner = parlour.guest()
+    answer = owner.ask_json(controls.TRACE, b"!/bus/error")
+    assert answer["publishable"] is False
+    assert [entry["reason"] for entry in listed(answer, "others")] == ["nobody may publish to this key"]
+
+
+def test_trace_shows_any_key_as_text(parlour: Parlour) -> None:
+    answer = json.loads(parlour.guest().ask(controls.TRACE, b"\xff\x1b"))
+    assert answer["key"] == "\\xff\x1b"
+
+
+def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings()))
+    guest = parlour.guest()
+    for number in range(TRACED_PATTERNS + 1):
+        guest.subscribe(b"a/*" if number % 2 else b"b/%d" % number)
+        if number % 50 == 0:
+            parlour.run()
+    answer = guest.ask_json(controls.TRACE, b"a/x")
+    assert [(entry["id"], entry["patterns"]) for entry in listed(answer, "recipients")] == [(1, [])]

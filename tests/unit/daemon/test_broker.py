@@ -1,0 +1,263 @@
+"""The control plane, on both switches, with clients of made-up users."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
+from sbusd.daemon.broker import Household
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode
+from tests.support.parlour import MakeParlour, Parlour
+from tests.support.wire import error_code, message
+
+ALICE, BOB = 1_000, 1_001
+
+
+def names(parlour: Parlour) -> list[str]:
+    """Return the names of all that was recorded."""
+    return [record.message.name for record in parlour.recorded()]
+
+
+# -- admission
+
+
+def test_everyone_is_admitted_where_nobody_is_named() -> None:
+    household = Household.of(DaemonSettings())
+    assert household.allowed is None
+    assert household.admits(12_345)
+
+
+def test_those_named_on_the_command_line_and_in_the_file_are_admitted_and_the_bus_s_own_user() -> None:
+    household = Household.of(DaemonSettings(allowed_users=(ALICE,), admins=(77,)), (BOB,))
+    assert household.allowed == frozenset({ALICE, BOB, household.own_uid})
+    assert [household.admits(uid) for uid in (ALICE, BOB, 77)] == [True, True, False]
+    assert household.owners == {0, household.own_uid, 77}
+
+
+def test_a_user_who_is_not_admitted_is_told_and_gone(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(household=Household(0, frozenset({0, ALICE}), frozenset({0})))
+    refused, admitted = parlour.guest(uid=BOB), parlour.guest(uid=ALICE)
+    told, end = refused.receive_all()
+    assert error_code(told) == "EACCES"
+    assert b"user 1001" in told
+    assert end == b""
+    assert admitted.barrier() == []
+    assert parlour.switch.connections() == [admitted.connection]
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.uid) == ("client-refused", BOB)
+
+
+def test_a_peer_that_the_kernel_does_not_know_is_told_and_gone(parlour: Parlour) -> None:
+    parlour.arriving = OSError(errno.ENOTCONN, "not connected")
+    told, end = parlour.arrive().receive_all()
+    assert (error_code(told), end) == ("EACCES", b"")
+    assert names(parlour) == ["credentials-unknown"]
+
+
+def test_a_refused_user_reaches_nobody(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(household=Household(0, frozenset({0}), frozenset({0})))
+    listener = parlour.guest()
+    listener.subscribe(b"a")
+    listener.barrier()
+    intruder = parlour.guest(uid=BOB)
+    intruder.publish(b"a", b"from outside")
+    intruder.subscribe(b"a")
+    parlour.run()
+    assert listener.barrier() == []
+    assert parlour.switch.recipients(b"a") == [listener.connection]
+
+
+def test_the_bus_ends_with_its_last_client_only_where_asked(make_parlour: MakeParlour) -> None:
+    for ends_when_empty in (False, True):
+        parlour = make_parlour(household=Household(0, None, frozenset({0}), ends_when_empty))
+        first, second = parlour.guest(), parlour.guest()
+        first.close()
+        parlour.run()
+        assert parlour.broker.is_done is False
+        second.close()
+        parlour.run()
+        assert parlour.broker.is_done is ends_when_empty
+
+
+# -- subscriptions
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [
+        (b"!/bus/error", "EPERM"),
+        (b"!/", "EPERM"),
+        (b"!/*/", "EPERM"),
+        (b"!/conn/1/", "EPERM"),
+        (b"!/event/connect/1", "EPERM"),
+        (b"!/cred/0/0/0/x", "EACCES"),
+        (b"!/cred/*/1000/55/x", "EACCES"),
+        (b"!/cred/", "EACCES"),
+        (b"!/cred/1000/1000/55", "EACCES"),
+        (b"!/cred//1001//x", "EACCES"),
+        (b"k" * 4_097, "EMSGSIZE"),
+    ],
+)
+def test_a_pattern_that_a_client_may_not_have_is_refused_by_its_own_code(parlour: Parlour, pattern: bytes, code: str) -> None:
+    guest = parlour.guest(uid=ALICE, gid=ALICE, pid=55)
+    guest.subscribe(pattern)
+    packets = guest.receive_all()
+    assert error_code(packets[0]) == code
+    assert packets[1:] == ([b""] if ErrorCode[code].disconnects else [])
+    assert parlour.switch.counters().subscriptions == 0
+    recorded = {"EPERM": "reserved-key-refused", "EACCES": "secret-refused", "EMSGSIZE": "too-long-refused"}
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.uid, record.pid, record.connection) == (recorded[code], ALICE, 55, guest.connection)
+    assert record.key == pattern[:1_024]
+
+
+@pytest.mark.parametrize("pattern", [b"", b"*", b"a/*/c/", b"!x", b"!", b"!*/", b"*/cred/", b"a\0ignored", b"k" * 4_096])
+def test_an_ordinary_pattern_is_stored(parlour: Parlour, pattern: bytes) -> None:
+    guest = parlour.guest(uid=ALICE)
+    guest.subscribe(pattern)
+    assert guest.barrier() == []
+    assert parlour.switch.patterns(guest.connection) == {pattern.partition(b"\0")[0]: 1}
+
+
+def test_two_subscriptions_need_two_unsubscriptions_and_a_third_is_counted(parlour: Parlour) -> None:
+    guest = parlour.guest()
+    for _ in range(2):
+        guest.subscribe(b"a")
+    expected = [(1, 0), (0, 0), (0, 1)]
+    for left, unknown in expected:
+        guest.unsubscribe(b"a\0ignored")
+        assert guest.barrier() == []
+        control = guest.ask_json(controls.STATS)["control"]
+        assert isinstance(control, dict)
+        assert control["unknown_unsubscriptions"] == unknown
+        assert parlour.switch.patterns(guest.connection) == ({b"a": left} if left else {})
+
+
+# -- control messages
+
+
+@pytest.mark.parametrize("key", [b"!/bus/nothing", b"!/", b"!/cred/", b"!/bus/lost", b"!/bus/error", b"!/from/1", b"!/\xff"])
+@pytest.mark.parametrize("payload", [None, b"", b"x"])
+def test_an_unknown_reserved_control_is_an_error_and_nothing_more(parlour: Parlour, key: bytes, payload: bytes | None) -> None:
+    guest = parlour.guest()
+    guest.control(key, payload)
+    (told,) = guest.receive_all()
+    assert error_code(told) == "ENOSYS"
+    assert guest.barrier() == []
+
+
+@pytest.mark.parametrize("key", [b"", b"x", b"blocking/soft/queue", b"order/stack", b"!x", b"echo", b"echo/onn"])
+def test_an_unknown_ordinary_control_is_ignored(parlour: Parlour, key: bytes) -> None:
+    guest = parlour.guest()
+    guest.control(key, b"x")
+    assert guest.barrier() == []
+
+
+def test_echo_is_set_by_control(parlour: Parlour) -> None:
+    guest = parlour.guest()
+    guest.subscribe(b"a")
+    guest.control(controls.ECHO_OFF)
+    guest.publish(b"a", b"1")
+    guest.control(controls.ECHO_ON, b"ignored")
+    guest.publish(b"a", b"2")
+    assert guest.barrier() == [message(b"a", b"2")]
+
+
+@pytest.mark.parametrize(
+    "packet", [b"", b" ", b"MSG", b"MSG ", b"MSG a", b"msg a\0", b"SUB", b"SUBa", b"UNSUB", b"CMSG", b"\0", b"\xff" * 99]
+)
+def test_a_malformed_packet_ends_the_connection_with_a_reason(parlour: Parlour, packet: bytes) -> None:
+    guest, other = parlour.guest(uid=ALICE, pid=55), parlour.guest()
+    guest.send(packet)
+    told, end = guest.receive_all()
+    assert (error_code(told), end) == ("EPROTO", b"")
+    assert other.barrier() == []
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.uid, record.pid) == ("malformed-packet", ALICE, 55)
+
+
+# -- refusals and losses that the switch reports
+
+
+def test_a_refused_message_is_told_and_recorded_with_its_key_and_number(parlour: Parlour) -> None:
+    guest = parlour.guest(uid=ALICE)
+    for _ in range(3):
+        guest.publish(b"!/bus/error", b"forged")
+    told = guest.barrier()
+    assert [error_code(packet) for packet in told] == ["EPERM"] * 3
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.key, record.facts["count"]) == ("reserved-key-refused", b"!/bus/error", 3)
+
+
+def test_a_refused_length_is_told_and_recorded(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(key_bytes=16)))
+    guest = parlour.guest(uid=ALICE)
+    guest.publish(b"k" * 17)
+    assert [error_code(packet) for packet in guest.barrier()] == ["EMSGSIZE"]
+    (record,) = parlour.recorded()
+    assert record.message.name == "too-long-refused"
+    assert "key too long" in record.text
+
+
+def test_a_loss_is_recorded_when_the_client_is_told(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=2)))
+    slow, fast = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    slow.subscribe(b"a")
+    parlour.run()
+    for _ in range(40):
+        fast.publish(b"a", bytes(100_000))
+        parlour.run()
+    received = slow.receive_all()
+    lost = sum(int(packet.rpartition(b"\0")[2]) for packet in received if packet.startswith(b"CMSG !/bus/lost\0"))
+    assert lost == 40 - sum(packet.startswith(b"MSG") for packet in received) > 0
+    losses = [record for record in parlour.recorded() if record.message.name == "packets-lost"]
+    assert sum(int(record.facts["count"]) for record in losses) == lost
+    assert {record.uid for record in losses} == {ALICE}
+
+
+def test_a_failed_accept_is_recorded(parlour: Parlour) -> None:
+    parlour.broker.accept_failed(errno.EMFILE)
+    (record,) = parlour.recorded()
+    assert "Too many open files" in record.text
+
+
+def test_coming_and_going_is_recorded_for_those_who_look_closely(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(log=LogSettings(level="debug")))
+    guest = parlour.guest(uid=ALICE)
+    guest.barrier()
+    guest.close()
+    parlour.run()
+    assert names(parlour) == ["client-connected", "client-disconnected"]
+
+
+# -- defects of our own
+
+
+def test_a_defect_ends_only_the_client_that_found_it_and_is_seen(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_data: bytes) -> None:
+        raise ZeroDivisionError("made up")
+
+    finder, other = parlour.guest(uid=ALICE), parlour.guest()
+    with monkeypatch.context() as patch:
+        patch.setattr("sbusd.daemon.broker.parse_packet", fail)
+        finder.subscribe(b"a")
+        told, end = finder.receive_all()
+    assert (error_code(told), end) == ("EPROTO", b"")
+    assert b"ZeroDivisionError" not in told
+    assert b"made up" not in told
+    control = other.ask_json(controls.STATS)["control"]
+    assert isinstance(control, dict)
+    assert control["internal_errors"] == 1
+    (record,) = parlour.recorded()
+    assert record.message.name == "internal-error"
+    assert "ZeroDivisionError: made up" in record.trace
+    assert "Traceback" not in record.text
+
+
+def test_stop_lets_the_loop_end(parlour: Parlour) -> None:
+    assert parlour.broker.is_done is False
+    parlour.broker.stop()
+    assert parlour.broker.is_done is True
