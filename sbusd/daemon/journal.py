@@ -126,6 +126,8 @@ class Journal:
             self._changed.notify()
         if self._writer is not None:
             self._writer.join(timeout)
+        if self._writer is None or not self._writer.is_alive():
+            self._sink.close()
         with self._changed:
             self._drop(len(self._state.waiting))
             self._state.waiting.clear()

@@ -58,6 +58,9 @@ class LogSink(Protocol):
     def write(self, record: Record) -> None:
         """Write one record. May block. Raises OSError if it cannot."""
 
+    def close(self) -> None:
+        """Let go of what was opened; nothing is written after."""
+
 
 class JournalSink:
     """The journal, in its native form, with a field for each fact. Spec: systemd.journal-fields(7), and its "native protocol".
@@ -75,6 +78,10 @@ class JournalSink:
         # Not connected: journald may be started anew, and then another socket has that name.
         self._socket.sendto(journal_datagram(record), self._address)
 
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
 
 class StandardErrorSink:
     """Standard error: one line for each record."""
@@ -86,6 +93,9 @@ class StandardErrorSink:
         line = f"{standard_error_line(record)}\n".encode()
         while line:
             line = line[os.write(2, line) :]
+
+    def close(self) -> None:
+        """Leave standard error open: it is the process's."""
 
 
 def journal_datagram(record: Record) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -118,7 +119,8 @@ class TestJournal:
     def test_a_record_arrives(self, folder: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
             journald.bind(str(folder / "s"))
-            JournalSink(str(folder / "s")).write(RECORD)
+            with closing(JournalSink(str(folder / "s"))) as sink:
+                sink.write(RECORD)
             assert _parse(journald.recv(100_000)) == journal_fields(RECORD)
 
     def test_a_journal_that_was_started_anew_gets_the_next_record(self, folder: Path) -> None:
@@ -129,10 +131,11 @@ class TestJournal:
                 sink.write(RECORD)
                 assert journald.recv(100_000)
             (folder / "s").unlink()
+        sink.close()
 
     def test_no_journal_is_an_error(self, folder: Path) -> None:
-        with pytest.raises(FileNotFoundError):
-            JournalSink(str(folder / "s")).write(RECORD)
+        with closing(JournalSink(str(folder / "s"))) as sink, pytest.raises(FileNotFoundError):
+            sink.write(RECORD)
 
 
 class TestStandardError:
@@ -175,10 +178,12 @@ class TestChoice:
         monkeypatch.setattr(logsink, "JOURNAL_SOCKET", str(tmp_path / "socket"))
 
     def test_under_systemd_it_is_the_journal(self) -> None:
-        assert isinstance(choose_sink(background=False, environment=self._own_stream()), JournalSink)
+        with closing(choose_sink(background=False, environment=self._own_stream())) as sink:
+            assert isinstance(sink, JournalSink)
 
     def test_in_the_background_it_is_the_journal(self) -> None:
-        assert isinstance(choose_sink(background=True, environment={}), JournalSink)
+        with closing(choose_sink(background=True, environment={})) as sink:
+            assert isinstance(sink, JournalSink)
 
     @pytest.mark.parametrize("environment", [{}, {"JOURNAL_STREAM": ""}, {"JOURNAL_STREAM": "1:1"}, {"JOURNAL_STREAM": "nonsense"}])
     def test_for_a_person_it_is_standard_error(self, environment: dict[str, str]) -> None:
