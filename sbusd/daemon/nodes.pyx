@@ -18,6 +18,12 @@ from cython.operator cimport dereference, preincrement
 ctypedef cpp_map[string, Node*] Children
 
 
+cdef struct Step:
+    Node* parent            # of the node that this step of a walk led to
+    const char* segment     # of the pattern, which led there
+    size_t length
+
+
 cdef Node* new_node() noexcept nogil:
     """Return an empty node."""
     cdef Node* node = new Node()
@@ -32,17 +38,38 @@ cdef bint is_empty(Node* node) noexcept nogil:
 
 
 cdef void free_node(Node* node) noexcept nogil:
-    """Free a node with all below it; recursion is as deep as the longest pattern, which `key_bytes` bounds."""
+    """Free a node with all below it. A pattern may be as deep as it is long: the stack would not hold a call for each level."""
+    cdef vector[Node*] nodes
+    cdef vector[Stem*] stems
     cdef Children.iterator child
-    if node.exact is not NULL:
-        child = node.exact.begin()
-        while child != node.exact.end():
-            free_node(dereference(child).second)
-            preincrement(child)
-        del node.exact
-    if node.starred is not NULL:
-        free_stem(node.starred)
-    del node
+    nodes.push_back(node)
+    while not nodes.empty():
+        node = nodes.back()
+        nodes.pop_back()
+        if node.exact is not NULL:
+            child = node.exact.begin()
+            while child != node.exact.end():
+                nodes.push_back(dereference(child).second)
+                preincrement(child)
+            del node.exact
+        if node.starred is not NULL:
+            stems.push_back(node.starred)
+        del node
+        free_stems(stems, nodes)
+
+
+cdef void free_stems(vector[Stem*]& stems, vector[Node*]& nodes) noexcept nogil:
+    """Free stems with all their branches, and add what hangs on them to *nodes*, which are still to be freed."""
+    cdef Stem* stem
+    cdef size_t i
+    while not stems.empty():
+        stem = stems.back()
+        stems.pop_back()
+        for i in range(stem.branches.size()):
+            stems.push_back(stem.branches[i])
+        if stem.node is not NULL:
+            nodes.push_back(stem.node)
+        del stem
 
 
 cdef Stem* new_stem(const char* text, size_t length) noexcept nogil:
@@ -51,16 +78,6 @@ cdef Stem* new_stem(const char* text, size_t length) noexcept nogil:
     stem.text.assign(text, length)
     stem.node = NULL
     return stem
-
-
-cdef void free_stem(Stem* stem) noexcept nogil:
-    """Free a stem with all above and on it."""
-    cdef size_t i
-    for i in range(stem.branches.size()):
-        free_stem(stem.branches[i])
-    if stem.node is not NULL:
-        free_node(stem.node)
-    del stem
 
 
 cdef size_t branch_of(Stem* stem, char byte) noexcept nogil:
@@ -122,25 +139,35 @@ cdef Node* on_stem(Stem* stem, const char* literal, size_t length) noexcept nogi
     return stem.node
 
 
-cdef bint prune(Stem* stem, const char* literal, size_t length) noexcept nogil:
-    """Take the empty node off a literal, and join what needs no fork any more; return whether the stem itself can go."""
-    cdef size_t place
-    cdef Stem* branch
-    if length == 0:
-        free_node(stem.node)
-        stem.node = NULL
+cdef bint prune(Stem* root, const char* literal, size_t length) noexcept nogil:
+    """Take the empty node off a literal, and join what needs no fork any more; return whether *root* itself can go."""
+    cdef vector[Stem*] above
+    cdef Stem* stem = root
+    while length > 0:
+        above.push_back(stem)
+        stem = stem.branches[branch_of(stem, literal[0])]
+        literal += stem.text.size()
+        length -= stem.text.size()
+    free_node(stem.node)
+    stem.node = NULL
+    while not above.empty() and tidy_branch(above.back(), stem):
+        stem = above.back()
+        above.pop_back()
+    return root.node is NULL and root.branches.empty()
+
+
+cdef bint tidy_branch(Stem* stem, Stem* branch) noexcept nogil:
+    """Take away a branch that holds nothing, or is a fork no more; return whether *stem* may now be such a one."""
+    cdef size_t place = branch_of(stem, branch.text[0])
+    if branch.node is not NULL or branch.branches.size() > 1:
+        return False
+    if branch.branches.empty():
+        stem.branches.erase(stem.branches.begin() + place)
     else:
-        place = branch_of(stem, literal[0])
-        branch = stem.branches[place]
-        if prune(branch, literal + branch.text.size(), length - branch.text.size()):
-            stem.branches.erase(stem.branches.begin() + place)
-            free_stem(branch)
-        elif branch.node is NULL and branch.branches.size() == 1:
-            branch.branches[0].text.insert(0, branch.text)
-            stem.branches[place] = branch.branches[0]
-            branch.branches.clear()
-            free_stem(branch)
-    return stem.node is NULL and stem.branches.empty()
+        branch.branches[0].text.insert(0, branch.text)
+        stem.branches[place] = branch.branches[0]
+    del branch
+    return True
 
 
 cdef void climb(Stem* stem, const char* segment, size_t length, vector[Node*]& reached) noexcept nogil:
@@ -254,43 +281,69 @@ cdef Node* child_for(Node* node, const char* segment, size_t length) noexcept no
     return dereference(node.exact)[label]
 
 
-cdef bint erase_below(Node* node, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil:
-    """Remove one instance of what is left of a pattern below *node*."""
-    cdef Children.iterator found
-    cdef Node* child = NULL
-    cdef string label
-    cdef size_t n = segment_length(pattern, length, separator)
-    cdef bint removed
-    cdef const char* star = <const char*>memchr(pattern, c'*', n)
-    if length == 0:
-        return remove_instance(node.rest, slot)
-    if star is not NULL:
-        if node.starred is not NULL:
-            child = on_stem(node.starred, pattern, star - pattern)
-    elif node.exact is not NULL:
-        label.assign(pattern, n)
-        found = node.exact.find(label)
-        if found != node.exact.end():
-            child = dereference(found).second
-    if child is NULL:
-        return False
-    if n == length:
-        removed = remove_instance(child.here, slot)
+cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil:
+    """Remove one instance of a pattern, and the nodes that nothing hangs on any more; return whether there was one."""
+    cdef vector[Step] steps
+    cdef Step step
+    cdef Node* node = root
+    cdef bint removed, ends_here = False
+    while length > 0:
+        step.parent = node
+        step.segment = pattern
+        step.length = segment_length(pattern, length, separator)
+        steps.push_back(step)
+        node = child_of(node, pattern, step.length)
+        if node is NULL:
+            return False
+        if step.length == length:
+            ends_here = True
+            break
+        pattern += step.length + 1
+        length -= step.length + 1
+    if ends_here:
+        removed = remove_instance(node.here, slot)
     else:
-        removed = erase_below(child, slot, pattern + n + 1, length - n - 1, separator)
-    if not is_empty(child):
-        return removed
-    if star is not NULL:
-        if prune(node.starred, pattern, star - pattern):
-            free_stem(node.starred)
-            node.starred = NULL
-    else:
-        free_node(child)
-        node.exact.erase(found)
-        if node.exact.empty():
-            del node.exact
-            node.exact = NULL
+        removed = remove_instance(node.rest, slot)
+    while not steps.empty() and is_empty(node):
+        step = steps.back()
+        steps.pop_back()
+        drop_child(step.parent, step.segment, step.length)
+        node = step.parent
     return removed
+
+
+cdef Node* child_of(Node* node, const char* segment, size_t length) noexcept nogil:
+    """Return the child for a pattern's segment, or NULL."""
+    cdef const char* star = <const char*>memchr(segment, c'*', length)
+    cdef string label
+    cdef Children.iterator child
+    if star is not NULL and node.starred is not NULL:
+        return on_stem(node.starred, segment, star - segment)
+    if star is NULL and node.exact is not NULL:
+        label.assign(segment, length)
+        child = node.exact.find(label)
+        if child != node.exact.end():
+            return dereference(child).second
+    return NULL
+
+
+cdef void drop_child(Node* node, const char* segment, size_t length) noexcept nogil:
+    """Free the child for a pattern's segment, which is there and empty."""
+    cdef const char* star = <const char*>memchr(segment, c'*', length)
+    cdef string label
+    cdef Children.iterator child
+    if star is not NULL:
+        if prune(node.starred, segment, star - segment):
+            del node.starred
+            node.starred = NULL
+        return
+    label.assign(segment, length)
+    child = node.exact.find(label)
+    free_node(dereference(child).second)
+    node.exact.erase(child)
+    if node.exact.empty():
+        del node.exact
+        node.exact = NULL
 
 
 cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Node*]& reached) noexcept nogil:
