@@ -105,16 +105,16 @@ class Presence:
             raise PresenceError(f"pid file {shown} is there already; stop that bus, remove the file if there is none, or use -p") from None
         except OSError as error:
             raise PresenceError(f"pid file {shown} cannot be made: {error.strerror}; name another with -p, or /dev/null for none") from None
-        with os.fdopen(fd, "w") as stream:
+        self._written = os.fstat(fd)
+        try:
             # Whatever the umask: others read it to find the bus.
             os.fchmod(fd, 0o644)
-            self._written = os.fstat(fd)
-            try:
-                stream.write(f"{os.getpid()}\n")
-                stream.flush()
-            except OSError as error:
-                self.leave()
-                raise PresenceError(f"pid file {shown} cannot be written: {error.strerror}; name another with -p") from None
+            os.write(fd, f"{os.getpid()}\n".encode())
+        except OSError as error:
+            self.leave()
+            raise PresenceError(f"pid file {shown} cannot be written: {error.strerror}; name another with -p") from None
+        finally:
+            os.close(fd)
 
 
 def open_standard_streams() -> None:

@@ -1,0 +1,152 @@
+"""sbusd(8) documents every option, sbusd.toml(5) every key, with the defaults and bounds of the code, and no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import tomllib
+import typing
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.documents import read_settings
+from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
+from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
+from sbusd.daemon import journal, options
+from tests.support import skips
+from tools.stage import ROOT
+
+PROGRAM, FORMAT = ROOT / "man" / "sbusd.8", ROOT / "man" / "sbusd.toml.5"
+
+SAMPLE = ROOT / "etc" / "sbusd.toml"
+
+
+def _section(page: Path, title: str) -> str:
+    """Return one section of a page, its lines joined as a reader sees them."""
+    return page.read_text("utf-8").split(f"\n.Sh {title}\n")[1].split("\n.Sh ")[0]
+
+
+def _help() -> str:
+    """Return what --help prints."""
+    return options._parser().format_help()
+
+
+def _documented_keys() -> dict[str, object]:
+    """Return the keys of sbusd.toml(5), without their tables, and the default that each item's head states."""
+    keys = {}
+    for line in re.findall(r"^\.It Cm (\w+ No = .*)$", FORMAT.read_text("utf-8"), re.MULTILINE):
+        key, _, value = line.partition(" No = ")
+        value = re.sub(r"Qo (\S+) Qc", r'"\1"', value)
+        value = re.sub(r"^Qq ?(.*)$", r'"\1"', value)
+        keys[key] = tomllib.loads(f"x = {value}")["x"]
+    return keys
+
+
+def _plain(settings: object) -> dict[str, object]:
+    """Return the leaves of *settings*, with the rate as the one key that it is written as."""
+    found: dict[str, object] = {}
+    for each in dataclasses.fields(typing.cast(typing.Any, settings)):
+        value = getattr(settings, each.name)
+        if dataclasses.is_dataclass(value) and not isinstance(value, RateSettings):
+            found |= _plain(value)
+        else:
+            found[each.name] = value
+    return found
+
+
+def test_every_option_is_documented() -> None:
+    offered = set(re.findall(r"^  (-\w).*?, (--[\w-]+)", _help(), re.MULTILINE))
+    offered |= {("", name) for name in re.findall(r"^  (--[\w-]+)", _help(), re.MULTILINE)}
+    items = re.findall(r"^\.It (Fl .*)$", _section(PROGRAM, "DESCRIPTION"), re.MULTILINE)
+    documented = set()
+    for item in items:
+        *short, long = re.findall(r"Fl (\S+)", item)
+        documented.add((f"-{short[0]}" if short else "", f"-{long}"))
+    assert len(documented) == len(items)
+    assert documented == offered
+
+
+def test_the_defaults_of_the_options_are_those_documented() -> None:
+    text = PROGRAM.read_text("utf-8")
+    defaults = options.Options()
+    for value in (options.SYSTEM_ADDRESS, str(defaults.pid_file), str(defaults.main_file), str(options.NO_PID_FILE)):
+        assert f".Pa {value}" in text
+    assert f"which is 0{defaults.socket_mode:o}, gets 0{options.GROUP_MODE:03o} as well" in text
+    assert f"its mode gets 000{options.OTHERS_MODE:o} as well" in text
+    assert f"Default:\n.Cm {defaults.switch} ." in text
+
+
+def test_the_journals_bounds_are_those_documented() -> None:
+    text = " ".join(_section(PROGRAM, "LOGGING").split())
+    assert f"at most {journal.MAX_WAITING} records wait" in text
+    assert f"is cut at {journal.MAX_FACT_BYTES} bytes" in text
+
+
+def test_every_key_is_documented_once_and_no_other() -> None:
+    assert list(_documented_keys()) == list(_plain(DaemonSettings()))
+
+
+def test_the_documented_defaults_are_the_codes(tmp_path: Path) -> None:
+    documented = _documented_keys()
+    lines = [f"{key} = {_toml(documented[key])}" for key in ("separator", "credential_prefix", "allowed_users", "admins")]
+    for table, kind in (("[limits]", LimitSettings), ("[log]", LogSettings)):
+        lines += [table, *(f"{each.name} = {_toml(documented[each.name])}" for each in dataclasses.fields(kind))]
+    (tmp_path / "x.toml").write_text("\n".join(lines))
+    assert read_settings([tmp_path / "x.toml"], DaemonSettings) == DaemonSettings()
+
+
+@pytest.mark.parametrize("settings", [LimitSettings, RateSettings])
+def test_the_bounds_of_every_quantity_are_documented(settings: type) -> None:
+    text = " ".join(FORMAT.read_text("utf-8").split())
+    for annotation in typing.get_type_hints(settings, include_extras=True).values():
+        for spelling in getattr(annotation, "__metadata__", ()):
+            match spelling:
+                case Count():
+                    assert f"{spelling.least} to {spelling.most}" in text
+                case Size():
+                    assert f"{show_size(spelling.least)} to {show_size(spelling.most)}" in text
+                case Duration():
+                    assert f"{show_duration(spelling.least)} to {show_duration(spelling.most)}" in text
+
+
+def test_every_level_is_documented() -> None:
+    assert tuple(re.findall(r"^\.Qq (\w+)(?: [,.])?$", FORMAT.read_text("utf-8"), re.MULTILINE))[-len(LEVELS) :] == LEVELS
+
+
+def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
+    shown = re.sub(r"^# (\w+ = )", r"\1", SAMPLE.read_text("utf-8"), flags=re.MULTILINE)
+    (tmp_path / "x.toml").write_text(shown)
+    assert read_settings([tmp_path / "x.toml"], DaemonSettings) == DaemonSettings()
+    assert set(re.findall(r"^(\w+) = ", shown, re.MULTILINE)) == _plain(DaemonSettings()).keys()
+    assert read_settings([SAMPLE], DaemonSettings) == DaemonSettings()
+
+
+def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
+    example = FORMAT.read_text("utf-8").split("-offset indent\n")[1].split("\n.Ed")[0]
+    (tmp_path / "x.toml").write_text(example.replace('"alice"', '"root"'))
+    assert read_settings([tmp_path / "x.toml"], DaemonSettings).limits.queue_bytes == 64 << 20
+
+
+@pytest.mark.parametrize("page", [PROGRAM, FORMAT], ids=lambda page: page.name)
+def test_the_page_is_clean(page: Path) -> None:
+    skips.require_program("mandoc", "mandoc")
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
+    # Whether the other pages are installed on this machine is no fault of this one.
+    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
+
+
+@pytest.mark.parametrize("page", [PROGRAM, FORMAT], ids=lambda page: page.name)
+def test_man_has_no_warnings(page: Path) -> None:
+    skips.require_program("man", "man-db")
+    done = subprocess.run(["man", "--warnings", "-l", str(page)], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.stderr == ""
+    assert "SEE ALSO" in done.stdout
+
+
+def _toml(value: object) -> str:
+    """Return *value* as TOML."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{key} = {_toml(each)}" for key, each in value.items()) + " }"
+    return f'"{value}"' if isinstance(value, str) else str(value)
