@@ -68,10 +68,13 @@ class Broker:
         self._answers = Answers(self.switch, self._roster, self._keyspace, journal, self._counts)
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
+        self.end_reason = ""
+        """Why, for the record."""
 
-    def stop(self) -> None:
+    def stop(self, reason: str = "it was told to end") -> None:
         """Let the loop end after this turn."""
         self.is_done = True
+        self.end_reason = reason
 
     # -- the switch's sink
 
@@ -129,7 +132,7 @@ class Broker:
         if client is not None:
             self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if self._household.ends_when_empty and not len(self._roster):
-            self.is_done = True
+            self.stop("the last client has left")
 
     # -- packets
 
