@@ -27,6 +27,9 @@ class Records:
     def write(self, record: Record) -> None:
         self.kept.append(record)
 
+    def close(self) -> None:
+        """Keep what was written."""
+
 
 class Guest(RawClient):
     """A client that lets the bus work before it reads."""
