@@ -1,0 +1,174 @@
+"""Secret keys on a real daemon: whose they are, and that nobody else gets at them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.users import FIRST, SECOND
+from tests.support.wire import RawClient, error_code, message
+
+pytestmark = pytest.mark.usefixtures("needs_root")
+
+
+def run_client(path: str, act: Callable[[RawClient, bytes, bytes, bytes], list[bytes]]) -> Callable[[], list[bytes]]:
+    """Return a function that connects to *path* and acts, with the ids of its own process as the bus spells them."""
+
+    def run() -> list[bytes]:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(path)
+            return act(RawClient(sock), b"%d" % os.getgid(), b"%d" % os.getuid(), b"%d" % os.getpid())
+
+    return run
+
+
+def subscribe_to_all_own(client: RawClient, gid: bytes, uid: bytes, pid: bytes) -> list[bytes]:
+    """Subscribe to every combination of one's own ids and empty ones, publish to each, and return what came."""
+    keys = [b"!/cred/%b/%b/%b/x" % ids for ids in itertools.product([b"", gid], [b"", uid], [b"", pid])]
+    for key in keys:
+        client.subscribe(key)
+    for key in keys:
+        client.publish(key, b"for me")
+    assert client.barrier() == [message(key, b"for me") for key in keys]
+    return keys
+
+
+def test_every_combination_of_one_s_own_ids_is_one_s_own(each_bus: Daemon) -> None:
+    keys = FIRST.call(run_client(each_bus.path, subscribe_to_all_own))
+    assert len(set(keys)) == 8
+
+
+def test_another_user_may_publish_to_a_secret_key_and_only_its_owner_hears(each_bus: Daemon) -> None:
+    owner, same_user, stranger, root = each_bus.client(FIRST), each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+    key = b"!/cred//%d//letters" % FIRST.uid
+    owner.subscribe(key)
+    for client in (stranger, root):
+        for pattern in (b"", b"*", b"*/", b"!*/", b"!*/*", b"*/cred/", b"*/*/*/*/*/*"):
+            client.subscribe(pattern)
+    for client in (owner, same_user, stranger, root):
+        client.barrier()
+    stranger.publish(key, b"psst")
+    stranger.barrier()
+    assert owner.barrier() == [message(key, b"psst")]
+    assert same_user.barrier() == stranger.barrier() == root.barrier() == []
+
+
+def test_any_process_of_the_user_can_share_a_channel(each_bus: Daemon) -> None:
+    key = b"!/cred//%d//all" % FIRST.uid
+    clients = [each_bus.client(FIRST) for _ in range(3)]
+    for client in clients:
+        client.subscribe(key)
+        client.barrier()
+    each_bus_speaker = each_bus.client(SECOND)
+    each_bus_speaker.publish(key, b"x")
+    each_bus_speaker.barrier()
+    assert [client.barrier() for client in clients] == [[message(key, b"x")]] * 3
+
+
+@pytest.mark.parametrize("gid", [FIRST.gid, *FIRST.groups])
+def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(each_bus: Daemon, gid: int) -> None:
+    key = b"!/cred/%d///board" % gid
+    member, other = each_bus.client(FIRST), each_bus.client(SECOND)
+    member.subscribe(key)
+    assert member.barrier() == []
+    other.subscribe(key)
+    if gid in SECOND.groups:
+        assert other.barrier() == []
+    else:
+        (told,) = other.receive_to_end()
+        assert error_code(told) == "EACCES"
+    member.publish(key, b"to the board")
+    assert member.barrier() == [message(key, b"to the board")]
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        b"!/cred//61002//x",
+        b"!/cred/61002///x",
+        b"!/cred/61001/61002//x",
+        b"!/cred///1/x",
+        b"!/cred/0/0/0/",
+        b"!/cred/*///x",
+        b"!/cred//*//x",
+        b"!/cred///*/x",
+        b"!/cred//6100*//x",
+        b"!/cred/",
+        b"!/cred/61001/61001",
+        b"!/cred//61001/",
+        b"!/cred//-1//x",
+        b"!/cred//4295028297//x",
+    ],
+)
+def test_what_is_not_one_s_own_is_refused_recorded_and_ends_the_connection(each_bus: Daemon, pattern: bytes) -> None:
+    client = each_bus.client(FIRST)
+    client.subscribe(pattern)
+    (told,) = client.receive_to_end()
+    assert error_code(told) == "EACCES"
+    each_bus.stop()
+    (line,) = [line for line in each_bus.stderr.splitlines() if "secret key was refused" in line]
+    assert f"uid={FIRST.uid}" in line
+    assert f"key={pattern.decode()}" in line
+
+
+def test_a_rest_may_be_a_pattern(each_bus: Daemon) -> None:
+    client, stranger = each_bus.client(FIRST), each_bus.client(SECOND)
+    head = b"!/cred//%d//" % FIRST.uid
+    client.subscribe(head + b"a/*/c/")
+    client.barrier()
+    for rest in (b"a/b/c/", b"a/b/c/d", b"a/b/c", b"b"):
+        stranger.publish(head + rest)
+    stranger.barrier()
+    assert client.barrier() == [message(head + b"a/b/c/"), message(head + b"a/b/c/d")]
+
+
+def test_a_key_cut_short_cannot_be_published_to(each_bus: Daemon) -> None:
+    client = each_bus.client(FIRST)
+    for key in (b"!/cred/", b"!/cred/1/2/3", b"!/cred"):
+        client.publish(key)
+    assert [error_code(packet) for packet in client.barrier()] == ["EPERM"] * 3
+
+
+def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text('credential_prefix = "!/cred/100/1000/1111"\n')
+    bus = daemon("-C", str(config), switch=switch_name)
+    client, rude = bus.client(FIRST), bus.client(FIRST)
+    head = client.ask(controls.WHOAMI)
+    assert head.startswith(b"!/cred/100/1000/1111/!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
+    key = b"!/cred/100/1000/1111/!/cred//%d//x" % FIRST.uid
+    for pattern in (head + b"/y", key):
+        client.subscribe(pattern)
+    client.publish(key, b"1")
+    client.publish(head + b"/y", b"2")
+    assert client.barrier() == [message(key, b"1"), message(head + b"/y", b"2")]
+    for pattern in (b"!/cred/100/1000/1111/*", b"!/cred/100/1000/1111/"):
+        leak = bus.client(SECOND)
+        leak.subscribe(pattern)
+        (told,) = leak.receive_to_end()
+        assert error_code(told) == "EACCES"
+    rude.subscribe(b"!/cred//%d//x" % FIRST.uid)
+    (told,) = rude.receive_to_end()
+    assert error_code(told) == "EACCES"
+
+
+def test_with_dots_there_are_no_secrets_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text('separator = "."\n')
+    bus = daemon("-C", str(config), switch=switch_name)
+    first, second = bus.client(FIRST), bus.client(SECOND)
+    first.subscribe(b"a.*.c.")
+    first.subscribe(b"!/cred/0/0/0/x")
+    assert first.barrier() == []
+    for key in (b"a.b.c.", b"a.b/x.c.d", b"a/b/c/", b"!/cred/0/0/0/x"):
+        second.publish(key)
+    assert second.barrier() == []
+    assert first.barrier() == [message(b"a.b.c."), message(b"a.b/x.c.d"), message(b"!/cred/0/0/0/x")]
+    assert first.ask(controls.WHOAMI).startswith(b"!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
