@@ -80,6 +80,15 @@ def _open_spare() -> int | None:
         return None
 
 
+def _hang_up(peer: socket.socket) -> None:
+    """Close a socket so that the peer can still read what it was sent: its own unread packets are thrown away first."""
+    with contextlib.suppress(OSError):
+        peer.shutdown(socket.SHUT_RDWR)
+        while peer.recv(1, socket.MSG_DONTWAIT):
+            pass
+    peer.close()
+
+
 class Switch:
     """The plain data plane; see :class:`sbusd.daemon.contract.Switch` for every method."""
 
@@ -149,8 +158,9 @@ class Switch:
         # accept(2) wants a descriptor before it looks whether anybody waits: maybe nobody does.
         with contextlib.suppress(OSError):
             accepted, _ = listener.accept()
-            with accepted, contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            _hang_up(accepted)
             self._count["accept_failures"] += 1
             self._sink.accept_failed(failure)
         self._spare = _open_spare()
@@ -401,13 +411,9 @@ class Switch:
         self._sink.ended(connection.number, connection.end or End.HANGUP, counters)
 
     def _hang_up(self, connection: _Connection) -> None:
-        """Close a socket so that the peer can still read what it was sent: its own unread packets are thrown away first."""
+        """Close a connection's socket."""
         self._epoll.unregister(connection.socket)
-        with contextlib.suppress(OSError):
-            connection.socket.shutdown(socket.SHUT_RDWR)
-            while connection.socket.recv(1):
-                pass
-        connection.socket.close()
+        _hang_up(connection.socket)
 
     # -- what the control plane asks for
 

@@ -69,6 +69,18 @@ cdef cppclass Connection:
     uint64_t refused_packets
 
 
+cdef void hang_up(int fd) noexcept nogil:
+    """Close a connected socket so that the peer can still read what it was sent."""
+    cdef int i
+    # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
+    # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
+    shutdown(fd, SHUT_RDWR)
+    for i in range(DRAIN_PACKETS):
+        if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
+            break
+    close(fd)
+
+
 cdef class Switch:
     """The compiled data plane; see `sbusd.daemon.contract.Switch` for every method."""
 
@@ -230,7 +242,7 @@ cdef class Switch:
         """Tell a peer that it cannot be served, and close."""
         cdef bytes words = self.refusals[NO_DESCRIPTOR]
         send(fd, <const char*>words, len(words), MSG_DONTWAIT | MSG_NOSIGNAL)
-        close(fd)
+        hang_up(fd)
         self.accept_failures += 1
         self.sink.accept_failed(failure)
         return 0
@@ -514,24 +526,13 @@ cdef class Switch:
         self.by_id.erase(number)
         self.slots[connection.slot] = NULL
         self.free_slots.push_back(connection.slot)
-        self.hang_up(connection)
+        epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
+        hang_up(connection.out.fd)
         del connection
         if self.is_paused:
             self.resume()
         self.sink.ended(number, end, counters)
         return 0
-
-    cdef void hang_up(self, Connection* connection) noexcept nogil:
-        """Close a connection's socket so that the peer can still read what it was sent."""
-        cdef int i, fd = connection.out.fd
-        epoll_ctl(self.epoll, EPOLL_CTL_DEL, fd, NULL)
-        # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
-        # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
-        shutdown(fd, SHUT_RDWR)
-        for i in range(DRAIN_PACKETS):
-            if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
-                break
-        close(fd)
 
     # -- what the control plane asks for
 
@@ -634,7 +635,7 @@ cdef class Switch:
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
-                self.hang_up(self.slots[slot])
+                hang_up(self.slots[slot].out.fd)
                 del self.slots[slot]
                 self.slots[slot] = NULL
         self.by_id.clear()
