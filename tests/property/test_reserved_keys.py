@@ -1,0 +1,173 @@
+"""No pattern reaches a reserved key by wildcard: over all patterns of up to six symbols, and through every door of the bus."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from functools import cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.daemon.acceptance import Acceptance
+from sbusd.daemon.router import Router
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.keys import KeySpace
+
+ALPHABETS = {
+    "symbols": [b"!", b"/", b"*", b"cred", b"1", b"a"],
+    "heads": [b"!/cred/", b"1/", b"2/", b"/", b"*", b"a"],
+}
+"""In the first a pattern is any mixture; in the second, six symbols are enough for whole secret patterns."""
+
+PREFIX = b"!/cred/1/1/1"
+TWO_PREFIXES = PREFIX + b"/!/cred/2/2/2"
+BUSES = {"plain": KeySpace(), "prefix": KeySpace(b"/", PREFIX), "two prefixes": KeySpace(b"/", TWO_PREFIXES)}
+CASES = [("symbols", "plain"), ("heads", "plain"), ("heads", "prefix"), ("heads", "two prefixes")]
+"""Behind a prefix, mixtures of the smaller symbols reach nothing that they do not reach without."""
+
+SECRETS = [
+    *[b"1/1/1/a", b"1/1/1/", b"1/1/1/a/a", b"1///a", b"/1//a", b"//1/a", b"/1//", b"1/1//1", b"*/*/*/a", b"a/a/a/a", b"1/1/1/*"],
+]
+"""Secret keys that are nobody's but user 1's, or not even his, behind ``!/cred/``."""
+
+SERVERS = [b"!/", b"!/a", b"!/a/", b"!/bus/x", b"!/1/a", b"!/conn/5/x", b"!/event/connect/3", b"!/cred", b"!/*/a", b"!//", b"!/!/cred/1"]
+"""Reserved keys that no client may publish or subscribe to."""
+
+CUT = [b"!/cred/", b"!/cred/1", b"!/cred/1/1/1", b"!/cred/1/1/", b"!/cred//"]
+"""Secret keys that are cut short, so nobody can publish to them."""
+
+OWNER = Credentials(pid=1, uid=1, gid=1)
+STRANGER = Credentials(pid=7, uid=2, gid=2, groups=frozenset({5, 6}))
+
+
+@cache
+def patterns_of(alphabet: str) -> tuple[bytes, ...]:
+    """Return every text of up to six symbols, each once."""
+    symbols = ALPHABETS[alphabet]
+    return tuple(dict.fromkeys(b"".join(text) for length in range(7) for text in itertools.product(symbols, repeat=length)))
+
+
+def secret_keys(bus: KeySpace) -> list[bytes]:
+    """Return the secret keys of *bus*, behind its prefix."""
+    head = bus.prefix + b"/!/cred/" if bus.prefix else b"!/cred/"
+    return [head + rest for rest in SECRETS]
+
+
+def reserved_keys(bus: KeySpace) -> list[bytes]:
+    """Return reserved keys of every kind."""
+    unprefixed = [b"!/cred/" + rest for rest in SECRETS] if bus.prefix else []
+    return secret_keys(bus) + unprefixed + SERVERS + CUT
+
+
+def guarded_segments(key: bytes, bus: KeySpace) -> int:
+    """Return how many segments of a reserved key a pattern must spell out, as the protocol counts them."""
+    return 5 * (1 + bus.prefix.count(b"!/cred/")) if key.startswith(b"!/cred/") else 2
+
+
+def spells_out(pattern: bytes, key: bytes, segments: int) -> bool:
+    """Return whether *pattern* begins with the first *segments* of *key*, letter by letter and without a star."""
+    wanted = pattern.split(b"/")[:segments]
+    return wanted == key.split(b"/")[:segments] and not any(b"*" in segment for segment in wanted)
+
+
+def in_front(patterns: Iterable[bytes], bus: KeySpace) -> list[bytes]:
+    """Return *patterns*; behind a prefix with that in front, for six symbols would not reach so far, and some without."""
+    plain = list(patterns)
+    return plain if not bus.prefix else [bus.prefix + b"/" + pattern for pattern in plain] + plain[:10_000]
+
+
+@pytest.mark.parametrize(("alphabet", "bus"), CASES)
+def test_matcher_and_router_let_no_wildcard_into_a_reserved_key(alphabet: str, bus: str) -> None:
+    keyspace = BUSES[bus]
+    patterns = in_front(patterns_of(alphabet), keyspace)
+    router = Router(keyspace, 1 << 20)
+    for slot, pattern in enumerate(patterns):
+        router.add(slot, pattern)
+    reached = 0
+    for key in reserved_keys(keyspace):
+        segments = guarded_segments(key, keyspace)
+        slots, _ = router.lookup(key)
+        for slot in slots:
+            assert spells_out(patterns[slot], key, segments), (patterns[slot], key)
+        assert slots == [slot for slot, pattern in enumerate(patterns) if keyspace.matches(pattern, key)]
+        reached += len(slots)
+    assert reached, "no pattern reached any key, so nothing was tried"
+
+
+def test_there_are_as_many_patterns_as_there_should_be() -> None:
+    assert len(patterns_of("symbols")) == sum(6**length for length in range(7)) == 55_987
+
+
+@pytest.mark.parametrize(("alphabet", "bus"), CASES)
+def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(alphabet: str, bus: str) -> None:
+    keyspace = BUSES[bus]
+    acceptance = Acceptance(keyspace, 4_096)
+    patterns = in_front(patterns_of(alphabet), keyspace)
+    for credentials in (STRANGER, OWNER):
+        accepted = [pattern for pattern in patterns if acceptance.subscription(pattern, credentials).is_allowed]
+        router = Router(keyspace, 1 << 20)
+        for slot, pattern in enumerate(accepted):
+            router.add(slot, pattern)
+        for key in SERVERS + CUT:
+            assert not router.lookup(key)[0], key
+        # On a bus behind a prefix, keys without it are nobody's.
+        for key in [b"!/cred/" + rest for rest in SECRETS] if keyspace.prefix else []:
+            assert not router.lookup(key)[0], key
+        for key in secret_keys(keyspace) if credentials is STRANGER else []:
+            assert not router.lookup(key)[0], key
+
+
+@pytest.mark.parametrize("bus", BUSES)
+def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
+    """Without this, a bus that accepts nothing would pass all of the above."""
+    keyspace = BUSES[bus]
+    acceptance = Acceptance(keyspace, 4_096)
+    patterns = in_front(patterns_of("heads"), keyspace)
+    router = Router(keyspace, 1 << 20)
+    for slot, pattern in enumerate(patterns):
+        if acceptance.subscription(pattern, OWNER).is_allowed:
+            router.add(slot, pattern)
+    owned, others = secret_keys(keyspace)[:8], secret_keys(keyspace)[8:10]
+    for key in owned:
+        slots, refusal = router.lookup(key)
+        assert refusal is None
+        assert slots, key
+    for key in others:
+        assert not router.lookup(key)[0], key
+
+
+SEGMENT = st.sampled_from([b"!", b"cred", b"1", b"2", b"", b"*", b"!*", b"c*", b"1*", b"**", b"a", b"01", b"!/cred/1/1/1", b"!/cred", b"5"])
+LONG_TEXT = st.lists(SEGMENT, max_size=16).map(b"/".join)
+SECRET_TEXT = st.tuples(st.sampled_from([b"!/cred/", PREFIX + b"/!/cred/", TWO_PREFIXES + b"/!/cred/"]), LONG_TEXT).map(b"".join)
+ID = st.sampled_from([b"", b"", b"1", b"2", b"3", b"01", b"4294967296"])
+SECRET_KEY = st.tuples(st.sampled_from([b"!/cred", PREFIX + b"/!/cred"]), ID, ID, ID, LONG_TEXT).map(b"/".join)
+BUS = st.sampled_from(list(BUSES.values()))
+IDS = st.integers(1, 3)
+CREDENTIALS = st.builds(Credentials, pid=IDS, uid=IDS, gid=IDS, groups=st.frozensets(IDS, max_size=3))
+
+
+@given(LONG_TEXT | SECRET_TEXT, SECRET_TEXT, BUS)
+def test_a_longer_pattern_must_spell_out_the_guarded_segments_too(pattern: bytes, key: bytes, keyspace: KeySpace) -> None:
+    router = Router(keyspace, 1 << 16)
+    router.add(0, pattern)
+    reached = router.lookup(key)[0] == [0]
+    assert reached == keyspace.matches(pattern, key)
+    assert not reached or spells_out(pattern, key, guarded_segments(key, keyspace))
+
+
+@given(st.data(), SECRET_KEY, BUS, CREDENTIALS)
+def test_who_hears_a_secret_has_every_id_that_it_names(data: st.DataObject, key: bytes, keyspace: KeySpace, who: Credentials) -> None:
+    """The pattern is the key with some segments made wild, or cut: what an attacker would try."""
+    segments = [data.draw(st.sampled_from([segment, segment, segment, segment[:1] + b"*"])) for segment in key.split(b"/")]
+    pattern = b"/".join(segments[: data.draw(st.integers(0, len(segments)))]) + data.draw(st.sampled_from([b"", b"/"]))
+    accepted = Acceptance(keyspace, 4_096).subscription(pattern, who).is_allowed
+    if not accepted or not keyspace.matches(pattern, key):
+        return
+    head = keyspace.prefix + b"/!/cred/" if keyspace.prefix else b"!/cred/"
+    assert key.startswith(head)
+    gid, uid, pid = key.removeprefix(head).split(b"/")[:3]
+    assert gid == b"" or int(gid) in {who.gid, *who.groups}
+    assert uid == b"" or int(uid) == who.uid
+    assert pid == b"" or int(pid) == who.pid

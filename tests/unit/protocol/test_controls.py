@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+from sbusd.protocol import controls
+
+
+def names() -> dict[str, bytes]:
+    """Return every control by the name it has in the module."""
+    return {name: value for name, value in vars(controls).items() if name.isupper() and isinstance(value, bytes)}
+
+
+def test_the_names_are_those_of_the_protocol() -> None:
+    """They are the wire: a change here is a change of the protocol."""
+    assert names() == {
+        "WHOAMI": b"!/cred/whoami",
+        "FEATURES": b"!/bus/features",
+        "PING": b"!/bus/ping",
+        "STATS": b"!/bus/stats",
+        "CONNECTIONS": b"!/bus/connections",
+        "TRACE": b"!/bus/trace",
+        "ECHO_ON": b"echo/on",
+        "ECHO_OFF": b"echo/off",
+        "ERROR": b"!/bus/error",
+        "LOST": b"!/bus/lost",
+        "RESERVED_HEAD": b"!/",
+    }
+
+
+def test_what_is_answered_or_said_unasked_is_reserved_and_what_is_only_told_is_not() -> None:
+    for name, value in names().items():
+        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith("ECHO_")
