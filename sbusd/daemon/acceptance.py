@@ -1,4 +1,4 @@
-"""Which patterns a client may subscribe to. Spec: sbus-protocol(7) §3 to §5."""
+"""Which patterns a client may subscribe to, and which keys it may publish to. Spec: sbus-protocol(7) §3 to §5."""
 
 from __future__ import annotations
 
@@ -27,15 +27,23 @@ _ALLOWED = Verdict(None, "an ordinary key")
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The rules of one bus: its keys, and ``pattern_bytes``, the longest pattern."""
+    """The rules of one bus: its keys, and ``key_bytes``, the longest key or pattern."""
 
     keyspace: KeySpace
-    pattern_bytes: int
+    key_bytes: int
+
+    def publication(self, key: bytes) -> Verdict:
+        """Return whether a client may publish to *key*: what the switch decides for itself, in words."""
+        if len(key) > self.key_bytes:
+            return Verdict(ErrorCode.EMSGSIZE, f"key of {len(key)} bytes; the longest is {self.key_bytes}")
+        if not self.keyspace.is_publishable(key):
+            return Verdict(ErrorCode.EPERM, "clients may not publish to this reserved key")
+        return Verdict(None, "anyone may publish there")
 
     def subscription(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern*."""
-        if len(pattern) > self.pattern_bytes:
-            return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.pattern_bytes}")
+        if len(pattern) > self.key_bytes:
+            return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.key_bytes}")
         if self.keyspace.namespace(pattern) is None:
             return _ALLOWED
         if not pattern.startswith(SECRET_HEAD):

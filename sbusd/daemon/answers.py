@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import sbusd
+from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.contract import Switch
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control
 
 PAGE_CLIENTS = 200
@@ -31,10 +31,11 @@ FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", 
 class Answers:
     """The answers of one bus, from its switch, its roster, its journal and the broker's counts."""
 
-    def __init__(self, switch: Switch, roster: Roster, keyspace: KeySpace, journal: Journal, counts: Counter[str]) -> None:
+    def __init__(self, switch: Switch, roster: Roster, acceptance: Acceptance, journal: Journal, counts: Counter[str]) -> None:
         self._switch = switch
         self._roster = roster
-        self._keyspace = keyspace
+        self._acceptance = acceptance
+        self._keyspace = acceptance.keyspace
         self._journal = journal
         self._counts = counts
         self._started = time.monotonic()
@@ -111,7 +112,8 @@ class Answers:
     def _trace(self, client: Client, payload: bytes) -> bytes:
         """Return who would get a message with a key, and who not and why, of a page of the clients that this one may see."""
         key, _, after = payload.partition(b"\0")
-        publishable = self._keyspace.is_publishable(key)
+        verdict = self._acceptance.publication(key)
+        publishable = verdict.is_allowed
         reached = frozenset(self._switch.recipients(key)) if publishable else frozenset()
         page = self._roster.page(client, _parse_number(after), PAGE_CLIENTS)
         recipients: list[dict[str, object]] = []
@@ -126,7 +128,7 @@ class Answers:
             {
                 "key": _text(key),
                 "publishable": publishable,
-                "reason": "anyone may publish there" if publishable else "clients may not publish to this reserved key",
+                "reason": verdict.reason,
                 "recipients": recipients,
                 "others": others,
                 "next": page.next,

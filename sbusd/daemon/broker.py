@@ -60,12 +60,11 @@ class Broker:
     def __init__(self, settings: DaemonSettings, household: Household, journal: Journal, make_switch: MakeSwitch) -> None:
         self._household = household
         self._journal = journal
-        self._keyspace = settings.keyspace
-        self._acceptance = Acceptance(self._keyspace, settings.limits.key_bytes)
+        self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes)
         self._roster = Roster(household.owners)
         self._counts: Counter[str] = Counter(control_packets=0, errors_told=0, unknown_unsubscriptions=0, internal_errors=0)
-        self.switch: Switch = make_switch(self, self._keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
-        self._answers = Answers(self.switch, self._roster, self._keyspace, journal, self._counts)
+        self.switch: Switch = make_switch(self, settings.keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
+        self._answers = Answers(self.switch, self._roster, self._acceptance, journal, self._counts)
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
         self.end_reason = ""
@@ -86,13 +85,13 @@ class Broker:
             self._journal.record(messages.CREDENTIALS_UNKNOWN, connection=connection, reason=str(error))
             self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel does not say who you are"))
             return
-        client = self._roster.add(connection, credentials, time.time())
         if not self._household.admits(credentials.uid):
-            self._record(messages.CLIENT_REFUSED, client)
+            # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
+            self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
             words = f"user {credentials.uid} is not admitted to this bus; its -u options and allowed_users say who is"
             self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, words))
             return
-        self._record(messages.CLIENT_CONNECTED, client)
+        self._record(messages.CLIENT_CONNECTED, self._roster.add(connection, credentials, time.time()))
 
     def control(self, connection: int, packet: bytes) -> None:
         """Handle a packet that is not a well-formed MSG."""
@@ -129,8 +128,9 @@ class Broker:
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         """Forget a client."""
         client = self._roster.remove(connection)
-        if client is not None:
-            self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
+        if client is None:
+            return
+        self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if self._household.ends_when_empty and not len(self._roster):
             self.stop("the last client has left")
 

@@ -92,7 +92,8 @@ def open_listener(options: Options) -> Listener:
         address = options.default_address()
     match address:
         case InheritedDescriptor(fd):
-            return Listener(_checked_socket(fd, f"/dev/fd/{fd}", "pass a listening Unix socket of type SEQPACKET"))
+            # As in the original, one that is only bound is made to listen.
+            return Listener(_checked_socket(fd, f"/dev/fd/{fd}", "pass a bound Unix socket of type SEQPACKET", must_listen=False))
         case RandomAbstract():
             # The operating system's own source of randomness; the name is as long as a name can be.
             name = UnixName(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
@@ -119,10 +120,10 @@ def _activated_socket() -> socket.socket | None:
         raise ListenError(f"systemd passed {len(passed)} sockets; the bus needs one: one ListenSequentialPacket= in its .socket unit")
     fd, name = next(iter(passed.items()))
     remedy = "use ListenSequentialPacket= and Accept=no in the .socket unit"
-    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, that systemd passed,", remedy)
+    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, that systemd passed,", remedy, must_listen=True)
 
 
-def _checked_socket(fd: int, what: str, remedy: str) -> socket.socket:
+def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> socket.socket:
     """Return the inherited descriptor *fd* as a socket, if clients can be accepted from it."""
     try:
         inherited = socket.socket(fileno=fd)
@@ -131,7 +132,7 @@ def _checked_socket(fd: int, what: str, remedy: str) -> socket.socket:
     except OSError as error:
         problem = "is not open" if error.errno == errno.EBADF else "is not a socket"
         raise ListenError(f"{what} {problem}; {remedy}") from None
-    problem = _problem(inherited)
+    problem = _problem(inherited, must_listen=must_listen)
     if problem:
         # The descriptor is whoever's passed it, and not for us to close.
         inherited.detach()
@@ -144,14 +145,14 @@ def _checked_socket(fd: int, what: str, remedy: str) -> socket.socket:
     return moved
 
 
-def _problem(inherited: socket.socket) -> str:
+def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
     """Return what is wrong with a socket for a bus, or nothing."""
     if inherited.family != socket.AF_UNIX:
         family = getattr(inherited.family, "name", f"family {inherited.family}")
         return f"is not a Unix socket but {family}"
     if inherited.type != socket.SOCK_SEQPACKET:
         return f"is a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not SEQPACKET"
-    if not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+    if must_listen and not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
         return "is a socket that does not listen"
     return ""
 

@@ -217,21 +217,27 @@ class TestInherited:
         listener.close()
         assert path.is_socket()
 
-    @pytest.mark.parametrize(("make", "says"), WRONG_SOCKETS)
+    def test_one_that_is_only_bound_is_made_to_listen_as_in_the_original(self, path: Path) -> None:
+        passed = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        passed.bind(str(path))
+        listener = open_listener(Options(address=InheritedDescriptor(passed.detach())))
+        listener.listen()
+        _connect(str(path))
+        listener.close()
+
+    @pytest.mark.parametrize(("make", "says"), [case for case in WRONG_SOCKETS if "listen" not in case[1]])
     def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
         with make() as wrong:
             fd = wrong.fileno()
-            assert (
-                _refusal(Options(address=InheritedDescriptor(fd))) == f"/dev/fd/{fd} {says}; pass a listening Unix socket of type SEQPACKET"
-            )
+            assert _refusal(Options(address=InheritedDescriptor(fd))) == f"/dev/fd/{fd} {says}; pass a bound Unix socket of type SEQPACKET"
 
     def test_a_file_is_refused(self) -> None:
         with open(os.devnull) as file:
-            assert "is not a socket; pass a listening" in _refusal(Options(address=InheritedDescriptor(file.fileno())))
+            assert "is not a socket; pass a bound" in _refusal(Options(address=InheritedDescriptor(file.fileno())))
 
     @pytest.mark.parametrize("fd", [999_999, 9_999_999_999])
     def test_a_closed_descriptor_is_refused(self, fd: int) -> None:
-        assert f"/dev/fd/{fd} is not open; pass a listening" in _refusal(Options(address=InheritedDescriptor(fd)))
+        assert f"/dev/fd/{fd} is not open; pass a bound" in _refusal(Options(address=InheritedDescriptor(fd)))
 
 
 class TestActivated:
