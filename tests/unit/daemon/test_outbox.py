@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -156,7 +157,8 @@ class _Heap(ctypes.Structure):
 
 
 def heap_bytes() -> int:
-    """Return how many bytes of the C heap are in use."""
+    """Return how many bytes of the C heap are in use, with nothing in it that only waits to be collected."""
+    gc.collect()
     libc = ctypes.CDLL(None)
     skips.require(hasattr(libc, "mallinfo2"), "needs mallinfo2(3) of glibc 2.33", could_run=False)
     libc.mallinfo2.restype = _Heap
