@@ -97,11 +97,11 @@ def test_standard_descriptors_that_are_closed_are_not_reused(tmp_path: Path) -> 
     assert subprocess.run(["/bin/sh", "-c", script], check=False, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["--show-completion"]])
+@pytest.mark.parametrize("arguments", [["version"], ["--help"], ["sub", "--help"], ["--show-completion", "bash"]])
 def test_a_full_disk_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
     with open("/dev/full", "w") as full:
         command = [*_PROGRAM, "-a", f"{tmp_path}/none", *arguments]
-        env = {**os.environ, "SHELL": "/bin/bash"}
+        env = {**os.environ, "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False, env=env)
     assert done.returncode == 1
     assert done.stderr.startswith("sbusctl: ")
