@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import Daemon, StartDaemon, start_daemon
+from tests.support.program import Program
 from tests.support.users import User
 from tools.stage import Stage
 
@@ -49,3 +50,11 @@ def bus(daemon: StartDaemon) -> Daemon:
 def each_bus(daemon: StartDaemon, switch_name: str) -> Daemon:
     """One ready daemon, once with each switch."""
     return daemon(switch=switch_name)
+
+
+@pytest.fixture
+def program(folder: Path) -> Iterator[Program]:
+    """The program as scripts start it."""
+    made = Program(folder)
+    yield made
+    made.close()

@@ -1,0 +1,292 @@
+"""The program sbusd from its start to its end: background, pid file, signals, configuration, and strangers' mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.program import Program
+from tests.support.wire import RawClient
+
+
+def connect(path: Path | str | bytes) -> RawClient:
+    """Return a client of the bus at *path*."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.connect(os.fspath(path))
+    return RawClient(sock)
+
+
+def server_pid(client: RawClient) -> int:
+    """Return the id of the process that a client's bus listens with."""
+    pid: int = struct.unpack("iII", client.socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    return pid
+
+
+def wait_ready(process: subprocess.Popen[bytes]) -> bytes:
+    """Return what the program writes to standard output until it is ready."""
+    assert process.stdout is not None
+    with process.stdout:
+        return process.stdout.read()
+
+
+# -- background
+
+
+def test_without_f_the_command_returns_when_the_bus_can_be_used(program: Program) -> None:
+    path = program.folder / "socket"
+    pid = program.run_in_background("-a", str(path))
+    client = connect(path)
+    assert client.ask(controls.PING, b"x") == b"x"
+    assert server_pid(client) == pid
+    assert os.getsid(pid) != os.getsid(0)
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    client.close()
+    program.end(pid)
+    assert not path.exists()
+    assert not program.pid_file.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_background_bus_and_removes_what_it_made(program: Program, number: signal.Signals) -> None:
+    path = program.folder / "socket"
+    pid = program.run_in_background("-a", str(path))
+    client = connect(path)
+    client.barrier()
+    program.end(pid, number)
+    assert client.receive_to_end() == []
+    client.close()
+    assert sorted(os.listdir(program.folder)) == ["program.stderr"]
+
+
+def test_a_hangup_does_not_end_the_background_bus(program: Program) -> None:
+    path = program.folder / "socket"
+    pid = program.run_in_background("-a", str(path))
+    os.kill(pid, signal.SIGHUP)
+    client = connect(path)
+    assert client.barrier() == []
+    client.close()
+
+
+def test_relative_paths_are_those_of_the_folder_the_command_ran_in(program: Program) -> None:
+    done = program.run("-a", "socket", "-p", "own.pid")
+    assert done.status == 0
+    pid = int((program.folder / "own.pid").read_text())
+    connect(program.folder / "socket").close()
+    descriptor = os.pidfd_open(pid)
+    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
+    assert sorted(os.listdir(program.folder)) == ["program.stderr"]
+
+
+def test_a_pid_file_that_is_there_is_an_error_and_nothing_is_left(program: Program) -> None:
+    program.pid_file.write_text("1\n")
+    done = program.run("-a", str(program.folder / "socket"), "-p", str(program.pid_file))
+    assert done.status == 1
+    assert str(program.pid_file) in done.complaint()
+    assert program.pid_file.read_text() == "1\n"
+    assert not (program.folder / "socket").exists()
+
+
+def test_a_pid_file_that_cannot_be_made_is_an_error(program: Program) -> None:
+    done = program.run("-a", str(program.folder / "socket"), "-p", "/proc/pid")
+    assert done.status == 1
+    assert "/proc/pid" in done.complaint()
+    assert not (program.folder / "socket").exists()
+
+
+def test_without_a_pid_file_none_is_made(program: Program) -> None:
+    path = program.folder / "socket"
+    done = program.run("-c", "-a", str(path), "-p", "/dev/null")
+    assert done.status == 0
+    client = connect(path)
+    descriptor = os.pidfd_open(server_pid(client))
+    assert sorted(os.listdir(program.folder)) == ["program.stderr", "socket"]
+    client.close()
+    assert select.select([descriptor], [], [], 30)[0]
+    os.close(descriptor)
+    assert sorted(os.listdir(program.folder)) == ["program.stderr"]
+
+
+# -- foreground
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_the_bus_with_status_0_and_removes_its_socket(daemon: StartDaemon, switch_name: str, number: signal.Signals) -> None:
+    bus = daemon(switch=switch_name)
+    client = bus.client()
+    client.barrier()
+    bus.process.send_signal(number)
+    assert bus.process.wait(30) == 0
+    assert client.receive_to_end() == []
+    assert not Path(bus.path).exists()
+
+
+def test_a_signal_before_the_last_packet_is_read_is_not_forgotten(bus: Daemon) -> None:
+    client = bus.client()
+    client.socket.setblocking(False)
+    for _ in range(50):
+        client.publish(b"a", bytes(1_000))
+    bus.process.send_signal(signal.SIGTERM)
+    assert bus.process.wait(30) == 0
+
+
+def test_with_c_the_bus_ends_after_its_last_client(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
+    path = folder / "c.socket"
+    program = Program(folder)
+    process = program.start("-f", "-c", "-a", str(path), "--switch", switch_name)
+    assert wait_ready(process) == b""
+    # Nobody has come yet, so nobody was the last.
+    assert process.poll() is None
+    first, second = connect(path), connect(path)
+    second.barrier()
+    first.close()
+    assert second.barrier() == []
+    second.close()
+    assert process.wait(30) == 0
+    assert not path.exists()
+
+
+def test_a_socket_that_somebody_else_has_put_in_place_is_left_alone(daemon: StartDaemon) -> None:
+    bus = daemon()
+    os.unlink(bus.path)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+        other.bind(bus.path)
+        assert bus.stop() == 0
+        assert Path(bus.path).exists()
+
+
+def test_systemd_is_told_when_the_bus_is_ready(program: Program) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(program.folder / "notify"))
+        manager.settimeout(30)
+        process = program.start("-f", "-a", str(program.folder / "socket"), env={"NOTIFY_SOCKET": str(program.folder / "notify")})
+        assert b"READY=1" in manager.recv(4_096).splitlines()
+        connect(program.folder / "socket").close()
+        process.send_signal(signal.SIGTERM)
+        assert b"STOPPING=1" in manager.recv(4_096).splitlines()
+        assert process.wait(30) == 0
+        wait_ready(process)
+
+
+@pytest.mark.parametrize("name", ["compiled", "reference"])
+def test_the_switch_is_the_one_asked_for(daemon: StartDaemon, name: str) -> None:
+    assert json.loads(daemon(switch=name).client().ask(controls.STATS))["switch"] == name
+
+
+def test_the_start_imports_nothing_heavy(program: Program) -> None:
+    path = program.folder / "socket"
+    process = program.start("-f", "-a", str(path), env={"PYTHONPROFILEIMPORTTIME": "1"})
+    wait_ready(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    imported = {
+        line.rpartition("|")[2].strip().partition(".")[0] for line in program.stderr.splitlines() if line.startswith("import time:")
+    }
+    assert "sbusd" in imported
+    assert not imported & {"typer", "click", "rich", "pyroute2", "pydantic", "asyncio", "hypothesis", "pytest"}
+
+
+# -- configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("limits = [", "is not TOML"),
+        ('separator = "x"', "separator"),
+        ("seperator = '/'", "seperator"),
+        ("[limits]\nqueue_bytes = '64 parsecs'", "queue_bytes"),
+        ("[limits]\nqueue_packets = 0", "queue_packets"),
+        ("allowed_users = ['no-such-user']", "no-such-user"),
+        ("credential_prefix = '!/cred/*/1/1'", "credential_prefix"),
+        ("credential_prefix = '!/cred/1/1/1'\nseparator = '.'", "credential_prefix"),
+        ("\x00", "sbusd.toml"),
+    ],
+)
+@pytest.mark.parametrize("mode", [("-f",), ("-p", "/dev/null"), ("--check-config",)])
+def test_a_wrong_configuration_is_one_line_and_status_78(program: Program, mode: tuple[str, ...], text: str, says: str) -> None:
+    config = program.folder / "sbusd.toml"
+    config.write_text(text)
+    done = program.run(*mode, "-a", str(program.folder / "socket"), "-C", str(config))
+    assert done.status == 78
+    assert says in done.complaint()
+    assert str(config) in done.complaint()
+    assert not (program.folder / "socket").exists()
+
+
+def test_a_configuration_that_is_named_must_be_there(program: Program) -> None:
+    done = program.run("-f", "-a", "socket", "-C", str(program.folder / "absent.toml"))
+    assert done.status == 78
+    assert "absent.toml" in done.complaint()
+
+
+def test_a_drop_in_has_the_last_word_and_is_named_when_it_is_wrong(program: Program) -> None:
+    config = program.folder / "sbusd.toml"
+    config.write_text("[limits]\nkey_bytes = 100\n")
+    drop_ins = program.folder / "sbusd.toml.d"
+    drop_ins.mkdir()
+    (drop_ins / "10-longer.toml").write_text("[limits]\nkey_bytes = 200\n")
+    path = program.folder / "socket"
+    process = program.start("-f", "-a", str(path), "-C", str(config))
+    wait_ready(process)
+    client = connect(path)
+    client.publish(b"k" * 200)
+    assert client.barrier() == []
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    (drop_ins / "20-wrong.toml").write_text("[limits]\nkey_bytes = true\n")
+    done = program.run("--check-config", "-C", str(config))
+    assert done.status == 78
+    assert "20-wrong.toml" in done.complaint()
+
+
+def test_a_good_configuration_is_said_to_be_good(program: Program) -> None:
+    config = program.folder / "sbusd.toml"
+    config.write_text('[limits]\nqueue_bytes = "64MiB"\n')
+    done = program.run("--check-config", "-C", str(config))
+    assert (done.status, done.stderr) == (0, "")
+    assert len(done.stdout.splitlines()) == 1
+
+
+# -- mistakes on the command line
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--no-such-option",),
+        ("-x",),
+        ("-a",),
+        ("-a", ""),
+        ("-a", "x" * 200),
+        ("-a", "/no/such/folder/socket"),
+        ("-u", "no-such-user"),
+        ("-u", "-1"),
+        ("--switch", "magic"),
+        ("argument",),
+        ("--user",),
+    ],
+)
+def test_a_mistake_is_one_line_and_status_1(program: Program, options: tuple[str, ...]) -> None:
+    done = program.run("-f", *options, env={"XDG_RUNTIME_DIR": ""})
+    assert done.status == 1
+    assert done.complaint()
+
+
+def test_help_and_version_are_said(program: Program) -> None:
+    for option, says in (("--help", "--address"), ("--version", "sbusd 0.")):
+        done = program.run(option)
+        assert (done.status, done.stderr) == (0, "")
+        assert says in done.stdout
