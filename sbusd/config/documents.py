@@ -60,6 +60,9 @@ def _read(file: Path) -> Table:
         raise ConfigError(file, "", "is nested too deeply; sbusd.toml(5) needs two levels") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", f"is not TOML: {error}; write it as sbusd.toml(5) shows") from None
+    except ValueError:
+        # Python does not read a number of thousands of digits, and says so in words about itself.
+        raise ConfigError(file, "", "has a number of too many digits; write it as sbusd.toml(5) shows") from None
 
 
 def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> None:
