@@ -23,7 +23,13 @@ PAGE_CLIENTS = 200
 """Clients in one answer: about 60 kB of JSON, made in a millisecond or two."""
 
 TRACED_PATTERNS = 1_000
-"""A client with more patterns is said to be a recipient, without the patterns: matching them all would stop the bus."""
+"""A client with more patterns is said to be a recipient, without the patterns: even to list them would hold up the bus."""
+
+TRACED_BYTES = 64 << 10
+"""Bytes of keys and patterns that are compared for one answer, some milliseconds: behind them, recipients come without patterns.
+
+Else a user with many connections that hold deep patterns could stop the bus for minutes by one question.
+"""
 
 FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "whoami")
 
@@ -118,10 +124,12 @@ class Answers:
         page = self._roster.page(client, _parse_number(after), PAGE_CLIENTS)
         recipients: list[dict[str, object]] = []
         others: list[dict[str, object]] = []
+        allowance = TRACED_BYTES
         for each in page.clients:
             who: dict[str, object] = {"id": each.connection, "pid": each.credentials.pid, "uid": each.credentials.uid}
             if each.connection in reached:
-                recipients.append(who | {"patterns": self._matching(each, key)})
+                patterns, allowance = self._matching(each, key, allowance)
+                recipients.append(who | {"patterns": patterns})
             else:
                 others.append(who | {"reason": self._why_not(each, key, publishable=publishable)})
         return _json(
@@ -136,11 +144,18 @@ class Answers:
             }
         )
 
-    def _matching(self, client: Client, key: bytes) -> list[str]:
-        """Return the client's patterns that take *key*, or none where there are too many to try."""
-        if client.subscriptions > TRACED_PATTERNS:
-            return []
-        return [_text(pattern) for pattern in self._switch.patterns(client.connection) if self._keyspace.matches(pattern, key)]
+    def _matching(self, client: Client, key: bytes, allowance: int) -> tuple[list[str], int]:
+        """Return the client's patterns that take *key*, none if that is more work than *allowance*, and what is left of that."""
+        if client.subscriptions > TRACED_PATTERNS or allowance <= 0:
+            return [], allowance
+        found = []
+        for pattern in self._switch.patterns(client.connection):
+            allowance -= len(pattern) + len(key)
+            if allowance <= 0:
+                return [], 0
+            if self._keyspace.matches(pattern, key):
+                found.append(_text(pattern))
+        return found, allowance
 
     def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:
         """Return why a client would not get a message with *key*."""

@@ -7,8 +7,8 @@ import json
 import pytest
 
 import sbusd
-from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, TRACED_PATTERNS
+from sbusd.config.settings import DaemonSettings
+from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, TRACED_BYTES, TRACED_PATTERNS
 from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls
@@ -184,7 +184,7 @@ def test_trace_shows_any_key_as_text(parlour: Parlour) -> None:
 
 
 def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(DaemonSettings(limits=LimitSettings()))
+    parlour = make_parlour()
     guest = parlour.guest()
     for number in range(TRACED_PATTERNS + 1):
         guest.subscribe(b"a/*" if number % 2 else b"b/%d" % number)
@@ -192,3 +192,32 @@ def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: Make
             parlour.run()
     answer = guest.ask_json(controls.TRACE, b"a/x")
     assert [(entry["id"], entry["patterns"]) for entry in listed(answer, "recipients")] == [(1, [])]
+
+
+def test_trace_compares_no_more_than_its_allowance_for_all_clients_together(parlour: Parlour) -> None:
+    hostile = [parlour.guest(uid=ALICE) for _ in range(3)]
+    # Two thirds of the allowance each: the second is over it, and behind it nothing is tried.
+    key = b"a/" * 50
+    patterns = [key + b"*" * stars for stars in range(1, TRACED_BYTES * 2 // 3 // 225)]
+    for guest in hostile:
+        for pattern in patterns:
+            guest.subscribe(pattern)
+            parlour.run()
+    answer = hostile[0].ask_json(controls.TRACE, key)
+    found = [entry["patterns"] for entry in listed(answer, "recipients")]
+    assert isinstance(found[0], list)
+    assert sorted(found[0]) == sorted(pattern.decode() for pattern in patterns)
+    assert found[1:] == [[], []]
+
+
+def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> None:
+    owner = parlour.guest()
+    for _ in range(PAGE_CLIENTS - 1):
+        guest = parlour.guest(uid=ALICE)
+        guest.subscribe(b"\xff" * 4_000 + b"*")
+        guest.subscribe(b"")
+        parlour.run()
+    answer = owner.ask(controls.TRACE, b"\xff" * 4_000)
+    assert len(answer) < 300_000
+    recipients = json.loads(answer)["recipients"]
+    assert len(recipients) == PAGE_CLIENTS - 1
