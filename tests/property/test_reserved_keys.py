@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.router import Router
 from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace
 
 ALPHABETS = {
@@ -24,8 +25,8 @@ ALPHABETS = {
 PREFIX = b"!/cred/1/1/1"
 TWO_PREFIXES = PREFIX + b"/!/cred/2/2/2"
 BUSES = {"plain": KeySpace(), "prefix": KeySpace(b"/", PREFIX), "two prefixes": KeySpace(b"/", TWO_PREFIXES)}
-CASES = [("symbols", "plain"), ("heads", "plain"), ("heads", "prefix"), ("heads", "two prefixes")]
-"""Behind a prefix, mixtures of the smaller symbols reach nothing that they do not reach without."""
+CASES = [("symbols", "plain", 6), ("heads", "plain", 6), ("heads", "prefix", 6), ("heads", "two prefixes", 5)]
+"""Alphabet, bus, and symbols. Behind a prefix, mixtures of the smaller symbols reach nothing that they do not reach without."""
 
 SECRETS = [
     *[b"1/1/1/a", b"1/1/1/", b"1/1/1/a/a", b"1///a", b"/1//a", b"//1/a", b"/1//", b"1/1//1", b"*/*/*/a", b"a/a/a/a", b"1/1/1/*"],
@@ -43,10 +44,10 @@ STRANGER = Credentials(pid=7, uid=2, gid=2, groups=frozenset({5, 6}))
 
 
 @cache
-def patterns_of(alphabet: str) -> tuple[bytes, ...]:
-    """Return every text of up to six symbols, each once."""
+def patterns_of(alphabet: str, most: int = 6) -> tuple[bytes, ...]:
+    """Return every text of up to *most* symbols, each once."""
     symbols = ALPHABETS[alphabet]
-    return tuple(dict.fromkeys(b"".join(text) for length in range(7) for text in itertools.product(symbols, repeat=length)))
+    return tuple(dict.fromkeys(b"".join(text) for length in range(most + 1) for text in itertools.product(symbols, repeat=length)))
 
 
 def secret_keys(bus: KeySpace) -> list[bytes]:
@@ -73,15 +74,15 @@ def spells_out(pattern: bytes, key: bytes, segments: int) -> bool:
 
 
 def in_front(patterns: Iterable[bytes], bus: KeySpace) -> list[bytes]:
-    """Return *patterns*; behind a prefix with that in front, for six symbols would not reach so far, and some without."""
+    """Return *patterns*; behind a prefix with that in front, for six symbols would not reach so far, and the shortest without."""
     plain = list(patterns)
-    return plain if not bus.prefix else [bus.prefix + b"/" + pattern for pattern in plain] + plain[:10_000]
+    return plain if not bus.prefix else [bus.prefix + b"/" + pattern for pattern in plain] + plain[:2_000]
 
 
-@pytest.mark.parametrize(("alphabet", "bus"), CASES)
-def test_matcher_and_router_let_no_wildcard_into_a_reserved_key(alphabet: str, bus: str) -> None:
+@pytest.mark.parametrize(("alphabet", "bus", "most"), CASES)
+def test_matcher_and_router_let_no_wildcard_into_a_reserved_key(alphabet: str, bus: str, most: int) -> None:
     keyspace = BUSES[bus]
-    patterns = in_front(patterns_of(alphabet), keyspace)
+    patterns = in_front(patterns_of(alphabet, most), keyspace)
     router = Router(keyspace, 1 << 20)
     for slot, pattern in enumerate(patterns):
         router.add(slot, pattern)
@@ -100,11 +101,11 @@ def test_there_are_as_many_patterns_as_there_should_be() -> None:
     assert len(patterns_of("symbols")) == sum(6**length for length in range(7)) == 55_987
 
 
-@pytest.mark.parametrize(("alphabet", "bus"), CASES)
-def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(alphabet: str, bus: str) -> None:
+@pytest.mark.parametrize(("alphabet", "bus", "most"), CASES)
+def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(alphabet: str, bus: str, most: int) -> None:
     keyspace = BUSES[bus]
     acceptance = Acceptance(keyspace, 4_096)
-    patterns = in_front(patterns_of(alphabet), keyspace)
+    patterns = in_front(patterns_of(alphabet, most), keyspace)
     for credentials in (STRANGER, OWNER):
         accepted = [pattern for pattern in patterns if acceptance.subscription(pattern, credentials).is_allowed]
         router = Router(keyspace, 1 << 20)
@@ -136,6 +137,17 @@ def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
         assert slots, key
     for key in others:
         assert not router.lookup(key)[0], key
+
+
+def test_what_is_refused_is_refused_for_its_reason() -> None:
+    """EACCES ends a connection, EPERM does not: who asks for a server's key has made a mistake, who asks for another's secret not."""
+    acceptance = Acceptance(KeySpace(), 4_096)
+    for pattern in patterns_of("symbols"):
+        code = acceptance.subscription(pattern, STRANGER).code
+        if pattern.startswith(b"!/cred/"):
+            assert code is ErrorCode.EACCES  # six symbols are too few for a whole secret pattern
+        else:
+            assert code is (ErrorCode.EPERM if pattern.startswith(b"!/") else None)
 
 
 SEGMENT = st.sampled_from([b"!", b"cred", b"1", b"2", b"", b"*", b"!*", b"c*", b"1*", b"**", b"a", b"01", b"!/cred/1/1/1", b"!/cred", b"5"])
