@@ -141,9 +141,8 @@ def test_a_signal_before_the_last_packet_is_read_is_not_forgotten(bus: Daemon) -
     assert bus.process.wait(30) == 0
 
 
-def test_with_c_the_bus_ends_after_its_last_client(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
-    path = folder / "c.socket"
-    program = Program(folder)
+def test_with_c_the_bus_ends_after_its_last_client(program: Program, switch_name: str) -> None:
+    path = program.folder / "socket"
     process = program.start("-f", "-c", "-a", str(path), "--switch", switch_name)
     assert wait_ready(process) == b""
     # Nobody has come yet, so nobody was the last.
@@ -195,6 +194,51 @@ def test_the_start_imports_nothing_heavy(program: Program) -> None:
     }
     assert "sbusd" in imported
     assert not imported & {"typer", "click", "rich", "pyroute2", "pydantic", "asyncio", "hypothesis", "pytest"}
+
+
+# -- a standard error that fails
+
+
+def start_with_records(program: Program) -> tuple[subprocess.Popen[bytes], RawClient]:
+    """Start a bus that leaves no record out, with a pipe from its standard error, and return it with a client."""
+    config = program.folder / "sbusd.toml"
+    config.write_text("[log.rate_per_cause_per_user]\nburst = 100000\n")
+    process = program.start("-f", "-a", str(program.folder / "socket"), "-C", str(config), stderr=subprocess.PIPE)
+    assert wait_ready(process) == b""
+    return process, connect(program.folder / "socket")
+
+
+def cause_records(client: RawClient, count: int) -> None:
+    """Cause *count* records, and fail unless each error is told."""
+    for number in range(count):
+        client.subscribe(b"!/no/%d" % number)
+        if number % 50 == 49:
+            assert len(client.barrier()) == 50
+
+
+def test_a_standard_error_that_nobody_reads_does_not_hold_up_the_bus(program: Program) -> None:
+    process, client = start_with_records(program)
+    cause_records(client, 3_000)
+    log = json.loads(client.ask(controls.STATS))["log"]
+    # What a pipe does not take waits, within bounds; the rest is counted.
+    assert log["dropped"] > 1_000
+    assert sum(log.values()) >= 3_000
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert process.stderr is not None
+    with process.stderr:
+        assert b"Traceback" not in process.stderr.read()
+
+
+def test_a_standard_error_that_is_closed_does_not_end_the_bus(program: Program) -> None:
+    process, client = start_with_records(program)
+    assert process.stderr is not None
+    process.stderr.close()
+    cause_records(client, 500)
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
 
 
 # -- configuration

@@ -49,6 +49,7 @@ class Program:
         self.pid_file = folder / "pid"
         self._errors = folder / "program.stderr"
         self._pids: list[int] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
 
     @property
     def stderr(self) -> str:
@@ -73,18 +74,22 @@ class Program:
             )
         return Finished(done.returncode, done.stdout.decode(), self.stderr)
 
-    def start(self, *options: str, pass_fds: Sequence[int] = (), env: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-        """Start the program with a pipe from its standard output, for tests that end and wait for it."""
+    def start(
+        self, *options: str, pass_fds: Sequence[int] = (), env: dict[str, str] | None = None, stderr: int | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start the program with a pipe from its standard output; the test ends and waits for it, or it is killed."""
         with self._errors.open("wb") as errors:
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 [*COMMAND, *options],
                 cwd=self.folder,
                 env=environment() | (env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=errors,
+                stderr=errors if stderr is None else stderr,
                 pass_fds=pass_fds,
             )
+        self._processes.append(process)
+        return process
 
     def run_in_background(self, *options: str, umask: int = -1) -> int:
         """Run the program with a pid file and without ``-f``, which must succeed, and return the id of the process that stays."""
@@ -106,7 +111,14 @@ class Program:
         self._pids.remove(pid)
 
     def close(self) -> None:
-        """End what is left."""
+        """End what is left: in the background, or where a test has failed."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
         for pid in list(self._pids):
             try:
                 self.end(pid)

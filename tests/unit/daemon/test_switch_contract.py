@@ -192,6 +192,20 @@ def test_a_half_closed_peer_that_closes_unseen_ends_with_the_next_packet_for_it(
     assert ends(world) == {half_closed: End.HANGUP}
 
 
+def test_a_peer_that_has_shut_down_its_receiving_side_can_still_publish(world: World) -> None:
+    deaf, listener = world.connect(b"a"), world.connect(b"a")
+    world.clients[deaf].shutdown(socket.SHUT_RD)
+    for number in range(3):
+        world.send(deaf, message(b"a", b"%d" % number))
+        world.run()
+    assert world.receive(listener) == [message(b"a", b"%d" % number) for number in range(3)]
+    assert world.switch.counters().abandoned_packets == 3
+    assert ends(world) == {}
+    world.clients[deaf].shutdown(socket.SHUT_WR)
+    world.run()
+    assert list(ends(world)) == [deaf]
+
+
 def test_a_packet_of_no_bytes_is_malformed_and_not_the_end(world: World) -> None:
     listener, client = world.connect(b"a"), world.connect()
     for packet in (message(b"a", b"before"), b"", message(b"a", b"after")):
