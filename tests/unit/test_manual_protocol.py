@@ -1,0 +1,179 @@
+"""sbus-protocol(7) says what the code does, in the sections that the code cites; it and sbus(7) are clean."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
+from sbusd.config.quantities import show_size
+from sbusd.config.settings import LimitSettings
+from sbusd.daemon import answers
+from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
+from sbusd.daemon.journal import JournalCounters
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.keys import KeySpace, pattern_matches
+from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.packets import control_packet, publish_packet, subscribe_packet, unsubscribe_packet
+from tests.support import skips
+from tools.stage import ROOT
+
+OVERVIEW, PROTOCOL = ROOT / "man" / "sbus.7", ROOT / "man" / "sbus-protocol.7"
+
+SECTIONS = {
+    1: "TRANSPORT",
+    2: "PACKETS",
+    3: "ROUTING KEYS AND PATTERNS",
+    4: "SECRET KEYS",
+    5: "THE RESERVED NAMESPACE",
+    6: "CONTROL MESSAGES",
+    7: "QUEUES AND LOSSES",
+    8: "ERRORS",
+}
+
+_CITATION = re.compile(r"sbus-protocol\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
+
+
+def _section(number: int) -> str:
+    """Return one numbered section of the page, as it is written."""
+    return PROTOCOL.read_text("utf-8").split(f"\n.Sh {number}. {SECTIONS[number]}\n")[1].split("\n.Sh ")[0]
+
+
+def _words(number: int) -> str:
+    """Return one numbered section without its macros, in one line."""
+    return " ".join(re.sub(r"^\.(?:Ql|Cm|Er|Em|Xr) ", "", _section(number), flags=re.MULTILINE).split())
+
+
+def _rows(number: int) -> list[list[str]]:
+    """Return the rows of the table of a section, without its head and without macros."""
+    lines = re.findall(r"^\.It (.+)$", _section(number).split(".Bl -column")[1].split("\n.El")[0], re.MULTILINE)
+    return [[re.sub(r"^(?:Li|Er|Cm) ", "", cell) for cell in line.split(" Ta ")] for line in lines[1:]]
+
+
+def _names(head: str) -> set[str]:
+    """Return what the heads of the items between *head* and the end of their list name, in section 6."""
+    items = _section(6).split(head)[1].split("\n.El")[0]
+    return {name for line in re.findall(r"^\.It Cm (.+)$", items, re.MULTILINE) for name in line.split(" , ")}
+
+
+def _sources() -> list[Path]:
+    """Return every source file of the package."""
+    return [path for path in sorted((ROOT / "sbusd").rglob("*")) if path.suffix in {".py", ".pyi", ".pyx", ".pxd"}]
+
+
+def test_the_sections_have_their_numbers() -> None:
+    found = re.findall(r"^\.Sh (\d+)\. (.+)$", PROTOCOL.read_text("utf-8"), re.MULTILINE)
+    assert {int(number): title for number, title in found} == SECTIONS
+    assert [int(number) for number, _ in found] == sorted(SECTIONS)
+
+
+def test_every_section_that_is_cited_exists() -> None:
+    cited = [(path, run) for path in _sources() for run in _CITATION.findall(path.read_text("utf-8"))]
+    assert len(cited) > 10
+    assert [(path, run) for path, run in cited if not {int(each) for each in re.findall(r"\d+", run)} <= SECTIONS.keys()] == []
+
+
+def test_a_section_that_is_referred_to_within_the_page_exists() -> None:
+    referred = {int(each) for each in re.findall(r"\bsections? (\d+)", PROTOCOL.read_text("utf-8"))}
+    assert referred
+    assert referred <= SECTIONS.keys()
+
+
+def test_the_largest_sizes_are_the_codes() -> None:
+    assert f"The largest packet that the bus accepts is {MAX_PACKET_BYTES} bytes." in _words(1)
+    assert f"bytes, {MAX_KEY_BYTES} unless configured otherwise, and a packet of more than {MAX_PACKET_BYTES} bytes" in _words(2)
+    assert f"the whole packet has at most {MAX_PACKET_BYTES}." in OVERVIEW.read_text("utf-8")
+
+
+def test_the_example_bytes_are_what_the_code_sends() -> None:
+    lines = re.findall(r"^((?:[0-9a-f]{2} )+) +(\S.*)$", _section(2), re.MULTILINE)
+    shown = [bytes.fromhex(digits) for digits, _ in lines]
+    assert shown == [subscribe_packet(b"a/*"), publish_packet(b"a/b", b"hi"), unsubscribe_packet(b"a/*"), control_packet(b"echo/off")]
+    assert [text.replace("\\e0", "\0").encode() for _, text in lines] == shown
+
+
+def test_the_table_of_matches_is_the_codes() -> None:
+    rows = _rows(3)
+    assert len(rows) > 10
+    assert {verdict for _, _, verdict in rows} == {"yes", "no"}
+    for pattern, key, verdict in rows:
+        assert pattern_matches(pattern.encode(), key.encode()) is (verdict == "yes"), (pattern, key)
+
+
+def test_the_reserved_namespaces_are_the_codes() -> None:
+    shown = [(head.encode(), who != "nobody") for head, who, _ in _rows(5)]
+    assert shown == [(namespace.head, namespace.public) for namespace in KeySpace().namespaces]
+
+
+def test_the_control_messages_are_the_codes() -> None:
+    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"}
+    documented = re.findall(r"^\.It Li (\S+)", _section(6), re.MULTILINE)
+    assert len(documented) == len(set(documented))
+    assert {name.encode() for name in documented} == constants
+
+
+def test_the_features_are_the_codes() -> None:
+    item = _section(6).split(".It Li !/bus/features\n")[1].split("\n.It ")[0]
+    assert tuple(re.findall(r"^\.Ql (\w+)", item, re.MULTILINE)) == answers.FEATURES
+
+
+def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
+    assert f"A page is of at most {answers.PAGE_CLIENTS} connections" in _words(6)
+    assert f"where a connection has more than {answers.TRACED_PATTERNS}," in _words(6)
+
+
+def test_the_counters_are_the_codes() -> None:
+    described = {"id", "pid", "uid", "gid", "since", "subscriptions"}
+    assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
+    assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
+    records = _section(6).split(".Cm log\ncounts")[1].split(".Ss ")[0]
+    assert tuple(re.findall(r"^\.Cm (\w+)", records, re.MULTILINE)) == JournalCounters._fields
+
+
+def test_the_bounds_are_the_defaults_of_the_code() -> None:
+    limits = LimitSettings()
+    assert {name: default for name, default, _ in _rows(7)} == {
+        "queue_packets": str(limits.queue_packets),
+        "queue_bytes": show_size(limits.queue_bytes),
+        "key_bytes": show_size(limits.key_bytes),
+        "batch_packets": str(limits.batch_packets),
+    }
+
+
+def test_the_errors_are_the_codes() -> None:
+    rows = _rows(8)
+    assert {fate for _, fate, _ in rows} == {"ends", "stays"}
+    assert {(code, fate == "ends") for code, fate, _ in rows} == {(code.name, code.disconnects) for code in ErrorCode}
+    assert len(rows) == len(ErrorCode)
+
+
+def test_the_errors_that_are_sent_are_those_that_the_code_names() -> None:
+    bus = [path for path in _sources() if path.parent.name in {"daemon", "protocol"} and path.name != "errors.py"]
+    named = {code for path in bus for code in re.findall(r"\bErrorCode\.([A-Z]+)\b", path.read_text("utf-8"))}
+    assert {code for code, _, meaning in _rows(8) if meaning != "not sent by this version"} == named
+
+
+def test_the_overview_names_the_addresses_that_clients_use() -> None:
+    text = OVERVIEW.read_text("utf-8")
+    assert f".It Pa {SYSTEM_ADDRESS}\n" in text
+    assert f".It Ev {ADDRESS_VARIABLE}\n" in text
+
+
+@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
+def test_the_page_is_clean(page: Path) -> None:
+    skips.require_program("mandoc", "mandoc")
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(page)], capture_output=True, text=True, check=False)
+    # Whether the other pages are installed on this machine is no fault of this one.
+    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
+
+
+@pytest.mark.parametrize("page", [OVERVIEW, PROTOCOL], ids=lambda page: page.name)
+def test_man_has_no_warnings(page: Path) -> None:
+    skips.require_program("man", "man-db")
+    done = subprocess.run(["man", "--warnings", "-l", str(page)], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.stderr == ""
+    assert "SEE ALSO" in done.stdout
