@@ -193,7 +193,8 @@ cdef class Router:
         else:
             self.cached_bytes -= first.count * sizeof(uint32_t) + first.key_length
             free(first.block)
-        memcpy(block, self.found.data(), slots_bytes)
+        if slots_bytes:     # an empty vector may have no data, and memcpy(3) takes no NULL, not even for nothing
+            memcpy(block, self.found.data(), slots_bytes)
         memcpy(block + slots_bytes, key, length)
         first.hash = hash
         first.generation = self.generation
