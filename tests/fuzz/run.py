@@ -33,6 +33,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--found", type=Path, default=FOUND, help="where to keep what is found (default: build/fuzz)")
     options = parser.parse_args(arguments)
     if options.target is None:
+        if options.seconds <= 0 and options.runs < 0:
+            parser.error("all targets need an end: add --seconds or --runs, or name one target")
         return _fuzz_all(options)
     found = options.found / options.target
     limits = [f"-runs={options.runs}", f"-max_total_time={options.seconds}", f"-seed={options.seed}"]
