@@ -113,11 +113,18 @@ class Terminal:
         self.failures += process.wait(TIMEOUT_SECONDS) != 0
         self._running.remove(process)
 
+    def _said(self) -> bytes:
+        """Return what has been printed and not been read."""
+        ready, _, _ = select.select([self._reader], [], [], 0)
+        return self._unread + (os.read(self._reader, 65_536) if ready else b"")
+
     def _wait_for_recipient(self, key: bytes) -> None:
         """Ask the bus until somebody would get a message with *key*, as a command in the background has subscribed."""
         for _ in range(200_000):
             if json.loads(self._client.ask(controls.TRACE, key))["recipients"]:
                 return
+            ended = [process.args for process in self._running if process.poll() is not None]
+            assert not ended, f"{ended} ended before it got a message; it said {self._said()!r}"
         pytest.fail(f"nobody has subscribed to {key!r}")
 
 
