@@ -111,6 +111,7 @@ class Answers:
             "uid": who.uid,
             "gid": who.gid,
             "since": round(client.since, 3),
+            "inode": client.inode,
             "subscriptions": client.subscriptions,
             **self._switch.connection_counters(client.connection)._asdict(),
         }

@@ -91,7 +91,7 @@ class Broker:
             words = f"user {credentials.uid} is not admitted to this bus; its -u options and allowed_users say who is"
             self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, words))
             return
-        self._record(messages.CLIENT_CONNECTED, self._roster.add(connection, credentials, time.time()))
+        self._record(messages.CLIENT_CONNECTED, self._roster.add(connection, credentials, time.time(), os.fstat(fd).st_ino))
 
     def control(self, connection: int, packet: bytes) -> None:
         """Handle a packet that is not a well-formed MSG."""

@@ -11,11 +11,16 @@ from sbusd.protocol.credentials import Credentials
 
 @dataclass(slots=True, eq=False)
 class Client:
-    """One connection as the broker knows it. ``since`` is Unix time in seconds; ``subscriptions`` counts stored instances."""
+    """One connection as the broker knows it.
+
+    ``since`` is Unix time in seconds; ``inode`` is the bus's own socket's, by which sock_diag(7) knows it; ``subscriptions`` counts
+    stored instances.
+    """
 
     connection: int
     credentials: Credentials
     since: float
+    inode: int = 0
     subscriptions: int = 0
 
 
@@ -46,9 +51,9 @@ class Roster:
         """Return a client. Raises KeyError if there is no such connection."""
         return self._clients[connection]
 
-    def add(self, connection: int, credentials: Credentials, since: float) -> Client:
+    def add(self, connection: int, credentials: Credentials, since: float, inode: int = 0) -> Client:
         """Take in a new client and return it."""
-        client = self._clients[connection] = Client(connection, credentials, since)
+        client = self._clients[connection] = Client(connection, credentials, since, inode)
         return client
 
     def remove(self, connection: int) -> Client | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -111,6 +112,14 @@ def test_one_sees_one_s_own_user_and_how_many_are_hidden(parlour: Parlour) -> No
         owner.connection: ([1, 2, 3, 4], 0),
     }
     assert other_bob.barrier() == []
+
+
+def test_the_inode_is_that_of_the_bus_s_own_end(parlour: Parlour) -> None:
+    guest = parlour.guest()
+    (entry,) = listed(guest.ask_json(controls.CONNECTIONS), "connections")
+    held = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
+    assert f"socket:[{entry['inode']}]" in held
+    assert entry["inode"] != os.fstat(guest.socket.fileno()).st_ino
 
 
 def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:
