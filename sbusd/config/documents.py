@@ -1,6 +1,7 @@
 """Configuration files, read and checked: TOML by tomllib, its meaning by pydantic against the dataclasses of ``settings``.
 
-Tables of later files are merged into those of earlier ones key by key; any other value replaces the earlier one whole.
+Tables of later files are merged into those of earlier ones key by key; an array of tables is added to the earlier one, and each of
+its tables learns where it stands; any other value replaces the earlier one whole.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from sbusd.config.errors import ConfigError
+from sbusd.config.errors import PATH_MAX, ConfigError
 from sbusd.config.quantities import show
+from sbusd.config.rules import Origin
+from sbusd.protocol.printable import printable
 
 MAX_FILE_BYTES = 1 << 20
 """Longest file that is read: what a person would write is a thousandth of it, and a wrong ``-C`` may name anything."""
@@ -24,6 +27,11 @@ MAX_FILE_BYTES = 1 << 20
 Table = dict[str, Any]
 KeyPath = tuple[int | str, ...]
 Settings = TypeVar("Settings")
+
+ORIGIN = "origin"
+"""The setting of a table in an array that is where it stands; no file can give it."""
+
+_MISSING = "is missing; sbusd.toml(5) says what a table here needs"
 
 
 def read_settings(files: Sequence[Path], settings: type[Settings]) -> Settings:
@@ -74,8 +82,26 @@ def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[K
             earlier = into.get(key)
             into[key] = dict(earlier) if isinstance(earlier, dict) else {}
             _merge(into[key], value, here, file, origins)
+        elif _is_array_of_tables(value):
+            into[key] = _added(into.get(key), value, here, file, origins)
         else:
             into[key] = value
+
+
+def _is_array_of_tables(value: object) -> bool:
+    """Return whether *value* is what ``[[…]]`` writes."""
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
+
+
+def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> list[Table]:
+    """Return *tables* behind those of earlier files, each with where it stands, and note that in *origins*."""
+    found = list(earlier) if isinstance(earlier, list) and _is_array_of_tables(earlier) else []
+    for number, table in enumerate(tables, 1):
+        origins[*path, len(found)] = file
+        if ORIGIN in table:
+            raise ConfigError(file, f"{path[-1]}.{number}.{ORIGIN}", "unknown key; where a table stands is not written")
+        found.append(table | {ORIGIN: Origin(printable(str(file), PATH_MAX), number)})
+    return found
 
 
 def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath, Path]) -> ConfigError:
@@ -87,7 +113,16 @@ def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath,
     if len(complaints) > 1:
         reason += f" ({len(complaints) - 1} more wrong in the configuration)"
     origin = next(origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
-    return ConfigError(origin, ".".join(_dotted(part) for part in path), reason)
+    return ConfigError(origin, ".".join(_dotted(part) for part in _numbered(path, origins)), reason)
+
+
+def _numbered(path: KeyPath, origins: dict[KeyPath, Path]) -> KeyPath:
+    """Return *path* with the place of a table in an array as a reader of its file counts: from 1, in that file alone."""
+    for length, part in enumerate(path, 1):
+        if isinstance(part, int) and (file := origins.get(path[:length])) is not None:
+            number = sum(origins.get((*path[: length - 1], each)) == file for each in range(part + 1))
+            return (*path[: length - 1], number, *path[length:])
+    return path
 
 
 def _reason(complaint: ErrorDetails, settings: type) -> str:
@@ -102,10 +137,12 @@ def _reason(complaint: ErrorDetails, settings: type) -> str:
         case "tuple_type":
             return f'{show(complaint["input"])} is not a list; write one in brackets, such as ["alice", 1000]'
         case "dataclass_type":
-            return f"{show(complaint['input'])} is not a table; write [{'.'.join(map(str, complaint['loc']))}] with its keys below"
+            head = f"[{'.'.join(str(part) for part in complaint['loc'] if isinstance(part, str))}]"
+            head = f"[{head}]" if isinstance(complaint["loc"][-1], int) else head
+            return f"{show(complaint['input'])} is not a table; write {head} with its keys below"
         case _:
             # Whatever a later setting adds is at least told in pydantic's words.
-            return f"{show(complaint['input'])} is not right: {complaint['msg']}"
+            return _MISSING if complaint["type"] == "missing" else f"{show(complaint['input'])} is not right: {complaint['msg']}"
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
@@ -115,11 +152,11 @@ def _unknown_key(key: str, known: list[str]) -> str:
 
 
 def _keys_at(settings: type, path: KeyPath) -> list[str]:
-    """Return the keys that the table at *path* can have: every table has a default, so an instance has them all."""
-    table = settings()
+    """Return the keys that the table at *path* can have, by the annotations of the dataclass *settings*."""
+    kind: Any = settings
     for part in path:
-        table = getattr(table, str(part))
-    return [field.name for field in fields(table)]
+        kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[part]
+    return [field.name for field in fields(kind) if field.name != ORIGIN]
 
 
 def _dotted(part: int | str) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, get_args
 
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.rules import PolicyRule, RightsSettings, check_policy
 from sbusd.config.users import UserId
 from sbusd.protocol.credentials import is_credential_prefix
 from sbusd.protocol.keys import KeySpace
@@ -89,10 +90,16 @@ class DaemonSettings:
     """Ids of the users who may connect besides the bus's own; empty: everyone may. Those of ``-u`` are added to them."""
     admins: tuple[Annotated[int, UserId()], ...] = ()
     """Ids of the users who are owners of the bus, besides root and the user it runs as."""
+    protected_users: tuple[Annotated[int, UserId()], ...] = ()
+    """Ids of the users whose disconnection by the bus is recorded as critical."""
+    policy: tuple[PolicyRule, ...] = ()
+    """The rules, in the order in which they are asked."""
     limits: LimitSettings = field(default_factory=LimitSettings)
     log: LogSettings = field(default_factory=LogSettings)
+    rights: RightsSettings = field(default_factory=RightsSettings)
 
     def __post_init__(self) -> None:
+        check_policy(self.policy)
         if self.credential_prefix and self.separator != "/":
             raise ValueError('credential_prefix needs separator = "/": a bus that separates otherwise has no secret keys')
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.documents import MAX_FILE_BYTES, read_settings
 from sbusd.config.errors import ConfigError
+from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 
 
@@ -33,6 +34,12 @@ separator = "/"
 credential_prefix = "!/cred/1/2/3"
 allowed_users = ["root", 1000, "1001"]
 admins = [7]
+protected_users = [8]
+policy = []
+[rights]
+presence = { users = ["root"] }
+tap = { groups = [5] }
+block_others = { users = [1], groups = [2] }
 [limits]
 queue_packets = 3
 queue_bytes = "64MiB"
@@ -47,6 +54,8 @@ rate_per_cause_per_user = { burst = 1, interval = "2min" }
         credential_prefix="!/cred/1/2/3",
         allowed_users=(0, 1000, 1001),
         admins=(7,),
+        protected_users=(8,),
+        rights=RightsSettings(Subjects((0,)), Subjects((), (5,)), Subjects((1,), (2,))),
         limits=LimitSettings(queue_packets=3, queue_bytes=64 << 20, key_bytes=100, batch_packets=1, cache_bytes=1 << 30),
         log=LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=1, interval=120.0)),
     )
@@ -75,7 +84,8 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
         ("[limits]\nqueue_byte = 1", "limits.queue_byte: unknown key; did you mean queue_bytes?"),
         (
             "xyzzy = 1",
-            "xyzzy: unknown key; the keys here are separator, credential_prefix, allowed_users, admins, limits, log",
+            "xyzzy: unknown key; the keys here are separator, credential_prefix, allowed_users, admins, protected_users, policy,"
+            " limits, log, rights",
         ),
         (
             '[log.rate_per_cause_per_user]\n"a\\nb.c" = 1',
@@ -112,6 +122,27 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
             "limits.queue_packets: 0 is out of range; it can be 1 to 16777216, for each one that waits costs memory"
             " (2 more wrong in the configuration)",
         ),
+        ('[[policy]]\npublish = "deny"', "policy.1.keys: is missing; sbusd.toml(5) says what a table here needs"),
+        ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; write publish or subscribe, each "allow" or "deny"'),
+        (
+            '[[policy]]\nkeys = "a"\npublish = "deny"\n[[policy]]\nkeys = "a*"\npublish = "deny"',
+            'policy.2.keys: "a*" has a *; write how the keys begin, such as "lab/", without a wildcard',
+        ),
+        ('[[policy]]\nkeys = "a"\npublish = "no"', "policy.1.publish: \"no\" is not known; write 'allow' or 'deny'"),
+        ('[[policy]]\nkeys = "a"\npublish = "deny"\nuser = [1]', "policy.1.user: unknown key; did you mean users?"),
+        (
+            '[[policy]]\nkeys = "a"\npublish = "deny"\ngroups = [true]',
+            "policy.1.groups.0: true is not a group; write a name or a number",
+        ),
+        ('[[policy]]\norigin = "x"', "policy.1.origin: unknown key; where a table stands is not written"),
+        ("policy = [1]", "policy.0: 1 is not a table; write [[policy]] with its keys below"),
+        ("[rights]\ntap = 1", "rights.tap: 1 is not a table; write [rights.tap] with its keys below"),
+        ("[rights]\ntap = { uses = [] }", "rights.tap.uses: unknown key; did you mean users?"),
+        (
+            '[[policy]]\nkeys = "a"\npublish = "deny"\n' * 64,
+            "policy has 64 rules with publish; there can be 63: join some by their groups",
+        ),
+        ('[[policy]]\nkeys = "a"\nsubscribe = "deny"\n' * 1_001, "policy has 1001 rules; there can be 1000"),
         (
             '[log]\nlevel = "loud"',
             "log.level: \"loud\" is not known; write 'emerg', 'alert', 'crit', 'err', 'warning', 'notice', 'info' or 'debug'",
@@ -122,6 +153,24 @@ def test_a_mistake_is_one_line(tmp_path: Path, text: str | bytes, says: str) -> 
     with pytest.raises(ConfigError) as refusal:
         _settings(tmp_path, text)
     assert str(refusal.value) == f"{tmp_path}/0.toml: {says}"
+
+
+def test_rules_of_later_files_stand_behind_those_of_earlier_ones_and_know_their_place(tmp_path: Path) -> None:
+    rule = '[[policy]]\nkeys = "a/{}"\npublish = "deny"\nusers = ["root", 7]\ngroups = ["root"]\n'
+    settings = _settings(tmp_path, rule.format(1) + rule.format(2), "admins = [1]", rule.format(3) + 'comment = "no"')
+    assert [(each.keys, each.name) for each in settings.policy] == [
+        ("a/1", f"rule 1 of {tmp_path}/0.toml"),
+        ("a/2", f"rule 2 of {tmp_path}/0.toml"),
+        ("a/3", f"rule 1 of {tmp_path}/2.toml: no"),
+    ]
+    assert {(each.users, each.groups, each.publish, each.subscribe) for each in settings.policy} == {((0, 7), (0,), "deny", None)}
+
+
+def test_a_wrong_rule_is_told_of_its_own_file_and_by_its_number_there(tmp_path: Path) -> None:
+    good, wrong = '[[policy]]\nkeys = "a"\npublish = "deny"\n', '[[policy]]\nkeys = 1\npublish = "deny"\n'
+    with pytest.raises(ConfigError) as refusal:
+        _settings(tmp_path, good * 3, good + wrong)
+    assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: 1 is not how keys begin")
 
 
 def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:

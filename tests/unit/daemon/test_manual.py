@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.documents import read_settings
+from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
+from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
 from sbusd.daemon import journal, options
 from tests.support import skips
@@ -45,11 +46,11 @@ def _documented_keys() -> dict[str, object]:
 
 
 def _plain(settings: object) -> dict[str, object]:
-    """Return the leaves of *settings*, with the rate as the one key that it is written as."""
+    """Return the leaves of *settings*, with a rate or some subjects as the one key that they are written as."""
     found: dict[str, object] = {}
     for each in dataclasses.fields(typing.cast(typing.Any, settings)):
         value = getattr(settings, each.name)
-        if dataclasses.is_dataclass(value) and not isinstance(value, RateSettings):
+        if dataclasses.is_dataclass(value) and not isinstance(value, RateSettings | Subjects):
             found |= _plain(value)
         else:
             found[each.name] = value
@@ -90,11 +91,21 @@ def test_every_key_is_documented_once_and_no_other() -> None:
 
 def test_the_documented_defaults_are_the_codes(tmp_path: Path) -> None:
     documented = _documented_keys()
-    lines = [f"{key} = {_toml(documented[key])}" for key in ("separator", "credential_prefix", "allowed_users", "admins")]
-    for table, kind in (("[limits]", LimitSettings), ("[log]", LogSettings)):
+    lines = [f"{key} = {_toml(documented[key])}" for key in documented if hasattr(DaemonSettings(), key)]
+    for table, kind in (("[limits]", LimitSettings), ("[log]", LogSettings), ("[rights]", RightsSettings)):
         lines += [table, *(f"{each.name} = {_toml(documented[each.name])}" for each in dataclasses.fields(kind))]
     (tmp_path / "x.toml").write_text("\n".join(lines))
     assert read_settings([tmp_path / "x.toml"], DaemonSettings) == DaemonSettings()
+
+
+def test_the_keys_of_a_rule_and_their_bounds_are_those_documented() -> None:
+    text = FORMAT.read_text("utf-8")
+    section = text.split("\n.Ss Keys under [[policy]]")[1].split("\n.Ss ")[0]
+    documented = [key for line in re.findall(r"^\.It Cm (.+)$", section, re.MULTILINE) for key in line.split(" , ")]
+    assert documented == [each.name for each in dataclasses.fields(PolicyRule) if each.name != ORIGIN]
+    words = " ".join(section.split())
+    assert f"There can be {MAX_RULES} rules, {MAX_PUBLISH_RULES} of them with" in words
+    assert f"At most {MAX_COMMENT_CHARACTERS} characters" in words
 
 
 @pytest.mark.parametrize("settings", [LimitSettings, RateSettings])
@@ -126,7 +137,9 @@ def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
 def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
     example = FORMAT.read_text("utf-8").split("-offset indent\n")[1].split("\n.Ed")[0]
     (tmp_path / "x.toml").write_text(example.replace('"alice"', '"root"'))
-    assert read_settings([tmp_path / "x.toml"], DaemonSettings).limits.queue_bytes == 64 << 20
+    read = read_settings([tmp_path / "x.toml"], DaemonSettings)
+    assert read.limits.queue_bytes == 64 << 20
+    assert [rule.publish for rule in read.policy] == ["allow", "deny"]
 
 
 @pytest.mark.parametrize("page", [PROGRAM, FORMAT], ids=lambda page: page.name)

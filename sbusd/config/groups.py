@@ -1,0 +1,53 @@
+"""Groups, by name or by number. Source: getgrnam(3), group(5)."""
+
+from __future__ import annotations
+
+import grp
+from dataclasses import dataclass
+
+from sbusd.config.quantities import Spelling, is_whole, show
+from sbusd.protocol.errors import SbusError
+
+LAST_GID = (1 << 32) - 2
+"""The greatest group id; the next number means "no group" to the kernel, setgid(2)."""
+
+
+class UnknownGroupError(SbusError, ValueError):
+    """A group that this machine does not have."""
+
+
+def find_gid(group: str) -> int:
+    """Return the id of *group*: digits are the id itself, whether or not it has a name; anything else is a name.
+
+    Raises:
+        UnknownGroupError: no group has that name, or the number is no group's.
+    """
+    if group.isascii() and group.isdigit():
+        # Ten digits hold every id; int() of a very long string of digits raises.
+        return _checked(int(group) if len(group) <= 10 else -1, show(group))
+    if not group or "\0" in group:
+        raise UnknownGroupError(f"{show(group)} is not the name of a group")
+    try:
+        return grp.getgrnam(group).gr_gid
+    except (KeyError, UnicodeEncodeError):
+        raise UnknownGroupError(f"no group here is called {show(group)}; write a name that `getent group` knows, or a number") from None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupId(Spelling):
+    """A group in a configuration file: a name, or a number with or without quotes."""
+
+    def parse(self, value: object) -> int:
+        """Return the group's id. Raises ValueError if there is no such group."""
+        if isinstance(value, str):
+            return find_gid(value)
+        if is_whole(value):
+            return _checked(value, str(value))
+        raise ValueError(f"{show(value)} is not a group; write a name or a number")
+
+
+def _checked(gid: int, shown: str) -> int:
+    """Return *gid* if it can be a group's."""
+    if not 0 <= gid <= LAST_GID:
+        raise UnknownGroupError(f"{shown} is not a group; ids are 0 to {LAST_GID}")
+    return gid

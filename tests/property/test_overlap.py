@@ -1,0 +1,54 @@
+"""Patterns and prefixes against all short keys, one by one."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.overlap import could_reach, is_within
+
+KEYSPACES = (KeySpace(), KeySpace(b"."), KeySpace(prefix=b"!/cred/1/2/3"))
+
+PATTERNS = st.lists(st.sampled_from([b"a", b"b", b"!", b"*", b"/"]), max_size=4).map(b"".join) | st.builds(
+    b"%b%b".__mod__,
+    st.tuples(
+        st.sampled_from([b"!/cred/", b"!/cred/1/", b"!/cred/1/2/3/", b"!/cre", b"!/"]),
+        st.lists(st.sampled_from([b"a", b"*", b"/"]), max_size=3).map(b"".join),
+    ),
+)
+PREFIXES = st.lists(st.sampled_from([b"a", b"b", b"!", b"/"]), max_size=3).map(b"".join) | st.sampled_from(
+    [b"!/cred/", b"!/cred", b"!/cred/1/", b"!/cred/1/2/3/", b"!/cred/1/2/3/a", b"!/c"]
+)
+TAILS = [b"".join(tail) for length in range(6) for tail in itertools.product([b"a", b"b", b"/", b"!"], repeat=length)]
+"""What can stand behind a prefix: a pattern of four symbols that reaches under it at all reaches one of these."""
+
+
+@settings(deadline=None, max_examples=300)
+@given(PATTERNS, PREFIXES, st.sampled_from(KEYSPACES))
+@example(b"*", b"lab/", KeySpace())
+@example(b"", b"lab/", KeySpace())
+@example(b"*/", b"!/cred/", KeySpace())
+@example(b"*a/b", b"a", KeySpace())
+@example(b"a**/", b"ab", KeySpace())
+def test_a_pattern_could_reach_a_prefix_exactly_if_it_takes_a_key_that_begins_so(pattern: bytes, prefix: bytes, keyspace: KeySpace) -> None:
+    pattern, prefix = (text.replace(b"/", keyspace.separator) for text in (pattern, prefix))
+    tails = [tail.replace(b"/", keyspace.separator) for tail in TAILS]
+    # They are too short for the five segments of a secret: what the pattern itself spells out is tried too.
+    tails += [pattern.removeprefix(prefix).replace(b"*", b"") + tail for tail in (b"", b"a", b"/", b"a/")]
+    found = any(keyspace.matches(pattern, prefix + tail) for tail in tails)
+    assert could_reach(keyspace, pattern, prefix) is found
+
+
+@settings(deadline=None, max_examples=300)
+@given(PATTERNS, PREFIXES)
+def test_a_pattern_within_a_prefix_takes_no_key_that_begins_otherwise(pattern: bytes, prefix: bytes) -> None:
+    keys = [key for key in TAILS[:1_365] if KeySpace().matches(pattern, key)]
+    if is_within(pattern, prefix):
+        assert all(key.startswith(prefix) for key in keys)
+    elif could_reach(KeySpace(), pattern, b""):
+        # Some key that it takes begins otherwise; of those with stars taken for nothing, or for one byte, there is one.
+        witnesses = {pattern.replace(b"*", fill) + more for fill in (b"", b"a", b"b", b"!") for more in (b"", b"a")}
+        assert any(KeySpace().matches(pattern, key) and not key.startswith(prefix) for key in witnesses | set(keys))

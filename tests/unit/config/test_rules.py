@@ -1,0 +1,51 @@
+"""The rules' own rules; how files spell them is tested with the files."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.config.rules import MAX_PREFIX_BYTES, MAX_PUBLISH_RULES, MAX_RULES, Comment, KeyPrefix, Origin, PolicyRule, check_policy
+
+
+@pytest.mark.parametrize("value", ["", "lab/", "ä", "!/cred/", "x" * MAX_PREFIX_BYTES])
+def test_a_prefix_is_taken(value: str) -> None:
+    assert KeyPrefix().parse(value) == value
+
+
+@pytest.mark.parametrize("value", [1, None, [], "a\0", "lab/*", "ä" * (MAX_PREFIX_BYTES // 2 + 1)])
+def test_what_is_no_prefix_is_refused_in_one_line(value: object) -> None:
+    with pytest.raises(ValueError) as refusal:
+        KeyPrefix().parse(value)
+    assert str(refusal.value).isprintable()
+
+
+@pytest.mark.parametrize("value", [1, "a\nb", "\x1b[2J", "x" * 201])
+def test_what_is_no_comment_is_refused(value: object) -> None:
+    with pytest.raises(ValueError, match="is not a comment"):
+        Comment().parse(value)
+    assert Comment().parse("x" * 200) == "x" * 200
+
+
+def test_nobody_writes_where_a_rule_stands() -> None:
+    assert Origin().parse(Origin("f", 2)) == Origin("f", 2)
+    with pytest.raises(ValueError, match="unknown key"):
+        Origin().parse("f")
+
+
+def test_a_rule_has_a_name_for_people() -> None:
+    rule = PolicyRule("a", publish="deny", origin=Origin("f.toml", 2))
+    assert rule.name == "rule 2 of f.toml"
+    assert PolicyRule("a", publish="deny", origin=rule.origin, comment="keep out").name == "rule 2 of f.toml: keep out"
+
+
+def test_a_rule_that_decides_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="the rule decides nothing"):
+        PolicyRule("a")
+
+
+def test_there_are_only_so_many_rules() -> None:
+    check_policy((PolicyRule("a", publish="deny"),) * MAX_PUBLISH_RULES + (PolicyRule("a", subscribe="deny"),) * 937)
+    with pytest.raises(ValueError, match="64 rules with publish"):
+        check_policy((PolicyRule("a", publish="deny"),) * (MAX_PUBLISH_RULES + 1))
+    with pytest.raises(ValueError, match="1001 rules"):
+        check_policy((PolicyRule("a", subscribe="deny"),) * (MAX_RULES + 1))
