@@ -7,10 +7,11 @@ STAMP := $(VENV)/built
 SOURCES := pyproject.toml $(wildcard sbusd/*/*.pyx sbusd/*/*.pxd)
 COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source:.pyx=.cpp) $(wildcard $(source:.pyx=).*.so))
 FUZZ_SECONDS ?= 600
+MINUTES ?= 20
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test lint check bench fuzz clean prepare-run prepare-test
+.PHONY: help build run test lint check bench attacks soak fuzz clean prepare-run prepare-test
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
@@ -33,6 +34,12 @@ check: $(STAMP)
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run
+
+attacks: $(STAMP) ## attack the bus as one user and measure what another notices (as root)
+	@$(BIN)/python -m tests.attacks.run
+
+soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
+	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
 
 fuzz: $(STAMP) ## fuzz for FUZZ_SECONDS (600)
 	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)

@@ -1,0 +1,130 @@
+"""Processes of a hostile user: forked, given that user's ids, started together, counted, and ended.
+
+They run under SCHED_IDLE and on the victim's core: they take what processor time the victim leaves, and none from the daemon's
+core. What is under test is the bus; who may have how much of a processor is the scheduler's matter, and a flood of CPU-hungry
+processes slows the victim down without any bus.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import resource
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Sequence
+
+from tests.support.users import User
+
+START_SECONDS = 20.0
+"""When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
+
+MAX_DESCRIPTORS = 4_096
+"""As many as one hostile process may hold."""
+
+
+class Crew:
+    """What a hostile process has to hand: the bus's address, a count of what it did, and the word that it has begun."""
+
+    def __init__(self, path: str, place: int, shared: mmap.mmap, ready: int) -> None:
+        self.path = path
+        self.place = place
+        """Which of the crew's processes this is, from 0."""
+        self._shared = shared
+        self._ready = ready
+        self._done = 0
+
+    def begin(self) -> None:
+        """Say that the attack is on; the victim is measured from here on."""
+        os.write(self._ready, b"x")
+
+    def count(self, number: int = 1) -> None:
+        """Add to the number of hostile acts."""
+        self._done += number
+        struct.pack_into("q", self._shared, 8 * self.place, self._done)
+
+
+Role = Callable[[Crew], None]
+"""What one hostile process does; it is killed in the middle of it."""
+
+
+class Attackers:
+    """The running processes of one attack, one for each role. End them with :meth:`stop`."""
+
+    def __init__(self, path: str, roles: Sequence[Role], user: User, core: int | None) -> None:
+        self._shared = mmap.mmap(-1, 8 * len(roles))
+        reader, writer = os.pipe()
+        self._pids: list[int] = []
+        try:
+            for place, role in enumerate(roles):
+                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader))
+        finally:
+            os.close(writer)
+        try:
+            _wait_for(reader, len(roles))
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            os.close(reader)
+
+    @property
+    def acts(self) -> int:
+        """How many hostile acts there have been."""
+        return sum(struct.unpack(f"{len(self._shared) // 8}q", self._shared[:]))
+
+    def stop(self) -> None:
+        """Kill and reap the processes."""
+        for pid in self._pids:
+            os.kill(pid, signal.SIGKILL)
+        for pid in self._pids:
+            os.waitpid(pid, 0)
+        self._pids.clear()
+
+
+def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> int:
+    """Start one process and return its id."""
+    pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        os.close(reader)
+        _become(user, core)
+        role(crew)
+        status = 0
+    except BaseException as error:  # the parent sees the end of the pipe; this says why
+        with contextlib.suppress(OSError):
+            os.write(2, f"attacker: {type(error).__name__}: {error}\n".encode())
+    finally:
+        # An attack that is done leaves its connections open until it is killed.
+        if status == 0:
+            signal.pause()
+        os._exit(status)
+
+
+def _become(user: User, core: int | None) -> None:
+    """Take the user's ids and the least urgent place in the scheduler's queue."""
+    signal.alarm(60)  # an orphan ends by itself
+    resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
+    if core is not None:
+        os.sched_setaffinity(0, {core})
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    os.setgroups(user.groups)
+    os.setresgid(user.gid, user.gid, user.gid)
+    os.setresuid(user.uid, user.uid, user.uid)
+    os.chdir("/")
+
+
+def _wait_for(reader: int, number: int) -> None:
+    """Wait until that many have begun. Raises AssertionError when one ends before, or takes too long."""
+    deadline = time.monotonic() + START_SECONDS
+    while number:
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"{number} hostile processes have not begun {START_SECONDS} s after their start"
+        begun = os.read(reader, number)
+        assert begun, f"{number} hostile processes have ended before they began"
+        number -= len(begun)

@@ -1,0 +1,61 @@
+"""Every attack there is: who takes part, on which configuration, and what share of the bus it may take at full speed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from tests.attacks import roles
+from tests.attacks.attacker import Role
+from tests.attacks.hostile import numbered
+from tests.attacks.victim import KEY
+
+Roles = Callable[[], tuple[Role, ...]]
+"""Makes the roles anew: some hold an iterator."""
+
+_HUGE = b"MSG huge/x\0" + bytes(MAX_PACKET_BYTES - 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    """One attack on one daemon."""
+
+    name: str
+    roles: Roles
+    takes_a_share: bool = False
+    """Whether it keeps the bus busy: then the victim has its fair share of the bus at full speed, and no more."""
+    config: str = ""
+    """The daemon's configuration file; the defaults if empty."""
+
+
+ATTACKS: tuple[Attack, ...] = (
+    Attack("never reads", lambda: (roles.never_reads(16, b"SUB " + KEY),)),
+    Attack("reads a byte a second", lambda: (roles.reads_a_byte_a_second(16),)),
+    Attack("floods", lambda: (roles.floods(1, numbered(b"MSG flood/x\0")),), takes_a_share=True),
+    Attack("floods, 64 connections", lambda: (roles.floods(64, numbered(b"MSG flood/x\0")),), takes_a_share=True),
+    Attack("floods refused keys", lambda: (roles.floods(1, numbered(b"MSG !/no/", b"\0")),), takes_a_share=True),
+    Attack("opens connections", lambda: (roles.opens_connections,), takes_a_share=True),
+    Attack("subscribes without end", lambda: (roles.subscribes(roles.many_patterns()),), takes_a_share=True),
+    Attack("longest patterns", lambda: (roles.subscribes(roles.longest_patterns()),), takes_a_share=True),
+    Attack(
+        "patterns of stars",
+        lambda: (roles.uses_slow_patterns(roles.star_patterns(), b"aaaa/" * roles.STAR_DEPTH, b"\0"),),
+        takes_a_share=True,
+    ),
+    Attack(
+        "patterns of stems",
+        lambda: (roles.uses_slow_patterns(itertools.islice(roles.stem_patterns(), 1_000), b"a" * 1_100, b"/x\0"),),
+        takes_a_share=True,
+    ),
+    Attack("control messages", lambda: (roles.floods(1, roles.controls_of_all_sorts()),), takes_a_share=True),
+    Attack("control messages, read", lambda: (roles.asks_and_reads(8, roles.controls_of_all_sorts()),), takes_a_share=True),
+    Attack("64 slow subscribers", lambda: (roles.publishes_to_slow_ones(bytes(1_000)),), takes_a_share=True),
+    Attack("closes at every moment", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True),
+    Attack("half a million keys", lambda: (roles.floods(1, roles.distinct_keys()),), takes_a_share=True),
+    Attack("asks to block the victim", lambda: (roles.asks_to_block,)),
+    Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
+    Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
+    Attack("huge packets, 16 slow ones", lambda: (roles.never_reads(16, b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))), True),
+)

@@ -1,0 +1,85 @@
+"""A hostile user's sockets: never waiting for longer than an attack may, and surviving whatever the bus answers."""
+
+from __future__ import annotations
+
+import itertools
+import select
+import socket
+from collections.abc import Iterator, Sequence
+
+from sbusd.protocol import controls
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+PATIENCE_SECONDS = 15.0
+SEND_BUFFER_BYTES = 4 << 20
+"""Asked for; the kernel gives what net.core.wmem_max allows."""
+
+
+def connect(path: str, *packets: bytes) -> socket.socket:
+    """Return a connection that has sent *packets* and knows that the bus has handled them.
+
+    Raises:
+        ConnectionError: the bus has closed it.
+        TimeoutError: no answer in time.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.settimeout(PATIENCE_SECONDS)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    try:
+        sock.connect(path)
+        for packet in packets:
+            sock.send(packet)
+        barrier(sock)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def barrier(sock: socket.socket) -> None:
+    """Wait until the bus has handled all that was sent, throwing away what comes before. Raises ConnectionError at its end."""
+    sock.send(b"CMSG " + controls.PING + b"\0hostile")
+    while (packet := sock.recv(MAX_PACKET_BYTES)) != b"CMSG !/bus/ping\0hostile":
+        if not packet:
+            raise ConnectionResetError("the bus has closed the connection")
+
+
+def pour(socks: Sequence[socket.socket], packets: Iterator[bytes]) -> Iterator[int]:
+    """Send *packets* on *socks*, as fast as their buffers take them; yield how many were sent since the last time."""
+    for sock in socks:
+        sock.setblocking(False)
+    poller = select.poll()
+    by_fd = {sock.fileno(): sock for sock in socks}
+    for fd in by_fd:
+        poller.register(fd, select.POLLOUT)
+    packet = next(packets, None)
+    while by_fd and packet is not None:
+        for fd, events in poller.poll(PATIENCE_SECONDS * 1000):
+            sent = 0
+            try:
+                if events & (select.POLLHUP | select.POLLERR):
+                    raise ConnectionResetError
+                while packet is not None and sent < 256:
+                    by_fd[fd].send(packet)
+                    sent += 1
+                    packet = next(packets, None)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                poller.unregister(fd)
+                by_fd.pop(fd).close()
+            yield sent
+
+
+def numbered(head: bytes, tail: bytes = b"") -> Iterator[bytes]:
+    """Return packets without end: *head*, a number, *tail*."""
+    return (b"%b%d%b" % (head, number, tail) for number in itertools.count())
+
+
+def until_refused(path: str, limit: int) -> Iterator[socket.socket]:
+    """Yield connections until the bus or the kernel refuses one, or there are *limit*."""
+    for _ in range(limit):
+        try:
+            yield connect(path)
+        except OSError:
+            return

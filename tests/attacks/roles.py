@@ -1,0 +1,184 @@
+"""What hostile users do: one function for each kind of process. All of it is bounded in number, and ends by a kill."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+
+from sbusd.protocol import controls
+from sbusd.protocol.limits import MAX_KEY_BYTES
+from tests.attacks.attacker import MAX_DESCRIPTORS, Crew, Role
+from tests.attacks.hostile import connect, numbered, pour, until_refused
+from tests.attacks.victim import KEY
+
+HALF_A_MILLION = 500_000
+SUBSCRIPTIONS = 200_000
+STAR_DEPTH = 6
+
+
+def never_reads(connections: int, *packets: bytes) -> Role:
+    """Return a role with connections that send *packets* and never read again."""
+
+    def run(crew: Crew) -> None:
+        held = [connect(crew.path, *packets) for _ in range(connections)]
+        crew.count(len(held))
+        crew.begin()
+        signal.pause()
+
+    return run
+
+
+def reads_a_byte_a_second(connections: int) -> Role:
+    """Return a role with subscribers to the victim's key that receive one packet a second, into a buffer of one byte."""
+
+    def run(crew: Crew) -> None:
+        held = [connect(crew.path, b"SUB " + KEY) for _ in range(connections)]
+        crew.begin()
+        while True:
+            for sock in held:
+                with contextlib.suppress(BlockingIOError):
+                    crew.count(len(sock.recv(1, socket.MSG_DONTWAIT)))
+            time.sleep(1)
+
+    return run
+
+
+def floods(connections: int, packets: Iterator[bytes]) -> Role:
+    """Return a role that sends *packets* as fast as the bus takes them, and reads nothing."""
+
+    def run(crew: Crew) -> None:
+        held = [connect(crew.path) for _ in range(connections)]
+        crew.begin()
+        for sent in pour(held, packets):
+            crew.count(sent)
+
+    return run
+
+
+def asks_and_reads(connections: int, packets: Iterator[bytes]) -> Role:
+    """Return a role that sends *packets* as fast as the bus takes them, and throws away every answer."""
+
+    def run(crew: Crew) -> None:
+        held = [connect(crew.path) for _ in range(connections)]
+        crew.begin()
+        for sent in pour(held, packets):
+            crew.count(sent)
+            for sock in held:
+                with contextlib.suppress(OSError):
+                    while sock.recv(1, socket.MSG_DONTWAIT):
+                        pass
+
+    return run
+
+
+def opens_connections(crew: Crew) -> None:
+    """Open connections until one is refused, keep them, and go on trying."""
+    held: list[socket.socket] = []
+    crew.begin()
+    while True:
+        for sock in until_refused(crew.path, MAX_DESCRIPTORS - 64 - len(held)):
+            held.append(sock)
+            crew.count()
+        with contextlib.suppress(OSError):
+            connect(crew.path).close()
+        crew.count()
+
+
+def subscribes(patterns: Iterator[bytes]) -> Role:
+    """Return a role that subscribes to *patterns*, however often it is refused."""
+    return floods(1, (b"SUB " + pattern for pattern in patterns))
+
+
+def many_patterns() -> Iterator[bytes]:
+    """Return short patterns, each another."""
+    return itertools.islice(numbered(b"s/"), SUBSCRIPTIONS)
+
+
+def longest_patterns() -> Iterator[bytes]:
+    """Return patterns of the greatest length, of separators alone but for their number."""
+    return (b"%d%b" % (number, b"/" * (MAX_KEY_BYTES - len(str(number)))) for number in range(20_000))
+
+
+def star_patterns() -> Iterator[bytes]:
+    """Return all patterns of some segments that take a key of ``aaaa/aaaa/…``: each segment multiplies what a walk must follow."""
+    segments = (b"*", b"a*", b"aa*", b"aaa*", b"aaaa")
+    return (b"/".join(chosen) + b"/" for chosen in itertools.product(segments, repeat=STAR_DEPTH))
+
+
+def stem_patterns() -> Iterator[bytes]:
+    """Return ``a*``, ``aa*``, … of every length: one key begins with them all."""
+    return (b"a" * length + b"*/x" for length in range(1, MAX_KEY_BYTES - 3))
+
+
+def uses_slow_patterns(patterns: Iterator[bytes], head: bytes, tail: bytes) -> Role:
+    """Return a role that subscribes to *patterns* and then floods with keys that they make slow, each another: none is cached."""
+
+    def run(crew: Crew) -> None:
+        sock = connect(crew.path)
+        for sent in pour([sock], (b"SUB " + pattern for pattern in patterns)):
+            crew.count(sent)
+        crew.begin()
+        for sent in pour([sock], numbered(b"MSG " + head, tail)):
+            crew.count(sent)
+
+    return run
+
+
+def publishes_to_slow_ones(payload: bytes) -> Role:
+    """Return a role that publishes to 64 subscribers of its own, none of which reads."""
+
+    def run(crew: Crew) -> None:
+        held = [connect(crew.path, b"SUB slow/") for _ in range(64)]
+        speaker = connect(crew.path)
+        crew.begin()
+        for sent in pour([speaker], numbered(b"MSG slow/", b"\0" + payload)):
+            crew.count(sent)
+        del held
+
+    return run
+
+
+def closes_at_every_moment(crew: Crew) -> None:
+    """Connect, do some of what a client does, and close: after each possible step, with and without something left to read."""
+    dice = random.Random(crew.place)
+    steps = [b"SUB " + KEY, b"SUB x/*", b"MSG x/y\0z", b"CMSG !/bus/ping\0a", b"CMSG !/cred/whoami", b"UNSUB x/*", b"MSG !/x\0", b"rubbish"]
+    crew.begin()
+    while True:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.settimeout(1)
+            sock.connect(crew.path)
+            for packet in dice.choices(steps, k=dice.randrange(len(steps))):
+                sock.send(packet)
+            if dice.random() < 0.3:
+                sock.shutdown(dice.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
+            if dice.random() < 0.3:
+                select.select([sock], [], [], 0.01)
+                sock.recv(1)
+        crew.count()
+
+
+def churns(crew: Crew) -> None:
+    """Subscribe and unsubscribe without end: each makes every cached route stale."""
+    floods(1, itertools.cycle([b"SUB churn/*", b"UNSUB churn/*"]))(crew)
+
+
+def distinct_keys() -> Iterator[bytes]:
+    """Return messages with half a million keys, over and over."""
+    return itertools.cycle(b"MSG key/%d\0" % number for number in range(HALF_A_MILLION))
+
+
+def controls_of_all_sorts() -> Iterator[bytes]:
+    """Return the control messages that cost the bus most."""
+    asked = [controls.STATS, controls.CONNECTIONS, controls.TRACE + b"\0" + KEY, controls.WHOAMI, controls.FEATURES, b"!/no/such"]
+    return itertools.cycle(b"CMSG " + each for each in asked)
+
+
+def asks_to_block(crew: Crew) -> None:
+    """Subscribe to the victim's key, ask that its publisher be stopped when the queue is full, and never read."""
+    never_reads(16, b"CMSG blocking/soft/block", b"CMSG blocking/hard/block", b"SUB " + KEY)(crew)

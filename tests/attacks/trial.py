@@ -1,0 +1,132 @@
+"""One attack on one daemon: the victim undisturbed and under attack in turns, and the daemon's memory and counters after it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbusd.config.settings import LimitSettings
+from sbusd.protocol import controls
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from tests.attacks.attacker import Attackers
+from tests.attacks.catalogue import Attack
+from tests.attacks.verdict import Round, Verdict
+from tests.attacks.victim import Victim
+from tests.support.daemons import Daemon, start_daemon
+from tests.support.users import FIRST, SECOND
+from tests.support.wire import RawClient
+from tools.stage import Stage
+
+VICTIM, HOSTILE = FIRST, SECOND
+SETTLE_SECONDS = 30.0
+"""When a daemon that still has the attackers' connections has leaked them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much is measured: how many rounds, and for how many seconds each time."""
+
+    rounds: int
+    seconds: float
+
+
+FULL = Plan(3, 1.0)
+QUICK = Plan(1, 0.1)
+
+
+class Trial:
+    """The place for attacks: a folder for the daemons, and which processor cores the daemon and its clients have."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder = folder
+        self._plan = plan
+        cores = sorted(os.sched_getaffinity(0))
+        self._daemon_core = cores[0] if len(cores) > 1 else None
+        self._client_core = cores[1] if len(cores) > 1 else None
+        self._number = 0
+
+    def run(self, attack: Attack) -> Verdict:
+        """Make one attack and judge it; whatever stops it is the verdict's problem."""
+        bus = self._start(attack)
+        rounds: list[Round] = []
+        problem = ""
+        idle = memory_peak(bus)
+        try:
+            self._fight(bus, attack, rounds)
+        except (AssertionError, OSError) as error:
+            problem = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
+        memory = memory_peak(bus) if bus.process.poll() is None else 0
+        try:
+            bus.check()
+        except AssertionError as error:
+            problem = problem or str(error)
+        return Verdict(attack.name, tuple(rounds), memory, idle + allowance(LimitSettings()), attack.takes_a_share, problem)
+
+    def _start(self, attack: Attack) -> Daemon:
+        """Start the attack's daemon."""
+        options: tuple[str, ...] = ()
+        self._number += 1
+        if attack.config:
+            config = self._folder / f"config{self._number}.toml"
+            config.write_text(attack.config)
+            options = ("-C", str(config))
+        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=Stage(sys.executable, {}), user=None, env=None)
+        if self._daemon_core is not None:
+            os.sched_setaffinity(bus.pid, {self._daemon_core})
+        return bus
+
+    def _fight(self, bus: Daemon, attack: Attack, rounds: list[Round]) -> None:
+        """Measure as the plan says, adding to *rounds*."""
+        owner, victim = bus.client(), Victim(bus, VICTIM)
+        before = settle(owner, 3)
+        cores = os.sched_getaffinity(0)
+        if self._client_core is not None:
+            os.sched_setaffinity(0, {self._client_core})
+        gc.disable()
+        try:
+            victim.measure(self._plan.seconds / 4)  # warm
+            for _ in range(self._plan.rounds):
+                quiet = victim.measure(self._plan.seconds)
+                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core)
+                try:
+                    begun = attackers.acts
+                    attacked = victim.measure(self._plan.seconds)
+                    rounds.append(Round(quiet, attacked, attackers.acts - begun))
+                finally:
+                    attackers.stop()
+                settle(owner, 3)
+        finally:
+            gc.enable()
+            os.sched_setaffinity(0, cores)
+        after = settle(owner, 3)
+        assert after["subscriptions"] == before["subscriptions"], "subscriptions of the attackers are left behind"
+        assert after["queued_packets"] == after["queued_bytes"] == 0, "packets for the attackers are left behind"
+        parts = ("delivered_packets", "queued_packets", "lost_packets", "abandoned_packets")
+        assert after["deliveries"] == sum(after[name] for name in parts), f"the counters do not balance: {after}"
+
+
+def settle(owner: RawClient, connections: int) -> dict[str, int]:
+    """Wait until the bus has so many connections, and return its counters."""
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        counters: dict[str, int] = json.loads(owner.ask(controls.STATS))["counters"]
+        if counters["connections"] == connections:
+            return counters
+        assert time.monotonic() < deadline, f"{counters['connections']} connections are left, not {connections}"
+        time.sleep(0.005)
+
+
+def memory_peak(bus: Daemon) -> int:
+    """Return the daemon's greatest resident memory so far, in bytes. Source: proc_pid_status(5)."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{bus.pid}/status").read_text().splitlines())
+    return int(status["VmHWM"].split()[0]) << 10
+
+
+def allowance(limits: LimitSettings) -> int:
+    """Return by how many bytes the daemon may grow under *limits*: its receive buffer, its cache, and what it may hold for users."""
+    return limits.batch_packets * MAX_PACKET_BYTES + limits.cache_bytes + (64 << 20)

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.attacks.verdict import EXPLANATION, HEADINGS, Round, Verdict, table
+from tests.attacks.victim import Measure
+
+
+def measure(steady: float = 5_000.0, full: float = 100_000.0, losses: int = 0) -> Measure:
+    return Measure(1.0, steady, full, tuple(each / 1e6 for each in range(1, 101)), losses)
+
+
+def verdict(attacked: Measure, *, memory: int = 1, takes_a_share: bool = False, problem: str = "") -> Verdict:
+    return Verdict("x", (Round(measure(), attacked, 7),), memory, 2, takes_a_share, problem)
+
+
+def test_an_attack_that_costs_nothing_holds() -> None:
+    assert verdict(measure()).broken == ()
+    assert verdict(measure()).cells()[-1] == "holds"
+
+
+@pytest.mark.parametrize(
+    ("attacked", "broken"),
+    [
+        (measure(steady=4_000.0), ()),
+        (measure(steady=3_999.0), ("steady rate",)),
+        (measure(full=80_000.0), ()),
+        (measure(full=79_999.0), ("full speed",)),
+        (measure(losses=1), ("losses",)),
+        (measure(steady=1.0, full=1.0, losses=2), ("losses", "steady rate", "full speed")),
+    ],
+)
+def test_each_bound_is_judged(attacked: Measure, broken: tuple[str, ...]) -> None:
+    assert verdict(attacked).broken == broken
+
+
+def test_who_keeps_the_bus_busy_leaves_the_victim_its_share() -> None:
+    assert verdict(measure(full=40_000.0), takes_a_share=True).broken == ()
+    assert verdict(measure(full=39_999.0), takes_a_share=True).broken == ("full speed",)
+    assert verdict(measure(steady=3_999.0), takes_a_share=True).broken == ("steady rate",)
+
+
+def test_memory_is_judged_by_its_cap() -> None:
+    assert verdict(measure(), memory=2).broken == ()
+    assert verdict(measure(), memory=3).broken == ("memory",)
+
+
+def test_an_attack_that_was_stopped_is_a_problem_whatever_was_measured() -> None:
+    assert verdict(measure(), problem="gone").broken == ("gone",)
+    early = Verdict("x", (), 1, 2, False, "gone")
+    assert early.broken == ("gone",)
+    assert len(early.cells()) == len(HEADINGS)
+    assert early.cells()[-1] == "NO: gone"
+
+
+def test_the_ratio_is_the_median_of_the_rounds() -> None:
+    rounds = tuple(Round(measure(), measure(steady=each), 0) for each in (1_000.0, 4_500.0, 5_000.0))
+    assert Verdict("x", rounds, 1, 2, False).steady_kept == pytest.approx(0.9)
+
+
+def test_percentiles_are_of_the_round_trips() -> None:
+    assert measure().p50 == pytest.approx(50.5e-6)
+    assert measure().p99 == pytest.approx(99.01e-6)
+    assert Measure(1.0, 1.0, 1.0, (3.0,), 0).p99 == 3.0
+
+
+def test_the_table_explains_itself_and_has_a_line_for_each_attack() -> None:
+    text = table([verdict(measure()), verdict(measure(losses=1))])
+    assert text.startswith(EXPLANATION)
+    assert text.splitlines()[-2].endswith("holds")
+    assert text.splitlines()[-1].endswith("NO: losses")
