@@ -41,9 +41,12 @@ cdef extern from *:
     #ifndef SO_PEERGROUPS
     #define SO_PEERGROUPS 59
     #endif
+    #ifndef SO_PEERPIDFD
+    #define SO_PEERPIDFD 77
+    #endif
     struct peer_credentials { pid_t pid; uid_t uid; gid_t gid; };
     """
-    int SO_PEERCRED, SO_PEERGROUPS
+    int SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD
     struct peer_credentials:
         pid_t pid
         uid_t uid

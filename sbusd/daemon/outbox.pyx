@@ -7,13 +7,13 @@ has to wait makes one copy, which all later ones share by reference. Packets tha
 client as ``CMSG !/bus/lost NUL <count>`` in the place of the gap, as soon as there is room. Spec: sbus-protocol(7) §7.
 """
 
-from libc.errno cimport EAGAIN, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, errno
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, iovec, mmsghdr, send, sendmmsg
+from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, iovec, mmsghdr, send, sendmmsg, shutdown
 
 cdef enum:
     FLUSH_ROUNDS = 4        # batches sent to one client in a turn: more than an empty socket buffer takes, so none waits for another
@@ -93,6 +93,9 @@ cdef size_t transmit(Outbox* box, size_t count, Outcome* outcome) noexcept nogil
                 outcome[0] = PACKET_TOO_BIG
             else:
                 outcome[0] = PEER_GONE
+                if errno != EPIPE and errno != ECONNRESET:
+                    # The peer may well live, and would wait for ever for what it is not sent: so it sees the end at once.
+                    shutdown(box.fd, SHUT_RDWR)
             return done
     outcome[0] = ALL_TAKEN
     return done

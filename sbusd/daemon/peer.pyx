@@ -1,14 +1,14 @@
 # cython: language_level=3
-"""What the kernel says of the other end of a connection. Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS.
+"""What the kernel says of the other end of a connection. Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS; pidfd_open(2).
 
 It is here and not in Python because ``socket.getsockopt`` takes 1,024 bytes at most: a peer in more than 256 groups would fail.
 """
 
-from libc.errno cimport ERANGE, errno
+from libc.errno cimport EINVAL, ENOPROTOOPT, ERANGE, ESRCH, errno
 from libc.stdlib cimport free, malloc
 from posix.types cimport gid_t
 
-from sbusd.daemon.libc cimport SO_PEERCRED, SO_PEERGROUPS, SOL_SOCKET, getsockopt, peer_credentials, socklen_t
+from sbusd.daemon.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_SOCKET, getsockopt, peer_credentials, socklen_t
 
 import os
 
@@ -26,6 +26,25 @@ def credentials_of(int fd):
     if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
         raise OSError(errno, f"SO_PEERCRED: {os.strerror(errno)}")
     return Credentials(peer.pid, peer.uid, peer.gid, frozenset(groups_of(fd)))
+
+
+def pidfd_of(int fd):
+    """Return a descriptor of the process that connected *fd*, which the caller closes; it is readable once the process has ended.
+
+    None where the kernel does not give one: Linux before 6.5.
+
+    Raises:
+        ProcessLookupError: the process has ended, and the kernel has nothing left of it.
+        OSError: *fd* is not a connected Unix socket, or the kernel is out of descriptors or memory.
+    """
+    cdef int pidfd = -1
+    cdef socklen_t length = sizeof(pidfd)
+    if getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0:
+        return pidfd
+    if errno == ENOPROTOOPT:
+        return None
+    # Before Linux 6.9 a process that has been waited for is an invalid argument.
+    raise OSError(ESRCH if errno == EINVAL else errno, f"SO_PEERPIDFD: {os.strerror(errno)}")
 
 
 cdef list groups_of(int fd):

@@ -330,6 +330,10 @@ class Switch:
                 return errno.EAGAIN
             if error.errno == errno.EMSGSIZE:
                 return errno.EMSGSIZE
+            if error.errno not in {errno.EPIPE, errno.ECONNRESET}:
+                # The peer may well live, and would wait for ever for what it is not sent: so it sees the end at once.
+                with contextlib.suppress(OSError):
+                    recipient.socket.shutdown(socket.SHUT_RDWR)
             recipient.is_broken = True
             if not recipient.is_reading:
                 self._finish(recipient, End.HANGUP)

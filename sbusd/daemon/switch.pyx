@@ -148,6 +148,11 @@ cdef class Switch:
     def __dealloc__(self):
         if self.buffer is not NULL and self.buffer != MAP_FAILED:
             munmap(self.buffer, SLOT_BYTES * BATCH_PACKETS)
+        # Open still where the switch could not start, or was not closed.
+        if self.epoll >= 0:
+            close(self.epoll)
+        if self.spare >= 0:
+            close(self.spare)
 
     # -- descriptors
 
@@ -251,19 +256,26 @@ cdef class Switch:
         """Stop accepting until a connection ends or some time has passed: the listener stays readable, and would spin."""
         self.is_paused = True
         self.accept_failures += 1
-        for fd in self.listeners:
-            self.control_epoll(EPOLL_CTL_MOD, fd, 0, LISTENER | <uint64_t>fd)
+        self.watch_listeners(0)
         self.sink.accept_failed(failure)
         return 0
 
     cdef int resume(self) except -1:
         """Accept again."""
-        self.is_paused = False
         if self.spare < 0:
             self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
-        for fd in self.listeners:
-            self.control_epoll(EPOLL_CTL_MOD, fd, EPOLLIN, LISTENER | <uint64_t>fd)
+        self.is_paused = not self.watch_listeners(EPOLLIN)
         return 0
+
+    cdef bint watch_listeners(self, uint32_t interest) except -1:
+        """Tell epoll what to watch the listeners for; return whether it does."""
+        cdef epoll_event event
+        cdef bint is_done = True
+        for fd in self.listeners:
+            event.events = interest
+            event.data.u64 = LISTENER | <uint64_t>fd
+            is_done = epoll_ctl(self.epoll, EPOLL_CTL_MOD, fd, &event) == 0 and is_done
+        return is_done
 
     # -- turns
 
@@ -373,7 +385,10 @@ cdef class Switch:
         state.events = POLLRDHUP
         state.revents = 0
         if not events & EPOLLHUP:
-            poll(&state, 1, 0)
+            while poll(&state, 1, 0) < 0:
+                if errno != EINTR:
+                    connection.is_at_end = True     # it cannot be told from the end, which would come again and again
+                    return True
             if not state.revents:
                 return False
             events = state.revents
@@ -381,7 +396,7 @@ cdef class Switch:
             connection.is_at_end = True
         else:
             connection.is_reading = False
-            self.set_interest(connection)
+            connection.is_at_end = not self.set_interest(connection)
         return True
 
     cdef size_t route(self, Connection* sender, size_t i, size_t count) noexcept nogil:
@@ -458,20 +473,20 @@ cdef class Switch:
         """After anything was offered to a connection: watch for room while something waits, and note what it was told."""
         if connection.out.told:
             self.informed.push_back(connection.slot)
-        if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0):
-            self.set_interest(connection)
+        if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0) and not self.set_interest(connection):
+            self.finish(connection, BROKEN)
         if connection.out.is_broken and not connection.is_reading:
             self.finish(connection, HANGUP)
 
-    cdef void set_interest(self, Connection* connection) noexcept nogil:
-        """Tell epoll what a connection waits for. A modification of what is registered needs no memory, so it cannot fail."""
+    cdef bint set_interest(self, Connection* connection) noexcept nogil:
+        """Tell epoll what a connection waits for; return False if it does not take that, so that what waits would wait for ever."""
         cdef epoll_event event
         event.events = (EPOLLIN | EPOLLRDHUP) if connection.is_reading else 0
         if waiting_count(&connection.out):
             event.events |= EPOLLOUT
         event.data.u64 = connection.slot
         connection.interest = event.events
-        epoll_ctl(self.epoll, EPOLL_CTL_MOD, connection.out.fd, &event)
+        return epoll_ctl(self.epoll, EPOLL_CTL_MOD, connection.out.fd, &event) == 0
 
     cdef void finish(self, Connection* connection, int end) noexcept nogil:
         """Mark a connection for the end of the turn."""
