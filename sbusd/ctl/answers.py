@@ -24,6 +24,8 @@ class Asker(Protocol):
         """Return the payload of the answer to *key*."""
 
 
+_USERS = b"!/bus/users"
+
 _LARGEST = 1e300
 """Bound of the numbers taken for numbers; NaN and infinity are not below it."""
 
@@ -43,6 +45,8 @@ class Connection:
     pid: int | None
     uid: int | None
     since: float | None
+    inode: int | None
+    """Of the bus's own end, by which the kernel's queues are found."""
     subscriptions: int | None
     received_packets: int | None
     received_bytes: int | None
@@ -139,6 +143,11 @@ def connections(bus: Asker) -> Pages:
 def trace(bus: Asker, key: bytes) -> Pages:
     """Return who would get a message with *key*, and who not and why. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.TRACE, key, "recipients", "others")
+
+
+def users(bus: Asker) -> Pages:
+    """Return what each user that the caller may see makes the bus hold. Raises what :func:`ask` raises."""
+    return ask_pages(bus, _USERS, None, "users")
 
 
 def connection(value: JsonObject) -> Connection:

@@ -60,3 +60,32 @@ def percentile(ascending: list[float], percent: float) -> float:
     """Return the nearest-rank percentile of a sorted list that is not empty; *percent* is above 0, up to 100."""
     rank = -(-len(ascending) * percent // 100)
     return ascending[max(0, int(rank) - 1)]
+
+
+def compact_bytes(number: float | None) -> str:
+    """Return a size in at most five characters, such as ``512``, ``1.5K``, ``1023K`` or ``20M``, in powers of 1024; ``-`` for None."""
+    return _compact(number, 1024, "KMGTPE")
+
+
+def compact_count(number: float | None) -> str:
+    """Return a number or a rate in at most five characters, such as ``0.5``, ``99999``, ``123k`` or ``4.5M``; ``-`` for None.
+
+    Above zero it is never ``0``: what happens seldom is not nothing.
+    """
+    if number is not None and 0 < number < 9.95 and number != int(number):
+        return f"{max(0.1, number):.1f}".removesuffix(".0")
+    if number is not None and number < 99_999.5:
+        return f"{number:.0f}"
+    return _compact(number, 1000, "kMGTPE")
+
+
+def _compact(number: float | None, base: int, units: str) -> str:
+    """Return a number in the largest of *units* that leaves at least 1 before it, with a digit behind the point below 10."""
+    if number is None:
+        return NOTHING
+    value, unit = float(number), ""
+    for following in units:
+        if value < base - 0.5:
+            break
+        value, unit = value / base, following
+    return f"{value:.1f}".removesuffix(".0") + unit if unit and value < 9.95 else f"{value:.0f}{unit}"

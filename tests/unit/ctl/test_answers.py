@@ -74,6 +74,7 @@ def test_missing_and_wrong_fields_are_none_and_unknown_ones_ignored() -> None:
         pid=None,
         uid=None,
         since=1.5,
+        inode=None,
         subscriptions=None,
         received_packets=None,
         received_bytes=None,

@@ -1,0 +1,102 @@
+"""``sbusctl top``: who is busy, who is slow, and what waits where, live."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+
+from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
+from sbusd.ctl.settings import Settings, settings_of
+from sbusd.ctl.top.columns import CONNECTION_FIELDS, USER_FIELDS, Field
+from sbusd.ctl.top.samples import Sampler
+from sbusd.ctl.top.screen import Report, plain_lines, terminal_lines
+from sbusd.ctl.top.terminal import Keys, Screen, can_show_screen, ended_by_signals
+from sbusd.ctl.top.watch import Watch
+
+
+def _complete_sort(incomplete: str) -> list[str]:
+    """Return the columns whose names begin so, each once."""
+    names = dict.fromkeys(field.name for field in (*CONNECTION_FIELDS, *USER_FIELDS))
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def command(
+    context: typer.Context,
+    *,
+    by_uid: Annotated[bool, typer.Option("--by-uid", help="One line for each user, not for each connection.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one report and end: the same as -n 1, and never live.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many reports.")] = None,
+    interval: Annotated[
+        float, typer.Option("--interval", "-i", min=0.1, max=86_400, metavar="SECONDS", help="Time that a report is about.")
+    ] = 2.0,
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", autocompletion=_complete_sort, help="Largest first by this column.")
+    ] = "queued-bytes",
+) -> None:
+    """Watch who is busy, who is slow, and what waits where.
+
+    The bus's owner sees all connections, others their own. Live on a terminal, where q ends it.
+    """
+    settings = settings_of(context)
+    field = _field(USER_FIELDS if by_uid else CONNECTION_FIELDS, sort)
+    if once and count not in (None, 1):
+        raise typer.BadParameter("--once is one report; leave it out, or --count")
+    with settings.connect() as bus:
+        watch = Watch(Sampler(bus, with_users=by_uid), by_user=by_uid, sort=field.name, source=field.source)
+        if settings.json is JsonStyle.OFF and not once and can_show_screen():
+            _live(watch, settings, interval, count)
+        else:
+            _printed(watch, settings, interval, 1 if once else count)
+
+
+def _field(fields: tuple[Field, ...], name: str) -> Field:
+    """Return the column called *name*. Raises BadParameter if there is none in this table."""
+    for each in fields:
+        if each.name == name:
+            return each
+    names = ", ".join(each.name for each in fields)
+    raise typer.BadParameter(f"--sort: this table has no column {name!r}; it has {names}")
+
+
+def _live(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
+    """Show reports on the terminal's other screen until there were *count*, or a key ends it; leave the last one behind."""
+    with ended_by_signals(), Screen() as screen, Keys(sys.stdin.fileno()) as keys:
+        report = watch.report()
+        for number in itertools.count(1):
+            width, height = screen.size
+            screen.show(terminal_lines(report, legend=settings.legend, width=width, height=height))
+            # The first report has no rates yet: it is not one of those that were asked for.
+            if number - 1 == count or keys.quit_within(interval):
+                break
+            report = watch.report()
+        # One line less than the terminal has: the shell's prompt needs one.
+        width, height = screen.size
+    write_lines(terminal_lines(report, legend=settings.legend, width=width, height=height - 1))
+
+
+def _printed(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
+    """Print reports one below the other, each a JSON object if JSON is wanted."""
+    for number, report in enumerate(_reports(watch, interval, count)):
+        if settings.json is not JsonStyle.OFF:
+            write_json(report.as_json(), settings.json)
+            continue
+        blank = [""] if number else []
+        if is_terminal():
+            lines = terminal_lines(report, legend=settings.legend, width=shutil.get_terminal_size().columns)
+        else:
+            lines = plain_lines(report, legend=settings.legend)
+        write_lines(blank + lines)
+
+
+def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[Report]:
+    """Yield *count* reports, each about an interval; without *count* there is no end."""
+    watch.report()
+    for _ in itertools.count() if count is None else range(count):
+        time.sleep(interval)
+        yield watch.report()

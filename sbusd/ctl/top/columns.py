@@ -1,0 +1,105 @@
+"""The columns of ``sbusctl top``: of which field, how shown, and which of them stay where not all find room."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sbusd.ctl.quantities import NOTHING, compact_bytes, compact_count
+from sbusd.ctl.tables import Column
+from sbusd.ctl.top.rates import Row
+
+GAP = 1
+"""Between two columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of the live table."""
+
+    name: str
+    """As ``--sort`` takes it."""
+    source: str
+    """The member of the row."""
+    heading: str
+    width: int
+    rank: int
+    """Those with the lowest stay when the terminal is narrow."""
+    show: Callable[[object], str]
+    is_number: bool = True
+
+    def cell(self, row: Row) -> str:
+        """Return what stands in this column of *row*."""
+        return self.show(row.get(self.source))
+
+    def column(self) -> Column:
+        """Return the column of a plain table."""
+        return Column(self.heading, is_number=self.is_number)
+
+
+def _text(value: object) -> str:
+    """Return a text, or a dash."""
+    return value if isinstance(value, str) else NOTHING
+
+
+def _exact(value: object) -> str:
+    """Return a number that names something."""
+    return str(value) if isinstance(value, int) else NOTHING
+
+
+def _count(value: object) -> str:
+    """Return a count or a rate."""
+    return compact_count(value if isinstance(value, int | float) else None)
+
+
+def _bytes(value: object) -> str:
+    """Return a size, or a rate of bytes."""
+    return compact_bytes(value if isinstance(value, int | float) else None)
+
+
+_WHO = Field("user", "user", "USER", 8, 1, _text, is_number=False)
+
+_FLOWS = (
+    Field("in", "received_packets_per_second", "IN/s", 5, 2, _count),
+    Field("in-bytes", "received_bytes_per_second", "INB/s", 5, 11, _bytes),
+    Field("out", "delivered_packets_per_second", "OUT/s", 5, 2, _count),
+    Field("out-bytes", "delivered_bytes_per_second", "OUTB/s", 6, 11, _bytes),
+    Field("queued", "queued_packets", "QUEUED", 6, 3, _count),
+    Field("queued-bytes", "queued_bytes", "QBYTES", 6, 4, _bytes),
+    Field("kernel-in", "bus_receive_bytes", "K-IN", 5, 6, _bytes),
+    Field("kernel-out", "client_receive_bytes", "K-OUT", 5, 5, _bytes),
+    Field("lost", "lost_packets", "LOST", 5, 3, _count),
+    Field("lost-rate", "lost_packets_per_second", "LOST/s", 6, 13, _count),
+    Field("refused", "refused_packets", "REFUSED", 7, 14, _count),
+)
+
+CONNECTION_FIELDS = (
+    Field("id", "id", "ID", 6, 16, _exact),
+    _WHO,
+    Field("pid", "pid", "PID", 7, 2, _exact),
+    Field("command", "command", "COMMAND", 14, 2, _text, is_number=False),
+    Field("unit", "unit", "UNIT", 20, 12, _text, is_number=False),
+    Field("subscriptions", "subscriptions", "SUBS", 5, 15, _count),
+    *_FLOWS,
+)
+"""Of the table by connection."""
+
+USER_FIELDS = (
+    _WHO,
+    Field("connections", "connections", "CONNS", 5, 2, _count),
+    Field("subscriptions", "subscriptions", "SUBS", 5, 5, _count),
+    Field("pattern-bytes", "pattern_bytes", "PBYTES", 6, 10, _bytes),
+    *_FLOWS,
+)
+"""Of the table by user."""
+
+
+def fitting(fields: Sequence[Field], width: int, wanted: str) -> list[Field]:
+    """Return those of *fields*, in their order, that find room in *width* columns: the field called *wanted*, then by rank."""
+    kept: list[Field] = []
+    room = width + GAP
+    for each in sorted(fields, key=lambda field: (field.name != wanted, field.rank)):
+        if each.width + GAP <= room:
+            room -= each.width + GAP
+            kept.append(each)
+    return [each for each in fields if each in kept]

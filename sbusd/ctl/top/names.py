@@ -1,0 +1,40 @@
+"""Names of users, commands and units, each process looked at once in a while and not for each report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sbusd.ctl.answers import Connection
+from sbusd.ctl.processes import command_name, unit_name, user_name
+
+_LOOKS = 5
+"""Reports after which a process is looked at anew: it may have started another program, execve(2)."""
+
+
+class NameBook:
+    """The names of connections, remembered as long as they are connected."""
+
+    def __init__(self) -> None:
+        self._known: dict[int | None, dict[str, str]] = {}
+        self._turns = 0
+
+    def of(self, connection: Connection) -> dict[str, str]:
+        """Return ``user``, ``command`` and ``unit`` of *connection*."""
+        known = self._known.get(connection.id)
+        if known is None:
+            pid = connection.pid
+            known = {"user": user_name(connection.uid), "command": command_name(pid), "unit": unit_name(pid)}
+            self._known[connection.id] = known
+        return known
+
+    def user(self, uid: int | None) -> str:
+        """Return the name of a user."""
+        return user_name(uid)
+
+    def keep(self, connections: Iterable[int]) -> None:
+        """Forget all but *connections* and, every fifth time, these too, so that they are looked at anew."""
+        self._turns += 1
+        if self._turns % _LOOKS == 0:
+            self._known.clear()
+        else:
+            self._known = {key: self._known[key] for key in connections if key in self._known}

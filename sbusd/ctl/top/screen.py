@@ -1,0 +1,146 @@
+"""How a report of ``sbusctl top`` looks: lines for a terminal of a given size, or whole for a pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from rich.cells import cell_len, set_cell_size
+
+from sbusd.ctl.quantities import compact_bytes, compact_count, human_duration, human_plural
+from sbusd.ctl.tables import table_lines
+from sbusd.ctl.top.columns import CONNECTION_FIELDS, GAP, USER_FIELDS, Field, fitting
+from sbusd.ctl.top.rates import Row
+from sbusd.ctl.visible import visible
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened between two samples."""
+
+    clock: float
+    """When, in seconds since 1970."""
+    seconds: float | None
+    """Between the samples; None if there is only one."""
+    scope: str
+    """``bus`` if the totals are the bus's own, ``connections`` if they are sums over those that the caller may see."""
+    totals: Row
+    rows: list[Row]
+    """In the order in which they are shown."""
+    by_user: bool
+    sorted_by: str
+    unseen: str
+    """Why the kernel's queues are not seen; empty if they are."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """The columns that there are."""
+        return USER_FIELDS if self.by_user else CONNECTION_FIELDS
+
+    def as_json(self) -> dict[str, object]:
+        """Return the whole report as a JSON object."""
+        kernel: dict[str, object] = {"available": not self.unseen}
+        if self.unseen:
+            kernel["reason"] = self.unseen
+        return {
+            "time": round(self.clock, 3),
+            "seconds": None if self.seconds is None else round(self.seconds, 6),
+            "scope": self.scope,
+            "totals": self.totals,
+            "kernel": kernel,
+            "users" if self.by_user else "connections": self.rows,
+        }
+
+
+def plain_lines(report: Report, *, legend: bool) -> list[str]:
+    """Return the report for a pipe: every column, nothing cut."""
+    columns = [field.column() for field in report.fields]
+    cells = [[field.cell(row) for field in report.fields] for row in report.rows]
+    head = [*head_lines(report), ""] if legend else []
+    return head + table_lines(columns, cells, legend=legend, width=None)
+
+
+def terminal_lines(report: Report, *, legend: bool, width: int, height: int | None = None) -> list[str]:
+    """Return the report for a terminal of *width* columns and *height* lines, or of any height for None.
+
+    The columns have fixed widths, so that they do not jump from one report to the next.
+    """
+    fields = fitting(report.fields, width, report.sorted_by)
+    lines = [*head_lines(report), ""] if legend else []
+    if legend:
+        lines.append(_line(fields, [field.heading for field in fields]))
+    shown = report.rows
+    if height is not None and len(lines) + len(shown) > height:
+        shown = shown[: max(0, height - len(lines) - 1)]
+    lines += [_line(fields, [visible(field.cell(row)) for field in fields]) for row in shown]
+    if len(shown) < len(report.rows):
+        lines.append(f"… {len(report.rows) - len(shown)} more")
+    cut = [_cut(line, width) for line in lines]
+    return cut if height is None else cut[:height]
+
+
+def head_lines(report: Report) -> list[str]:
+    """Return the totals, in lines of less than 80 characters unless the numbers are very large."""
+    sums = report.totals
+    connections, hidden = _integer(sums, "connections"), _integer(sums, "hidden")
+    now = datetime.fromtimestamp(report.clock, UTC).astimezone().strftime("%H:%M:%S")
+    uptime = sums.get("uptime_seconds")
+    up = f" up {human_duration(uptime)}," if isinstance(uptime, float) else ""
+    whose = "" if report.scope == "bus" else "; sums over those listed"
+    lines = [
+        f"{now}{up} {human_plural(connections, 'connection')}, {hidden} of other users hidden{whose}",
+        f"in {_both(sums, 'received')}, out {_both(sums, 'delivered')}, "
+        f"lost {_rate(sums, 'lost_packets')}/s, refused {_rate(sums, 'refused_packets')}/s",
+        f"queued {_count(sums, 'queued_packets')} ({_bytes(sums, 'queued_bytes')}), "
+        f"lost {_count(sums, 'lost_packets')}, refused {_count(sums, 'refused_packets')}",
+    ]
+    return [*lines, report.unseen] if report.unseen else lines
+
+
+def _both(sums: Row, what: str) -> str:
+    """Return packets and bytes in a second."""
+    return f"{_rate(sums, f'{what}_packets')}/s ({compact_bytes(_number(sums, f'{what}_bytes_per_second'))}B/s)"
+
+
+def _rate(sums: Row, counter: str) -> str:
+    """Return a rate."""
+    return compact_count(_number(sums, f"{counter}_per_second"))
+
+
+def _count(sums: Row, name: str) -> str:
+    """Return a count."""
+    return compact_count(_number(sums, name))
+
+
+def _bytes(sums: Row, name: str) -> str:
+    """Return a size."""
+    return f"{compact_bytes(_number(sums, name))}B"
+
+
+def _number(sums: Row, name: str) -> float | None:
+    """Return a number, or None."""
+    value = sums.get(name)
+    return value if isinstance(value, int | float) else None
+
+
+def _integer(sums: Row, name: str) -> int:
+    """Return a count that is always known."""
+    value = sums.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def _line(fields: Sequence[Field], cells: Sequence[str]) -> str:
+    """Return a line of cells in their widths. A text that is too long is cut, a number never: it would be another number."""
+    placed = []
+    for field, cell in zip(fields, cells, strict=True):
+        if field.is_number:
+            placed.append(cell.rjust(field.width))
+        else:
+            placed.append(set_cell_size(_cut(cell, field.width), field.width))
+    return (" " * GAP).join(placed).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """Return *text* in at most *width* columns of a terminal."""
+    return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"

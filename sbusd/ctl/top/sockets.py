@@ -1,0 +1,128 @@
+"""How full the kernel's queues of Unix sockets are. Source: sock_diag(7).
+
+Any process may ask, and is told of all sockets in its own network namespace. Of pyroute2 the messages alone: its own socket takes
+an error of this protocol for a message, and would wait for ever.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from pyroute2.netlink import nlmsg
+from pyroute2.netlink.diag import SOCK_DIAG_BY_FAMILY, SS_ESTABLISHED, UDIAG_SHOW_PEER, UDIAG_SHOW_RQLEN, unix_diag_msg, unix_diag_req
+
+from sbusd.protocol.errors import SbusError
+
+_NETLINK_SOCK_DIAG = 4
+_REQUEST_DUMP = 0x1 | 0x300
+_HEADER = struct.Struct("=IHHII")
+_ERROR = struct.Struct("=i")
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+
+_DATAGRAM_BYTES = 1 << 18
+"""Room for one datagram; the kernel's are 32 KiB at most."""
+
+_DUMP_SECONDS = 5.0
+"""The longest wait for the kernel's whole list, which is read in 15 microseconds a socket."""
+
+
+class UnixSocket(NamedTuple):
+    """One connected Unix socket."""
+
+    peer: int | None
+    """Inode of the other end; None where the kernel does not say."""
+    receive_bytes: int | None
+    """What waits in it to be read."""
+    send_bytes: int | None
+    """Memory of what it has sent and the other end has not read yet, with the kernel's overhead."""
+
+
+class Depths(NamedTuple):
+    """The kernel's queues of both ends of a connection; None for what is not to be seen."""
+
+    bus_receive_bytes: int | None = None
+    bus_send_bytes: int | None = None
+    client_receive_bytes: int | None = None
+    client_send_bytes: int | None = None
+
+
+class SocketsUnseenError(SbusError):
+    """The kernel does not tell about sockets, and why not."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the kernel's queues are not to be seen: {reason}")
+
+
+def read_sockets() -> dict[int, UnixSocket]:
+    """Return every connected Unix socket of this network namespace, by its inode.
+
+    Raises:
+        SocketsUnseenError: the kernel has no sock_diag, or refuses it, or has not said all within 5 seconds.
+    """
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
+            kernel.settimeout(_DUMP_SECONDS)
+            kernel.send(_request())
+            return {message["udiag_ino"]: _unix_socket(message) for message in _messages(kernel)}
+    except TimeoutError:
+        raise SocketsUnseenError(f"it has not told all sockets within {_DUMP_SECONDS:g} s") from None
+    except OSError as error:
+        raise SocketsUnseenError(error.strerror or str(error)) from None
+
+
+def depths(sockets: Mapping[int, UnixSocket], inode: int | None) -> Depths:
+    """Return the queues of the connection whose bus's end is *inode*.
+
+    The client's end can be in another network namespace, and is not seen then.
+    """
+    bus = None if inode is None else sockets.get(inode)
+    if bus is None:
+        return Depths()
+    client = None if bus.peer is None else sockets.get(bus.peer)
+    if client is None:
+        return Depths(bus.receive_bytes, bus.send_bytes)
+    return Depths(bus.receive_bytes, bus.send_bytes, client.receive_bytes, client.send_bytes)
+
+
+def _request() -> bytes:
+    """Return the question for all connected Unix sockets, with their peers and queues."""
+    request = unix_diag_req()
+    request["sdiag_family"] = socket.AF_UNIX
+    request["udiag_states"] = 1 << SS_ESTABLISHED
+    request["udiag_show"] = UDIAG_SHOW_PEER | UDIAG_SHOW_RQLEN
+    request["header"]["type"] = SOCK_DIAG_BY_FAMILY
+    request["header"]["flags"] = _REQUEST_DUMP
+    request.encode()
+    return bytes(request.data)
+
+
+def _messages(kernel: socket.socket) -> Iterator[nlmsg]:
+    """Yield the messages of the answer up to its end. Raises OSError with what the kernel says."""
+    end = time.monotonic() + _DUMP_SECONDS
+    while True:
+        datagram = kernel.recv(_DATAGRAM_BYTES)
+        if time.monotonic() > end:
+            raise TimeoutError
+        offset = 0
+        while offset + _HEADER.size <= len(datagram):
+            length, kind, _, _, _ = _HEADER.unpack_from(datagram, offset)
+            if kind == _NLMSG_DONE:
+                return
+            if kind == _NLMSG_ERROR:
+                code = -_ERROR.unpack_from(datagram, offset + _HEADER.size)[0]
+                raise OSError(code, os.strerror(code))
+            message = unix_diag_msg(datagram[offset : offset + length])
+            message.decode()
+            yield message
+            offset += max(_HEADER.size, length + 3 & ~3)
+
+
+def _unix_socket(message: nlmsg) -> UnixSocket:
+    """Return what a message tells."""
+    queues = message.get_attr("UNIX_DIAG_RQLEN") or {}
+    return UnixSocket(message.get_attr("UNIX_DIAG_PEER"), queues.get("udiag_rqueue"), queues.get("udiag_wqueue"))

@@ -1,0 +1,113 @@
+"""The terminal while ``sbusctl top`` is live on it: keys without Enter, and a screen that is left as it was found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from types import FrameType, TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+_QUIT = frozenset(b"qQ\x04")
+"""q, Q and Ctrl-D."""
+
+
+class Keys:
+    """Keys from the descriptor *fd*, as they are pressed; where that is no terminal, there are none."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._before: list[int | list[bytes | int]] | None = None
+
+    def __enter__(self) -> Self:
+        """Let keys come at once, and unseen; Ctrl-C stays a signal."""
+        if os.isatty(self._fd):
+            # A terminal that goes away just now has no keys.
+            with contextlib.suppress(termios.error):
+                before = termios.tcgetattr(self._fd)
+                tty.setcbreak(self._fd, termios.TCSANOW)
+                self._before = before
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the terminal as it was; one that has gone needs nothing."""
+        if self._before is not None:
+            with contextlib.suppress(termios.error):
+                termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def quit_within(self, seconds: float) -> bool:
+        """Wait *seconds*, or until a key asks for the end or the terminal has gone; return whether it is the end."""
+        if self._before is None:
+            time.sleep(seconds)
+            return False
+        end = time.monotonic() + seconds
+        while (rest := end - time.monotonic()) > 0:
+            ready, _, _ = select.select([self._fd], [], [], rest)
+            if ready and self._asks_for_end():
+                return True
+        return False
+
+    def _asks_for_end(self) -> bool:
+        """Return whether the keys that wait ask for the end; a terminal that has gone does."""
+        try:
+            pressed = os.read(self._fd, 64)
+        except OSError:
+            return True
+        return not pressed or not _QUIT.isdisjoint(pressed)
+
+
+class Screen:
+    """The terminal's other screen, which is gone with the last report on it."""
+
+    def __init__(self) -> None:
+        # No markup, no highlights: what is shown was chosen by others.
+        self._console = Console(markup=False, highlight=False, emoji=False)
+        self._live = Live(console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Columns and lines."""
+        return self._console.size.width, self._console.size.height
+
+    def show(self, lines: list[str]) -> None:
+        """Show *lines* in place of what is there: written over it in one go, so that nothing flickers."""
+        self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
+
+    def __enter__(self) -> Self:
+        """Switch over."""
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Switch back."""
+        self._live.stop()
+
+
+def can_show_screen() -> bool:
+    """Return whether standard output is a terminal that has another screen."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+
+
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an orderly end with the status that a shell reports of them, so that the terminal is restored."""
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

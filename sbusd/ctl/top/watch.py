@@ -1,0 +1,45 @@
+"""One bus watched over a time: each report is what happened since the one before."""
+
+from __future__ import annotations
+
+from sbusd.ctl.answers import text
+from sbusd.ctl.top.names import NameBook
+from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
+from sbusd.ctl.top.samples import Sample, Sampler
+from sbusd.ctl.top.screen import Report
+
+
+class Watch:
+    """Reports of one bus, in the order of the column *sort*, whose rows have its value under *source*."""
+
+    def __init__(self, sampler: Sampler, *, by_user: bool, sort: str, source: str) -> None:
+        self._sampler = sampler
+        self._by_user = by_user
+        self._sort = sort
+        self._source = source
+        self._names = NameBook()
+        self._earlier: Sample | None = None
+
+    def report(self) -> Report:
+        """Look at the bus and return what happened since the last look; the first report has no rates.
+
+        Raises:
+            SbusError: the bus refuses, or is gone.
+        """
+        earlier, later = self._earlier, self._sampler.sample()
+        self._earlier = later
+        rows = connection_rows(earlier, later, self._names)
+        self._names.keep(later.connections)
+        sums = totals(earlier, later, rows)
+        if self._by_user:
+            rows = user_rows(rows, later.users, self._names)
+        return Report(
+            clock=later.clock,
+            seconds=None if earlier is None else later.moment - earlier.moment,
+            scope="bus" if text(later.stats, "scope") == "bus" else "connections",
+            totals=sums,
+            rows=ordered(rows, self._source),
+            by_user=self._by_user,
+            sorted_by=self._sort,
+            unseen=later.unseen,
+        )
