@@ -1,20 +1,27 @@
-"""Which patterns a client may subscribe to, and which keys it may publish to. Spec: sbus-protocol(7) §3 to §5."""
+"""Which patterns a client may subscribe to, and which keys it may publish to. Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5)."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from sbusd.config.rules import PolicyRule
+from sbusd.daemon.policy import Decision, Policy
 from sbusd.protocol.credentials import Credentials, parse_secret_pattern
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
+from sbusd.protocol.overlap import Reach
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A decision: ``code`` is None where it is allowed, else what the client is told; ``reason`` is for people, always."""
+    """A decision: ``code`` is None where it is allowed, else what the client is told; ``reason`` is for people, always.
+
+    ``rule`` is the administrator's rule that decided, or None where the protocol itself did.
+    """
 
     code: ErrorCode | None
     reason: str
+    rule: PolicyRule | None = None
 
     @property
     def is_allowed(self) -> bool:
@@ -22,30 +29,35 @@ class Verdict:
         return self.code is None
 
 
-_ALLOWED = Verdict(None, "an ordinary key")
-
-
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """The rules of one bus: its keys, and ``key_bytes``, the longest key or pattern."""
+    """The rules of one bus: its keys, ``key_bytes``, the longest key or pattern, and the administrator's policy."""
 
     keyspace: KeySpace
     key_bytes: int
+    policy: Policy = field(default_factory=Policy)
 
-    def publication(self, key: bytes) -> Verdict:
-        """Return whether a client may publish to *key*: what the switch decides for itself, in words."""
+    def publication(self, key: bytes, credentials: Credentials) -> Verdict:
+        """Return whether a client with *credentials* may publish to *key*: what the switch decides for itself, in words."""
         if len(key) > self.key_bytes:
             return Verdict(ErrorCode.EMSGSIZE, f"key of {len(key)} bytes; the longest is {self.key_bytes}")
         if not self.keyspace.is_publishable(key):
             return Verdict(ErrorCode.EPERM, "clients may not publish to this reserved key")
-        return Verdict(None, "anyone may publish there")
+        return _ruled(self.policy.publication(key, credentials), "anyone may publish there")
 
     def subscription(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern*."""
+        verdict = self._by_protocol(pattern, credentials)
+        if not verdict.is_allowed:
+            return verdict
+        return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
+
+    def _by_protocol(self, pattern: bytes, credentials: Credentials) -> Verdict:
+        """Return what the protocol says of a subscription; no rule opens what it closes."""
         if len(pattern) > self.key_bytes:
             return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.key_bytes}")
         if self.keyspace.namespace(pattern) is None:
-            return _ALLOWED
+            return Verdict(None, "an ordinary key")
         if not pattern.startswith(SECRET_HEAD):
             return Verdict(ErrorCode.EPERM, "keys that begin with !/ are reserved; clients may subscribe to their own !/cred/ alone")
         try:
@@ -55,3 +67,12 @@ class Acceptance:
         if not secret.opens_to(credentials):
             return Verdict(ErrorCode.EACCES, f"the secret key is not for {credentials.key(self.keyspace.prefix).decode()}")
         return Verdict(None, "the secret key is the client's own")
+
+
+def _ruled(decision: Decision, otherwise: str) -> Verdict:
+    """Return the verdict of a rule; where none has decided, it is allowed, for the reason *otherwise*."""
+    if decision.rule is None:
+        return Verdict(None, otherwise)
+    if decision.is_allowed:
+        return Verdict(None, f"allowed by {decision.rule.name}", decision.rule)
+    return Verdict(ErrorCode.EPERM, f"refused by {decision.rule.name}", decision.rule)

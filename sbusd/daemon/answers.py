@@ -119,8 +119,9 @@ class Answers:
     def _trace(self, client: Client, payload: bytes) -> bytes:
         """Return who would get a message with a key, and who not and why, of a page of the clients that this one may see."""
         key, _, after = payload.partition(b"\0")
-        verdict = self._acceptance.publication(key)
-        publishable = verdict.is_allowed
+        verdict = self._acceptance.publication(key, client.credentials)
+        # A rule may stop this client alone: who would get the message from another is still worth telling.
+        publishable = verdict.is_allowed or verdict.rule is not None
         reached = frozenset(self._switch.recipients(key)) if publishable else frozenset()
         page = self._roster.page(client, _parse_number(after), PAGE_CLIENTS)
         recipients: list[dict[str, object]] = []
@@ -136,7 +137,7 @@ class Answers:
         return _json(
             {
                 "key": _text(key),
-                "publishable": publishable,
+                "publishable": verdict.is_allowed,
                 "reason": verdict.reason,
                 "recipients": recipients,
                 "others": others,

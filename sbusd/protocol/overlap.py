@@ -9,39 +9,45 @@ from __future__ import annotations
 from sbusd.protocol.keys import KeySpace
 
 
-def could_reach(keyspace: KeySpace, pattern: bytes, prefix: bytes) -> bool:
-    """Return whether there is a key that begins with *prefix* and that *pattern* takes. Both are any bytes without NUL."""
-    namespace = keyspace.namespace(pattern)
-    if namespace is None and keyspace.namespace(prefix) is not None:
-        # No wildcard reaches a reserved key.
-        return False
-    wanted = pattern.split(keyspace.separator)
-    takes_rest = not wanted[-1]
-    if takes_rest:
-        wanted.pop()
-    if namespace is not None and (
-        any(b"*" in want for want in wanted[: namespace.guard]) or (takes_rest and len(wanted) < namespace.guard)
-    ):
-        return False
-    *whole, begun = prefix.split(keyspace.separator)
-    if len(wanted) <= len(whole) and not takes_rest:
-        return False
-    return (
-        all(_takes(want, segment) for want, segment in zip(wanted, whole, strict=False))
-        and all(_could_take(want, begun) for want in wanted[len(whole) : len(whole) + 1])
-        and all(_could_take(want, b"") for want in wanted[len(whole) + 1 :])
-    )
+class Reach:
+    """What one pattern can reach. It is cut up once, so that a question costs what the prefix is long, however long the pattern."""
 
+    def __init__(self, keyspace: KeySpace, pattern: bytes) -> None:
+        """Look at *pattern*, any bytes without NUL."""
+        self._keyspace = keyspace
+        self._head = pattern.partition(b"*")[0]
+        self._wanted = pattern.split(keyspace.separator)
+        self._takes_rest = not self._wanted[-1]
+        if self._takes_rest:
+            self._wanted.pop()
+        namespace = keyspace.namespace(pattern)
+        guard = namespace.guard if namespace else 0
+        # Bytes behind a star can never match, and the guarded segments of a reserved key must be spelled out.
+        self._takes_nothing = (
+            not all(_could_take(want, b"") for want in self._wanted)
+            or any(b"*" in want for want in self._wanted[:guard])
+            or (self._takes_rest and len(self._wanted) < guard)
+        )
+        self._is_ordinary = namespace is None
 
-def is_within(pattern: bytes, prefix: bytes) -> bool:
-    """Return whether every key that *pattern* takes begins with *prefix*: what stands before its first wildcard does."""
-    return pattern.partition(b"*")[0].startswith(prefix)
+    def touches(self, prefix: bytes) -> bool:
+        """Return whether the pattern takes any key that begins with *prefix*, any bytes without NUL."""
+        if self._takes_nothing or (self._is_ordinary and self._keyspace.namespace(prefix) is not None):
+            return False
+        *whole, begun = prefix.split(self._keyspace.separator)
+        if len(self._wanted) <= len(whole):
+            return self._takes_rest and all(map(_takes, self._wanted, whole))
+        return all(map(_takes, self._wanted, whole)) and _could_take(self._wanted[len(whole)], begun)
+
+    def is_within(self, prefix: bytes) -> bool:
+        """Return whether every key that the pattern takes begins with *prefix*: what stands before its first wildcard does."""
+        return self._head.startswith(prefix)
 
 
 def _takes(want: bytes, segment: bytes) -> bool:
-    """Return whether one segment of a pattern takes this one of a key."""
+    """Return whether one segment of a pattern that can take something takes this one of a key."""
     before, star, _ = want.partition(b"*")
-    return _could_take(want, b"") and (segment.startswith(before) if star else segment == want)
+    return segment.startswith(before) if star else segment == want
 
 
 def _could_take(want: bytes, begun: bytes) -> bool:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.overlap import could_reach, is_within
+from sbusd.protocol.overlap import Reach
 
 KEYSPACES = (KeySpace(), KeySpace(b"."), KeySpace(prefix=b"!/cred/1/2/3"))
 
@@ -39,16 +39,16 @@ def test_a_pattern_could_reach_a_prefix_exactly_if_it_takes_a_key_that_begins_so
     # They are too short for the five segments of a secret: what the pattern itself spells out is tried too.
     tails += [pattern.removeprefix(prefix).replace(b"*", b"") + tail for tail in (b"", b"a", b"/", b"a/")]
     found = any(keyspace.matches(pattern, prefix + tail) for tail in tails)
-    assert could_reach(keyspace, pattern, prefix) is found
+    assert Reach(keyspace, pattern).touches(prefix) is found
 
 
 @settings(deadline=None, max_examples=300)
 @given(PATTERNS, PREFIXES)
 def test_a_pattern_within_a_prefix_takes_no_key_that_begins_otherwise(pattern: bytes, prefix: bytes) -> None:
     keys = [key for key in TAILS[:1_365] if KeySpace().matches(pattern, key)]
-    if is_within(pattern, prefix):
+    if Reach(KeySpace(), pattern).is_within(prefix):
         assert all(key.startswith(prefix) for key in keys)
-    elif could_reach(KeySpace(), pattern, b""):
+    elif Reach(KeySpace(), pattern).touches(b""):
         # Some key that it takes begins otherwise; of those with stars taken for nothing, or for one byte, there is one.
         witnesses = {pattern.replace(b"*", fill) + more for fill in (b"", b"a", b"b", b"!") for more in (b"", b"a")}
         assert any(KeySpace().matches(pattern, key) and not key.startswith(prefix) for key in witnesses | set(keys))

@@ -6,7 +6,9 @@ import itertools
 
 import pytest
 
+from sbusd.config.rules import Origin, PolicyRule
 from sbusd.daemon.acceptance import Acceptance
+from sbusd.daemon.policy import Policy
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace
@@ -85,3 +87,37 @@ def test_with_dots_nothing_is_reserved() -> None:
 def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
     verdict = PLAIN.subscription(b"!/cred/0/0/1/x", PEER)
     assert verdict.reason == "the secret key is not for !/cred/100/1000/55"
+
+
+DENIED = PolicyRule("lab/", "deny", "deny", origin=Origin("f.toml", 3), comment="keep out")
+RULED = Acceptance(
+    KeySpace(), 4_096, Policy((DENIED, PolicyRule("!/", "deny"), PolicyRule("", "allow", "allow", origin=Origin("f.toml", 5))))
+)
+
+
+def test_a_rule_refuses_by_its_name_and_comment() -> None:
+    for verdict in (RULED.subscription(b"*/x", PEER), RULED.publication(b"lab/x", PEER)):
+        assert (verdict.code, verdict.reason, verdict.rule) == (ErrorCode.EPERM, "refused by rule 3 of f.toml: keep out", DENIED)
+
+
+def test_a_rule_that_allows_is_named() -> None:
+    verdict = RULED.publication(b"x", PEER)
+    assert (verdict.code, verdict.reason) == (None, "allowed by rule 5 of f.toml")
+
+
+def test_no_rule_opens_what_the_protocol_closes() -> None:
+    for pattern, expected in (
+        (b"!/cred//1001//x", ErrorCode.EACCES),
+        (b"!/bus/error", ErrorCode.EPERM),
+        (b"k" * 4_097, ErrorCode.EMSGSIZE),
+    ):
+        verdict = RULED.subscription(pattern, PEER)
+        assert (verdict.code, verdict.rule) == (expected, None)
+    assert RULED.publication(b"!/bus/error", PEER).rule is None
+    assert RULED.publication(b"k" * 4_097, PEER).code is ErrorCode.EMSGSIZE
+
+
+def test_a_rule_can_close_secrets_that_the_protocol_opens() -> None:
+    assert RULED.publication(b"!/cred//1000//x", PEER).code is ErrorCode.EPERM
+    assert RULED.subscription(b"!/cred//1000//x", PEER).is_allowed
+    assert PLAIN.publication(b"!/cred//1000//x", PEER).is_allowed
