@@ -1,0 +1,92 @@
+"""Every call of one kind that the switch makes fails, one after the other, with every error: ``python -m tests.faults.run CALL``.
+
+To be run with the library of shim.c in LD_PRELOAD. Prints one line for each error and each way in which the bus was in trouble
+already; ends with status 1 and the fault that broke something, or by the signal that the switch died of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import faulthandler
+import os
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+
+from tests.faults.scenario import play
+from tests.faults.shim import CALLS, Fault, Shim
+
+ERRORS = (errno.EINTR, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EMFILE, errno.EPIPE, errno.ECONNRESET)
+"""What each call fails with, those too that it never does on today's kernel."""
+
+MORE_ERRORS = {"accept4": (errno.ENFILE, errno.ECONNABORTED)}
+"""What the switch settles in a way of its own besides."""
+
+PASSING = {errno.EINTR, errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM}
+"""After these a connection goes on."""
+
+MOST_CALLS = 200
+"""The last call of a kind that is made to fail."""
+
+TROUBLES: dict[str, tuple[Fault, ...]] = {
+    "calm": (),
+    "no descriptor": (Fault("accept4", errno.EMFILE, 3),),
+    "no spare descriptor": (Fault("accept4", errno.EMFILE, 3), Fault("open", errno.EMFILE, 2)),
+    "no memory": (Fault("accept4", errno.ENOMEM, 5),),
+}
+"""What is wrong before the call at hand fails: by name, the faults."""
+
+WHERE_TROUBLE_SHOWS = {"accept4", "epoll_ctl", "open", "recv", "send", "shutdown"}
+"""Calls of which there are more, or others, when descriptors or memory are short."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run through all faults of the call that *arguments* name and return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description="Let every system call of one kind fail.")
+    parser.add_argument("call", choices=CALLS)
+    call: str = parser.parse_args(arguments).call
+    faulthandler.enable()
+    shim = Shim(os.environ["LD_PRELOAD"].split(":")[-1])
+    for trouble, first in TROUBLES.items():
+        if first and call not in WHERE_TROUBLE_SHOWS:
+            continue
+        calls = min(play(shim, first, lost_connections(first))[call], MOST_CALLS)
+        for error in (*ERRORS, *MORE_ERRORS.get(call, ())):
+            faults = list(_faults(call, error, calls, repeats=not first))
+            for fault in faults:
+                # Unbuffered: when the switch crashes, this is what it crashed of.
+                os.write(2, f"{fault}, {trouble}\n".encode())
+                try:
+                    play(shim, (fault, *first), lost_connections((fault, *first)))
+                except Exception:  # whatever a fault breaks is the finding
+                    traceback.print_exc()
+                    return 1
+            print(f"{call} {errno.errorcode[error]} {trouble}: {len(faults)}", flush=True)
+    return 0
+
+
+def _faults(call: str, error: int, calls: int, *, repeats: bool) -> Iterator[Fault]:
+    """Give each of the first *calls* as a fault: alone, and as the first of three."""
+    # Three waits in a row that fail are like one.
+    for times in (1, 3) if repeats and call != "epoll_wait" else (1,):
+        for first in range(1, calls + 1):
+            yield Fault(call, error, first, times)
+
+
+def lost_connections(faults: tuple[Fault, ...]) -> int:
+    """Return how many clients *faults* may cost their connections, or keep from getting one."""
+    return sum(fault.times for fault in faults if _may_end(fault))
+
+
+def _may_end(fault: Fault) -> bool:
+    """Return whether a fault may cost a client its connection."""
+    if fault.call in {"recvmmsg", "send", "sendmmsg"}:
+        return fault.error not in PASSING
+    if fault.call == "accept4":
+        return fault.error in {errno.EMFILE, errno.ENFILE}
+    return fault.call in {"epoll_ctl", "poll"}
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,395 @@
+"""The life of a small bus, always the same: what each client must get is known, whatever call of the switch fails.
+
+The rule that is checked: a client that is still connected has got every packet meant for it, in order, but for gaps that
+``!/bus/lost`` counts exactly, in their place; one whose connection has ended has got such a sequence up to some point. What was
+meant for whom follows from what the switch says that it read of each sender. Each step comes to rest before the next, so the
+order of packets is one order for all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from sbusd.config.settings import LimitSettings
+from sbusd.daemon.contract import ConnectionCounters, Refusal
+from tests.faults.shim import Fault, Shim
+from tests.support.wire import message
+from tests.support.world import REFUSALS, World
+
+LIMITS = LimitSettings(queue_packets=8, queue_bytes=1_000_000)
+QUIET_TURNS = 5
+"""Turns with nothing ready in a row that mean rest: more than a fault repeats, for an interrupted wait is quiet too."""
+
+EXPECTED_ENDS = {"half", "leaver", "deserter", "babbler"}
+"""Clients that end in the course of the scenario."""
+
+LOSS = b"CMSG !/bus/lost\0"
+LAST_WORDS = b"CMSG !/bus/error\0EPROTO"
+
+
+class Meant(NamedTuple):
+    """A packet that a client must get, if the switch has read what caused it."""
+
+    packet: bytes
+    cause: Client
+    position: int
+    """Which of the packets of *cause* it was."""
+
+
+@dataclass(eq=False)
+class Client:
+    """One client: its socket, and what it has sent and received."""
+
+    name: str
+    socket: socket.socket
+    number: int | None = None
+    """Its number on the bus, or None if it was never let in."""
+    sent: int = 0
+    patterns: list[bytes] = field(default_factory=list)
+    meant: list[Meant] = field(default_factory=list)
+    received: list[bytes] = field(default_factory=list)
+
+
+class Faulty(World):
+    """A world whose switch has its calls watched by the shim, and whose clients come through a listening socket."""
+
+    def __init__(self, shim: Shim) -> None:
+        self.shim = shim
+        self.fds: dict[int, int] = {}
+        self.ends: dict[int, ConnectionCounters] = {}
+        with shim.watching():
+            super().__init__("compiled", LIMITS)
+
+    def connected(self, connection: int, fd: int) -> None:
+        super().connected(connection, fd)
+        self.fds[connection] = fd
+
+    def ended(self, connection: int, end: object, counters: ConnectionCounters) -> None:
+        self.told.append(("ended", connection, end, counters))
+        assert connection not in self.ends, f"connection {connection} ended twice"
+        self.ends[connection] = counters
+
+    def run(self) -> None:
+        quiet = turns = 0
+        while quiet < QUIET_TURNS:
+            turns += 1
+            assert turns < 2_000, "the switch does not come to rest"
+            with self.shim.watching():
+                try:
+                    ready = self.switch.turn(0)
+                except OSError as error:
+                    # The one call whose failure the switch cannot settle by itself: it says so, and must stay whole.
+                    if "epoll_wait" not in str(error):
+                        raise
+                    ready = 0
+            quiet = 0 if ready else quiet + 1
+
+
+class Scenario:
+    """Lives through it once; :meth:`check` judges."""
+
+    def __init__(self, shim: Shim, listener: socket.socket) -> None:
+        self.listener = listener
+        self.world = Faulty(shim)
+        try:
+            with shim.watching():
+                self.world.switch.listen(listener.fileno())
+        except OSError:
+            self.world.close()
+            raise
+        self.all: dict[str, Client] = {}
+
+    # -- what clients do
+
+    def connect(self, *names: str, send_buffer: int | None = None) -> None:
+        """Let clients come, all at once; one that is turned away has no number."""
+        for name in names:
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 425_984)
+            before = set(self.world.fds)
+            sock.connect(self.listener.getsockname())
+            self.world.run()
+            fresh = set(self.world.fds) - before
+            assert len(fresh) <= 1
+            self.all[name] = Client(name, sock, next(iter(fresh), None))
+            for number in fresh:
+                self._shrink(number, send_buffer)
+
+    def _shrink(self, number: int, send_buffer: int | None) -> None:
+        """Let little wait in a connection's socket."""
+        if send_buffer is not None:
+            with socket.socket(fileno=os.dup(self.world.fds[number])) as other_end:
+                other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+
+    def send(self, name: str, packet: bytes) -> int | None:
+        """Send a packet and return its index, or None if the bus has closed."""
+        client = self.all[name]
+        try:
+            client.socket.send(packet)
+        except ConnectionError:
+            return None
+        client.sent += 1
+        return client.sent - 1
+
+    def subscribe(self, name: str, *patterns: bytes) -> None:
+        """Subscribe, and wait for rest."""
+        for pattern in patterns:
+            if self.send(name, b"SUB " + pattern) is not None:
+                self.all[name].patterns.append(pattern)
+        self.world.run()
+
+    def publish(self, name: str, key: bytes, count: int, size: int = 0) -> None:
+        """Publish *count* messages in one go, note whom they are meant for, and wait for rest."""
+        sender = self.all[name]
+        for _ in range(count):
+            packet = message(key, b"%b %d %b" % (name.encode(), sender.sent, bytes(size)))
+            index = self.send(name, packet)
+            if index is not None:
+                self._mean(key, Meant(packet, sender, index))
+        self.world.run()
+
+    def _mean(self, key: bytes, meant: Meant) -> None:
+        """Note a message for those that have subscribed to it."""
+        for client in self.all.values():
+            if any(self.world.keyspace.matches(pattern, key) for pattern in client.patterns):
+                client.meant.append(meant)
+
+    def ask(self, name: str, packet: bytes, answer: bytes) -> None:
+        """Send a packet that the bus answers."""
+        index = self.send(name, packet)
+        if index is not None:
+            self.all[name].meant.append(Meant(answer, self.all[name], index))
+
+    def read(self, *names: str) -> None:
+        """Read until nothing more comes."""
+        for name in names:
+            client = self.all[name]
+            while client.socket.fileno() >= 0 and (packets := self._read_once(client.socket)):
+                client.received += packets
+                self.world.run()
+                if packets[-1] in {b"", b"reset"}:
+                    break
+
+    @staticmethod
+    def _read_once(sock: socket.socket) -> list[bytes]:
+        """Return what has come; b"" stands for the end."""
+        packets: list[bytes] = []
+        while not packets or packets[-1] not in {b"", b"reset"}:
+            try:
+                packets.append(sock.recv(1 << 20))
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                packets.append(b"reset")
+        return packets
+
+    # -- the life
+
+    def live(self) -> None:
+        """From the first connection to the last, and to rest."""
+        self.connect("publisher", "one", "two", "three")
+        self.connect("slow", send_buffer=4_608)
+        self.subscribe("one", b"t/*", b"t/a")
+        self.subscribe("two", b"t/*", b"big")
+        self.subscribe("three", b"*")
+        self.subscribe("slow", b"t/a", b"big")
+        self._fan_out_to_a_slow_reader()
+        self._large_packets()
+        self._control_packets()
+        self._ends()
+        self.publish("publisher", b"t/a", 3)
+        self.read(*self.all)
+
+    def _fan_out_to_a_slow_reader(self) -> None:
+        """One falls behind until packets are lost, reads, and falls behind again."""
+        for _ in range(2):
+            for count in (1, 7, 12, 20):
+                self.publish("publisher", b"t/a", count)
+                self.read("one", "two", "three")
+            self.publish("one", b"t/b", 2)
+            self.read("slow")
+        self.read("one", "two", "three")
+
+    def _large_packets(self) -> None:
+        """Packets of which a socket takes one or two while others wait, and which another socket never takes."""
+        for size in (100_000, 300_000):
+            self.publish("publisher", b"big", 2, size)
+            self.publish("publisher", b"t/a", 2)
+            self.publish("three", b"big", 1, size)
+            self.read("two", "three", "slow", "one", "publisher")
+
+    def _control_packets(self) -> None:
+        """Between messages, and messages that are refused."""
+        self.connect("asker")
+        for token in (b"1", b"2"):
+            self.ask("asker", b"CMSG ping\0" + token, b"CMSG ping\0" + token)
+        self.publish("asker", b"t/a", 2)
+        self.ask("asker", b"CMSG ping\0003", b"CMSG ping\0003")
+        self.ask("asker", message(b"!/bus/x", b"forged"), REFUSALS[Refusal.RESERVED])
+        self.world.run()
+        self.send("asker", b"SUB t/c")
+        self.send("asker", b"UNSUB t/c")
+        self.publish("publisher", b"t/c", 1)
+        self.read("asker", "one", "two", "three", "slow")
+
+    def _ends(self) -> None:
+        """A client shuts down its sending side, one leaves at once, one leaves what it got unread, and one is thrown out."""
+        self.connect("half", "leaver", "deserter", "babbler")
+        self.subscribe("half", b"t/b")
+        self.subscribe("deserter", b"t/b")
+        with contextlib.suppress(OSError):
+            self.all["half"].socket.shutdown(socket.SHUT_WR)
+        self.publish("publisher", b"t/b", 2)
+        self.read("half", "one", "two", "three")
+        self._leave("half", 0)
+        self._leave("leaver", 3)
+        self._leave("deserter", 2)
+        self.ask("babbler", b"what?", LAST_WORDS)
+        self.publish("babbler", b"t/a", 0)
+        self.read("babbler", "one", "two", "three", "slow")
+
+    def _leave(self, name: str, count: int) -> None:
+        """Close a client right behind its last messages."""
+        sender = self.all[name]
+        for _ in range(count):
+            packet = message(b"t/b", b"%b %d" % (name.encode(), sender.sent))
+            index = self.send(name, packet)
+            if index is not None:
+                self._mean(b"t/b", Meant(packet, sender, index))
+        sender.socket.close()
+        self.world.run()
+
+    # -- the verdict
+
+    def check(self, faults: tuple[Fault, ...], may_end: int) -> None:
+        """Fail unless every client has got what it must, the books balance, and the bus still works.
+
+        *may_end* is how many clients the *faults* may cost their connections.
+        """
+        alive = {client.name for client in self.all.values() if client.number in self.world.switch.connections()}
+        ended = set(self.all) - alive
+        assert not alive & EXPECTED_ENDS, alive
+        assert len(ended - EXPECTED_ENDS) <= may_end, f"{ended - EXPECTED_ENDS} ended for nothing: {faults}"
+        malformed = [line[1] for line in self.world.told if line[0] == "malformed"]
+        assert malformed in ([], [self.all["babbler"].number]), malformed
+        for client in self.all.values():
+            self._check_client(client, client.name in alive)
+        self._check_books(alive)
+
+    def _read_of(self, client: Client) -> int:
+        """Return how many packets of a client the switch has read."""
+        if client.number is None:
+            return 0
+        if client.number in self.world.ends:
+            return self.world.ends[client.number].received_packets
+        return self.world.switch.connection_counters(client.number).received_packets
+
+    def _check_client(self, client: Client, is_alive: bool) -> None:
+        """Compare what a client got with what it must."""
+        if is_alive:
+            assert self._read_of(client) == client.sent, f"{client.name}: not all that it sent was read"
+        meant = [entry.packet for entry in client.meant if entry.position < self._read_of(entry.cause)]
+        position = lost = 0
+        for packet in client.received:
+            if packet.startswith(LOSS):
+                position += int(packet[len(LOSS) :])
+                lost += int(packet[len(LOSS) :])
+            elif packet in {b"", b"reset", REFUSALS[Refusal.NO_DESCRIPTOR]}:
+                assert not is_alive, f"{client.name}: {packet!r} on a connection that lives"
+            else:
+                assert position < len(meant), f"{client.name}: {packet[:60]!r} was not meant for it"
+                assert packet == meant[position], f"{client.name}: {packet[:60]!r} in the place of {meant[position][:60]!r}"
+                position += 1
+        assert position <= len(meant), f"{client.name}: told of more losses than there were"
+        if is_alive:
+            assert position == len(meant), (
+                f"{client.name}: {len(meant) - position} packets are missing, the first: {meant[position][:60]!r}"
+            )
+            assert client.number is not None
+            assert lost == self.world.switch.connection_counters(client.number).lost_packets
+            assert lost == sum(int(str(line[2])) for line in self.world.told if line[:2] == ("lost", client.number))
+
+    def _check_books(self, alive: set[str]) -> None:
+        """Compare the switch's counters with what happened."""
+        self.world.check_balance()
+        count = self.world.switch.counters()
+        assert count.queued_packets == count.queued_bytes == 0
+        assert count.connections == len(alive) == len(self.world.fds) - len(self.world.ends)
+        assert count.accepted == len(self.world.fds)
+        assert count.accept_failures == sum(line[0] == "accept failed" for line in self.world.told)
+        assert count.subscriptions == sum(len(client.patterns) for client in self.all.values() if client.name in alive)
+
+    def check_still_works(self) -> None:
+        """Two new clients, one message."""
+        self.connect("fresh reader", "fresh publisher")
+        self.subscribe("fresh reader", b"fresh")
+        self.publish("fresh publisher", b"fresh", 3)
+        self.read("fresh reader")
+        fresh = self.all["fresh reader"]
+        assert fresh.received == [entry.packet for entry in fresh.meant]
+        assert len(fresh.received) == 3
+
+    def close(self) -> None:
+        """End everything."""
+        for client in self.all.values():
+            client.socket.close()
+        self.world.close()
+
+
+@contextlib.contextmanager
+def open_listener() -> Iterator[socket.socket]:
+    """Give a listening socket with an abstract name."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(b"")
+        listener.listen(20)
+        listener.setblocking(False)
+        yield listener
+
+
+def play(shim: Shim, faults: tuple[Fault, ...], may_end: int) -> dict[str, int]:
+    """Live through the scenario with *faults*, check everything, and return how often each call was made.
+
+    The first fault must happen; the others may, as the first changes what follows.
+    """
+    before = os.listdir("/proc/self/fd")
+    shim.arm(faults)
+    with open_listener() as listener:
+        scenario = _start(shim, listener)
+        if scenario is None:
+            assert faults[0].first == 1
+            assert faults[0].call in {"epoll_create1", "open", "epoll_ctl"}
+            counts = shim.counts()
+        else:
+            counts = _live(shim, scenario, faults, may_end)
+    assert len(os.listdir("/proc/self/fd")) == len(before), "descriptors leak"
+    return counts
+
+
+def _start(shim: Shim, listener: socket.socket) -> Scenario | None:
+    """Return a scenario, or None if the switch could not start, which it must say in one error."""
+    try:
+        return Scenario(shim, listener)
+    except OSError as error:
+        if "the switch cannot start" not in str(error) and "epoll_ctl" not in str(error):
+            raise
+        return None
+
+
+def _live(shim: Shim, scenario: Scenario, faults: tuple[Fault, ...], may_end: int) -> dict[str, int]:
+    """Live through *scenario* and check everything."""
+    try:
+        scenario.live()
+        counts = shim.counts()
+        assert not faults or shim.done(0) > 0, f"{faults[0]} never happened"
+        shim.arm(())
+        scenario.check(faults, may_end)
+        scenario.check_still_works()
+    finally:
+        scenario.close()
+    return counts

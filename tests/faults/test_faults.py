@@ -1,0 +1,113 @@
+"""Whatever system call of the compiled switch fails, at whatever point: no crash, no wrong delivery, and the books balance."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.faults.run import ERRORS
+from tests.faults.shim import CALLS, build_shim
+from tools.stage import ROOT
+
+END_SECONDS = 300
+"""When a run that does not end is a failure, on a machine however slow."""
+
+FEWEST_FAULTS = {
+    "recvmmsg": 300,
+    "sendmmsg": 400,
+    "send": 150,
+    "recv": 40,
+    "accept4": 300,
+    "epoll_ctl": 400,
+    "epoll_wait": 1_000,
+    "setsockopt": 100,
+    "open": 20,
+    "poll": 14,
+    "shutdown": 80,
+    "epoll_create1": 14,
+    "madvise": 14,
+}
+"""Faults of each call that the scenario must come to: so that it cannot wither unseen."""
+
+
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The compiled library."""
+    return build_shim(tmp_path_factory.mktemp("shim"))
+
+
+def run_under(shim: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Python with the library in front of the C library, behind what is there already: a sanitizer wants to be first."""
+    preloaded = [name for name in (os.environ.get("LD_PRELOAD"), str(shim)) if name]
+    env = os.environ | {"LD_PRELOAD": ":".join(preloaded)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=END_SECONDS)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_may_fail_at_any_time(call: str, shim: Path) -> None:
+    done = run_under(shim, "-m", "tests.faults.run", call)
+    assert done.returncode == 0, done.stdout[-300:] + done.stderr[-4_000:]
+    counts = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines())
+    assert {f"{call} {errno.errorcode[error]} calm" for error in ERRORS} <= set(counts)
+    assert sum(map(int, counts.values())) >= FEWEST_FAULTS[call]
+
+
+BROKEN = """
+import errno, os, sys
+from tests.faults import scenario
+from tests.faults.shim import Fault, Shim
+
+class Deaf(scenario.Faulty):
+    def {method}(self, *arguments):
+        {body}
+        return super().{method}(*arguments)
+
+scenario.Faulty = Deaf
+shim = Shim(os.environ["LD_PRELOAD"].split(":")[-1])
+scenario.play(shim, {faults}, 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "faults", "complaint"),
+    [
+        # A switch that gives a message to another, or to none, forgets a loss, or lets a descriptor stay open.
+        (("control", "self.switch.send(arguments[0], b'MSG t/a stray')"), "()", "in the place of"),
+        (("control", "if b'SUB *' in arguments: return None"), "()", "packets are missing"),
+        (("lost", "return None"), "()", "lost =="),
+        (("connected", "os.dup(0)"), "()", "descriptors leak"),
+        # A connection that ends though none may, and a fault that no call meets.
+        (("connected", ""), "(Fault('send', errno.EPIPE, 1),)", "ended for nothing"),
+        (("connected", ""), "(Fault('send', errno.EPIPE, 1_000_000),)", "never happened"),
+    ],
+)
+def test_what_is_wrong_is_found(shim: Path, override: tuple[str, str], faults: str, complaint: str) -> None:
+    """Else a scenario that checks nothing would pass."""
+    done = run_under(shim, "-c", BROKEN.format(method=override[0], body=override[1], faults=faults))
+    assert done.returncode == 1
+    assert "AssertionError" in done.stderr
+    assert complaint in done.stderr
+
+
+def test_the_scenario_loses_packets_and_fills_queues(shim: Path) -> None:
+    """Without any fault it goes through the states in which a fault could do harm."""
+    code = (
+        "import os\nfrom tests.faults import scenario\nfrom tests.faults.shim import Shim\n"
+        "shim = Shim(os.environ['LD_PRELOAD'].split(':')[-1])\n"
+        "with scenario.open_listener() as listener:\n"
+        "    life = scenario.Scenario(shim, listener)\n    life.live()\n"
+        "    count = life.world.switch.counters()\n    life.close()\n"
+        "print(count.lost_packets, count.refused_packets, count.deliveries, sum(line[0] == 'lost' for line in life.world.told))\n"
+    )
+    done = run_under(shim, "-c", code)
+    lost, refused, deliveries, told = map(int, done.stdout.split())
+    assert lost >= 10
+    assert refused == 1
+    assert deliveries >= 150
+    assert told >= 2
