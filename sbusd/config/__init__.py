@@ -7,6 +7,7 @@ pydantic. ``documents`` reads and checks the files, and is imported only when th
 from sbusd.config.errors import ConfigError
 from sbusd.config.files import configuration_files, default_main_file
 from sbusd.config.loader import check_daemon_settings, load_daemon_settings
+from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 from sbusd.config.users import UnknownUserError, find_uid
@@ -17,6 +18,9 @@ __all__ = [
     "LimitSettings",
     "LogSettings",
     "PolicyRule",
+    "QuotaOverride",
+    "QuotaSettings",
+    "Quotas",
     "RateSettings",
     "RightsSettings",
     "Subjects",

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, get_args
 
 from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import PolicyRule, RightsSettings, check_policy
 from sbusd.config.users import UserId
 from sbusd.protocol.credentials import is_credential_prefix
@@ -95,6 +96,7 @@ class DaemonSettings:
     policy: tuple[PolicyRule, ...] = ()
     """The rules, in the order in which they are asked."""
     limits: LimitSettings = field(default_factory=LimitSettings)
+    quotas: QuotaSettings = field(default_factory=QuotaSettings)
     log: LogSettings = field(default_factory=LogSettings)
     rights: RightsSettings = field(default_factory=RightsSettings)
 

@@ -85,7 +85,7 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
         (
             "xyzzy = 1",
             "xyzzy: unknown key; the keys here are separator, credential_prefix, allowed_users, admins, protected_users, policy,"
-            " limits, log, rights",
+            " limits, quotas, log, rights",
         ),
         (
             '[log.rate_per_cause_per_user]\n"a\\nb.c" = 1',

@@ -13,6 +13,7 @@ import pytest
 
 from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
+from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
 from sbusd.daemon import journal, options
@@ -92,7 +93,7 @@ def test_every_key_is_documented_once_and_no_other() -> None:
 def test_the_documented_defaults_are_the_codes(tmp_path: Path) -> None:
     documented = _documented_keys()
     lines = [f"{key} = {_toml(documented[key])}" for key in documented if hasattr(DaemonSettings(), key)]
-    for table, kind in (("[limits]", LimitSettings), ("[log]", LogSettings), ("[rights]", RightsSettings)):
+    for table, kind in (("[limits]", LimitSettings), ("[quotas]", QuotaSettings), ("[log]", LogSettings), ("[rights]", RightsSettings)):
         lines += [table, *(f"{each.name} = {_toml(documented[each.name])}" for each in dataclasses.fields(kind))]
     (tmp_path / "x.toml").write_text("\n".join(lines))
     assert read_settings([tmp_path / "x.toml"], DaemonSettings) == DaemonSettings()
@@ -108,7 +109,7 @@ def test_the_keys_of_a_rule_and_their_bounds_are_those_documented() -> None:
     assert f"At most {MAX_COMMENT_CHARACTERS} characters" in words
 
 
-@pytest.mark.parametrize("settings", [LimitSettings, RateSettings])
+@pytest.mark.parametrize("settings", [LimitSettings, QuotaSettings, RateSettings])
 def test_the_bounds_of_every_quantity_are_documented(settings: type) -> None:
     text = " ".join(FORMAT.read_text("utf-8").split())
     for annotation in typing.get_type_hints(settings, include_extras=True).values():

@@ -1,0 +1,114 @@
+"""How much each user may make the bus hold and do: ``[quotas]`` and ``[[quotas.overrides]]``. Spec: sbusd.toml(5).
+
+A quota is a user's, not a connection's, because a user can have as many connections and processes as it likes. The user that makes
+the bus hold something is charged for it; one who is at a quota harms only itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, ClassVar
+
+from sbusd.config.groups import GroupId
+from sbusd.config.quantities import Count, Size
+from sbusd.config.rules import Origin
+from sbusd.config.users import UserId
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+_FORBID_UNKNOWN = {"extra": "forbid"}
+
+_NOWHERE = Origin()
+
+_CONNECTIONS = Count(1, 1 << 20, "for each is a descriptor of the bus")
+_SUBSCRIPTIONS = Count(1, 1 << 24, "for each takes memory")
+_PATTERN_BYTES = Size(64 << 10, 1 << 34, "for the longest pattern must fit")
+_QUEUED_PACKETS = Count(1, 1 << 30, "for each one that waits costs memory")
+_QUEUED_BYTES = Size(MAX_PACKET_BYTES, 1 << 40, "for the largest packet must fit")
+_RATE = Count(1, 10_000_000, "for none would be silence")
+_BURST = Count(10, 100_000_000, "for a client's first packets come together")
+_FACTOR = Count(1, 1_000, "for an owner has no less than others")
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """The quotas of one user, and why by default they are those numbers. Rates are per second."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    connections: Annotated[int, _CONNECTIONS] = 256
+    """Connections at once: more than a user's session has programs, and 64 users fit into the 16,384 descriptors that the units give."""
+    subscriptions: Annotated[int, _SUBSCRIPTIONS] = 16_384
+    """Patterns stored, each as often as it is: 64 for each of 256 connections. Some megabytes of the bus's memory."""
+    pattern_bytes: Annotated[int, _PATTERN_BYTES] = 1 << 20
+    """Bytes of these patterns: 64 for each of 16,384. The memory of a pattern grows with its segments, so with its length."""
+    queued_packets: Annotated[int, _QUEUED_PACKETS] = 131_072
+    """Packets that wait for the user's connections: eight full queues."""
+    queued_bytes: Annotated[int, _QUEUED_BYTES] = 64 << 20
+    """Bytes of these packets: eight full queues."""
+    control_rate: Annotated[int, _RATE] = 10_000
+    """Packets that are no MSG, SUB and UNSUB among them: each takes some microseconds, in which nothing is routed: a tenth of a second."""
+    control_burst: Annotated[int, _BURST] = 32_768
+    """Such packets at once: all the patterns that a user may have, twice over, so that its programs can start together."""
+    connection_rate: Annotated[int, _RATE] = 200
+    """Connections tried, accepted or not: a shell's loop of sbusctl makes ten or twenty, and each costs ten times a control packet."""
+    connection_burst: Annotated[int, _BURST] = 1_024
+    """Such attempts at once: all the connections that a user may have, four times over."""
+
+    def times(self, factor: int) -> Quotas:
+        """Return quotas *factor* times as large."""
+        return Quotas(**{each.name: getattr(self, each.name) * factor for each in fields(Quotas)})
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOverride:
+    """One ``[[quotas.overrides]]``: what differs for some ``users`` and members of ``groups``; for none named, for everyone."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    users: tuple[Annotated[int, UserId()], ...] = ()
+    groups: tuple[Annotated[int, GroupId()], ...] = ()
+    connections: Annotated[int | None, _CONNECTIONS] = None
+    subscriptions: Annotated[int | None, _SUBSCRIPTIONS] = None
+    pattern_bytes: Annotated[int | None, _PATTERN_BYTES] = None
+    queued_packets: Annotated[int | None, _QUEUED_PACKETS] = None
+    queued_bytes: Annotated[int | None, _QUEUED_BYTES] = None
+    control_rate: Annotated[int | None, _RATE] = None
+    control_burst: Annotated[int | None, _BURST] = None
+    connection_rate: Annotated[int | None, _RATE] = None
+    connection_burst: Annotated[int | None, _BURST] = None
+    origin: Annotated[Origin, _NOWHERE] = _NOWHERE
+
+    def __post_init__(self) -> None:
+        if all(getattr(self, each.name) is None for each in fields(Quotas)):
+            raise ValueError("the override changes nothing; write a quota and its value, such as connections = 16")
+
+    def concerns(self, credentials: Credentials) -> bool:
+        """Return whether it is about a client with *credentials*: by its user, its group or a supplementary one."""
+        if not self.users and not self.groups:
+            return True
+        return credentials.uid in self.users or credentials.gid in self.groups or not credentials.groups.isdisjoint(self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaSettings(Quotas):
+    """``[quotas]``: what holds for every user, and what differs for some."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    owner_factor: Annotated[int, _FACTOR] = 16
+    """An owner has each default so many times: most of a machine's services share root's uid, and could do worse to the bus anyway."""
+    overrides: tuple[QuotaOverride, ...] = ()
+
+    def of(self, credentials: Credentials, *, is_owner: bool) -> Quotas:
+        """Return the quotas of a client with *credentials*: each from the first override that concerns it and has one, else the default."""
+        default = Quotas(**{each.name: getattr(self, each.name) for each in fields(Quotas)})
+        if is_owner:
+            default = default.times(self.owner_factor)
+        found: dict[str, int] = {}
+        for override in self.overrides:
+            if override.concerns(credentials):
+                for each in fields(Quotas):
+                    if (value := getattr(override, each.name)) is not None:
+                        found.setdefault(each.name, value)
+        return replace(default, **found)

@@ -1,0 +1,98 @@
+"""Whose quotas are which."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.documents import read_settings
+from sbusd.config.errors import ConfigError
+from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
+from sbusd.config.settings import DaemonSettings
+from sbusd.protocol.credentials import Credentials
+
+ALICE = Credentials(1, 1000, 100, frozenset({200, 300}))
+ROOT = Credentials(1, 0, 0)
+
+
+def test_without_overrides_everyone_has_the_default() -> None:
+    assert QuotaSettings(connections=7).of(ALICE, is_owner=False) == Quotas(connections=7)
+
+
+def test_an_owner_has_each_default_many_times() -> None:
+    quotas = QuotaSettings(owner_factor=3).of(ROOT, is_owner=True)
+    assert [getattr(quotas, each.name) for each in fields(Quotas)] == [getattr(Quotas(), each.name) * 3 for each in fields(Quotas)]
+
+
+def test_the_first_override_that_has_a_quota_decides_on_it_alone() -> None:
+    settings = QuotaSettings(
+        overrides=(
+            QuotaOverride(users=(1001,), connections=1),
+            QuotaOverride(groups=(300,), connections=2),
+            QuotaOverride(users=(1000,), connections=3, subscriptions=4),
+            QuotaOverride(subscriptions=5, control_rate=6),
+        )
+    )
+    assert settings.of(ALICE, is_owner=False) == Quotas(connections=2, subscriptions=4, control_rate=6)
+
+
+def test_an_override_is_not_multiplied_for_an_owner() -> None:
+    quotas = QuotaSettings(overrides=(QuotaOverride(users=(0,), connections=3),)).of(ROOT, is_owner=True)
+    assert (quotas.connections, quotas.subscriptions) == (3, Quotas().subscriptions * 16)
+
+
+@pytest.mark.parametrize(
+    ("override", "concerned"),
+    [
+        (QuotaOverride(connections=1), True),
+        (QuotaOverride(users=(1000,), connections=1), True),
+        (QuotaOverride(users=(1001,), connections=1), False),
+        (QuotaOverride(groups=(100,), connections=1), True),
+        (QuotaOverride(groups=(200,), connections=1), True),
+        (QuotaOverride(groups=(1000,), connections=1), False),
+        (QuotaOverride(users=(1001,), groups=(300,), connections=1), True),
+        (QuotaOverride(users=(1001,), groups=(301,), connections=1), False),
+    ],
+)
+def test_whom_an_override_concerns(override: QuotaOverride, concerned: bool) -> None:
+    assert override.concerns(ALICE) is concerned
+
+
+def _read(folder: Path, *texts: str) -> QuotaSettings:
+    files = [folder / f"{number}.toml" for number in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text(text)
+    return read_settings(files, DaemonSettings).quotas
+
+
+def test_a_file_can_set_each(tmp_path: Path) -> None:
+    head = "[quotas]\nconnections = 3\nowner_factor = 1\n"
+    tail = '[[quotas.overrides]]\nusers = ["root", 1000]\ngroups = [7]\nqueued_bytes = "1MiB"\n'
+    read = _read(tmp_path, head + tail, "[[quotas.overrides]]\nconnection_rate = 9\n")
+    assert (read.connections, read.owner_factor) == (3, 1)
+    first, second = read.overrides
+    assert (first.users, first.groups, first.queued_bytes, first.connections) == ((0, 1000), (7,), 1 << 20, None)
+    assert (second.connection_rate, str(second.origin)) == (9, f"rule 1 of {tmp_path}/1.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[quotas]\nconnection = 3", "quotas.connection: unknown key; did you mean connections?"),
+        ("[quotas]\nconnections = 0", "quotas.connections: 0 is out of range; it can be 1 to 1048576, for each is a descriptor of the bus"),
+        (
+            "[[quotas.overrides]]\nusers = [0]",
+            "quotas.overrides.1: the override changes nothing; write a quota and its value, such as connections = 16",
+        ),
+        ("[[quotas.overrides]]\nowner_factor = 3", "quotas.overrides.1.owner_factor: unknown key; the keys here are users, groups, conn"),
+        ('[[quotas.overrides]]\nconnections = "x"', 'quotas.overrides.1.connections: "x" is not a whole number; write one from 1 to'),
+        ("[quotas]\noverrides = 3", "quotas.overrides: 3 is not a list; write one in brackets"),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        _read(tmp_path, text)
+    assert str(refusal.value).startswith(f"{tmp_path}/0.toml: {says}")
+    assert str(refusal.value).isprintable()
