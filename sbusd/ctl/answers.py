@@ -170,9 +170,11 @@ def routed(value: JsonObject, *, gets_it: bool) -> Routed:
 
 
 def integer(value: JsonObject, name: str) -> int | None:
-    """Return the whole number under *name*, or None if there is none."""
+    """Return the whole number under *name*, or None if there is none; what no counter of 64 bits can hold is none."""
     found = value.get(name)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    if isinstance(found, bool) or not isinstance(found, int) or not -(1 << 63) <= found < 1 << 64:
+        return None
+    return found
 
 
 def number(value: JsonObject, name: str) -> float | None:

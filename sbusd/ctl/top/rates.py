@@ -72,7 +72,8 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
         row: Row = {"uid": key, "user": names.user(key), "connections": len(own)}
         row |= {name: _sum(own, name) for name in ("subscriptions", *HELD, *Depths._fields, *RATED)}
         row |= {f"{name}_per_second": _sum(own, f"{name}_per_second") for name in RATED}
-        rows.append(row | dict(items.get(key, {})))
+        item = items.get(key, {})
+        rows.append(row | {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item})
     return rows
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from sbusd.ctl.processes import command_name, user_name
+import pytest
+
+from sbusd.ctl.processes import command_name, unit_name, unit_of_cgroups, user_name
 
 
 def test_user_names() -> None:
@@ -22,3 +24,28 @@ def test_command_names() -> None:
     assert command_name(0) == "-"
     assert command_name(-1) == "-"
     assert command_name(1 << 40) == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "unit"),
+    [
+        ("0::/system.slice/sbus.service\n", "sbus.service"),
+        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/reader.service\n", "reader.service"),
+        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session-3.scope"),
+        ("0::/system.slice/docker.service/_a.service/payload\n", "a.service"),
+        ("0::/system.slice/system-sbus.slice/sbus@a:b.service\n", "sbus@a:b.service"),
+        ("12:cpu:/x.service\n1:name=systemd:/system.slice/old.service\n0::/\n", "old.service"),
+        ("1:name=systemd:/system.slice/old.service\n", "old.service"),
+        ("0::/user.slice\n", "-"),
+        ("0::/\n", "-"),
+        ("", "-"),
+        ("nonsense\n\n:\n", "-"),
+    ],
+)
+def test_units_of_cgroups(text: str, unit: str) -> None:
+    assert unit_of_cgroups(text) == unit
+
+
+def test_unit_names() -> None:
+    assert unit_name(os.getpid()) == unit_of_cgroups(Path("/proc/self/cgroup").read_text())
+    assert unit_name(None) == unit_name(0) == unit_name(-1) == unit_name(1 << 40) == "-"

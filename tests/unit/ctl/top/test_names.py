@@ -1,0 +1,39 @@
+"""Names that are remembered."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.ctl.answers import connection
+from sbusd.ctl.top import names
+from sbusd.ctl.top.names import NameBook
+
+
+def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int | None] = []
+
+    def command_name(pid: int | None) -> str:
+        looks.append(pid)
+        return f"run-{len(looks)}"
+
+    monkeypatch.setattr(names, "command_name", command_name)
+    book, each = NameBook(), connection({"id": 1, "pid": 77, "uid": 0})
+    shown = []
+    for _ in range(5):
+        shown.append(book.of(each)["command"])
+        book.keep([1])
+    assert (shown, looks) == (["run-1"] * 5, [77])
+    assert book.of(each)["command"] == "run-2"
+
+
+def test_those_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = iter(["old", "new"])
+    monkeypatch.setattr(names, "command_name", lambda pid: next(told))
+    book, each = NameBook(), connection({"id": 1, "pid": 77})
+    assert book.of(each) == {"user": "-", "command": "old", "unit": "-"}
+    book.keep([2])
+    assert book.of(each)["command"] == "new"
+
+
+def test_users() -> None:
+    assert NameBook().user(0) == "root"

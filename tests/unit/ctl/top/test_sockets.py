@@ -1,0 +1,115 @@
+"""The kernel's queues, as this machine's own kernel tells them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sbusd.ctl.top.sockets import Depths, SocketsUnseenError, UnixSocket, depths, read_sockets
+from tests.support import skips
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Two connected sockets, as the bus and a client have them."""
+    bus, client = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with bus, client:
+        yield bus, client
+
+
+def _read_or_skip() -> dict[int, UnixSocket]:
+    """Return what the kernel says, and skip where it has no sock_diag."""
+    try:
+        return read_sockets()
+    except SocketsUnseenError as error:
+        skips.require(False, f"needs sock_diag for Unix sockets: {error}", could_run=False)
+        raise
+
+
+def test_the_kernel_tells_what_waits_at_both_ends(pair: tuple[socket.socket, socket.socket]) -> None:
+    bus, client = pair
+    bus.send(bytes(1000))
+    bus.send(bytes(24))
+    client.send(bytes(7))
+    inode, peer = os.fstat(bus.fileno()).st_ino, os.fstat(client.fileno()).st_ino
+    sockets = _read_or_skip()
+    assert (sockets[inode].peer, sockets[peer].peer) == (peer, inode)
+    seen = depths(sockets, inode)
+    assert (seen.bus_receive_bytes, seen.client_receive_bytes) == (7, 1024)
+    # What is sent counts as memory, with the kernel's overhead.
+    assert seen.bus_send_bytes is not None
+    assert seen.client_send_bytes is not None
+    assert seen.bus_send_bytes > 1024
+    assert seen.client_send_bytes > 7
+    client.recv(2000)
+    assert depths(_read_or_skip(), inode).client_receive_bytes == 24
+
+
+def test_many_sockets_come_in_more_than_one_datagram() -> None:
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(400)]
+    try:
+        inodes = {os.fstat(each.fileno()).st_ino for both in pairs for each in both}
+        assert inodes <= _read_or_skip().keys()
+    finally:
+        for both in pairs:
+            for each in both:
+                each.close()
+
+
+def test_what_is_not_there_is_not_seen() -> None:
+    alone = {5: UnixSocket(6, 10, 20)}
+    assert depths(alone, 5) == Depths(10, 20)
+    assert depths(alone, 6) == depths(alone, None) == Depths()
+    assert depths({5: UnixSocket(None, 10, 20)}, 5) == Depths(10, 20)
+
+
+class FakeKernel:
+    """A netlink socket that answers what a test wants; sent datagrams are accepted and forgotten."""
+
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
+        self.recv = receive
+
+    def __enter__(self) -> FakeKernel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing is open."""
+
+    def settimeout(self, seconds: float) -> None:
+        assert 0 < seconds <= 5
+
+    def send(self, data: bytes) -> int:
+        return len(data)
+
+
+def _never(_size: int) -> bytes:
+    raise TimeoutError
+
+
+def _refusal(_size: int) -> bytes:
+    return struct.pack("=IHHIIi", 36, 2, 0, 0, 0, -errno.ENOENT) + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("receive", "reason"),
+    [(_never, "it has not told all sockets within 5 s"), (_refusal, "No such file or directory")],
+)
+def test_a_kernel_that_does_not_tell_is_one_line(monkeypatch: pytest.MonkeyPatch, receive: Callable[[int], bytes], reason: str) -> None:
+    monkeypatch.setattr(socket, "socket", lambda *_: FakeKernel(receive))
+    with pytest.raises(SocketsUnseenError) as caught:
+        read_sockets()
+    assert str(caught.value) == f"the kernel's queues are not to be seen: {reason}"
+
+
+def test_a_process_that_may_not_ask_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    with pytest.raises(SocketsUnseenError, match="Operation not permitted"):
+        read_sockets()
