@@ -11,99 +11,22 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import IO
 
 import pytest
 
 from sbusd import __version__
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
+from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
 from tests.support.users import User
 from tests.support.wire import RawClient
 from tools.stage import Stage
-
-TIMEOUT_SECONDS = 60.0
-"""When a command that has not ended is a failure."""
-
-
-class Shell:
-    """Runs sbusctl on one bus."""
-
-    def __init__(self, stage: Stage, daemon: Daemon) -> None:
-        self.stage = stage
-        self.daemon = daemon
-        self.env = {**stage.env, "SBUS_ADDRESS": daemon.path}
-
-    def run(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Run one command to its end."""
-        return subprocess.run(
-            self.stage.program("sbusctl", *arguments),
-            input=stdin,
-            capture_output=True,
-            check=False,
-            cwd="/",
-            env=self.env,
-            timeout=TIMEOUT_SECONDS,
-            user=None if user is None else user.uid,
-            group=None if user is None else user.gid,
-            extra_groups=None if user is None else user.groups,
-        )
-
-    def succeed(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> bytes:
-        """Run one command, which must succeed and say nothing on standard error, and return its output."""
-        done = self.run(*arguments, user=user, stdin=stdin)
-        assert (done.returncode, done.stderr) == (0, b"")
-        return done.stdout
-
-    def fail(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> str:
-        """Run one command, which must fail with one line, and return the line."""
-        done = self.run(*arguments, user=user, stdin=stdin)
-        said = done.stderr.decode()
-        assert done.returncode == 1, said
-        assert said.startswith("sbusctl: ")
-        assert said.count("\n") == 1
-        assert done.stdout == b""
-        return said
-
-    @contextmanager
-    def subscriber(self, key: bytes, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
-        """Start ``sub`` with *arguments*, wait until it would get a message with *key*, and end it with the block."""
-        process = subprocess.Popen(
-            self.stage.program("sbusctl", "sub", *arguments),
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            cwd="/",
-            env=self.env,
-        )
-        try:
-            self._await_recipient(key, process)
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    def _await_recipient(self, key: bytes, process: subprocess.Popen[bytes]) -> None:
-        """Ask the bus until somebody would get *key*."""
-        observer = self.daemon.client()
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while not json.loads(observer.ask(controls.TRACE, key))["recipients"]:
-            assert process.poll() is None, f"sub ended with {process.returncode}"
-            assert time.monotonic() < end, "sub has not subscribed"
 
 
 @pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     """sbusctl on a bus that everyone may use."""
     return Shell(stage, bus)
-
-
-def _ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
-    """Return the status and the rest of the output of *process*, which must end by itself."""
-    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
-    return process.returncode, out, err
 
 
 # What each command prints
@@ -121,19 +44,19 @@ def test_a_message_reaches_a_subscriber(shell: Shell) -> None:
         shell.succeed("pub", "a/x", "-", stdin=b"\x1b[2Jone\ntwo\xff")
         shell.succeed("pub", "other", "unseen")
         shell.succeed("pub", "a/", stdin=b"piped")
-        assert _ended(subscriber) == (0, b"a/b\thello\na/x\t\\x1b[2Jone\\ntwo\\xff\na/\tpiped\n", b"")
+        assert ended(subscriber) == (0, b"a/b\thello\na/x\t\\x1b[2Jone\\ntwo\\xff\na/\tpiped\n", b"")
 
 
 def test_lines_are_messages_in_their_order(shell: Shell) -> None:
     with shell.subscriber(b"k", "--raw", "-0", "-n", "4", "k", "k") as subscriber:
         shell.succeed("pub", "--lines", "k", stdin=b"one\n\nthree\xff\nlast")
-        assert _ended(subscriber) == (0, b"one\0\0three\xff\0last\0", b"")
+        assert ended(subscriber) == (0, b"one\0\0three\xff\0last\0", b"")
 
 
 def test_json_of_messages(shell: Shell) -> None:
     with shell.subscriber(b"k/x", "--json=short", "-n", "2", "k/") as subscriber:
         shell.succeed("pub", "-l", "k/x", stdin=b"text\n\xff\n")
-        status, out, _ = _ended(subscriber)
+        status, out, _ = ended(subscriber)
     first, second = (json.loads(line) for line in out.splitlines())
     assert (status, first["key"], first["payload"], second["payload_base64"]) == (0, "k/x", "text", "/w==")
 
@@ -249,7 +172,7 @@ def test_a_payload_that_is_too_large(shell: Shell) -> None:
     assert said.endswith("; 2 messages before it published\n")
     with shell.subscriber(b"a", "a", "-n", "1", "-F", "%l") as subscriber:
         shell.succeed("pub", "a", stdin=bytes(409_594))
-        assert _ended(subscriber) == (0, b"409594\n", b"")
+        assert ended(subscriber) == (0, b"409594\n", b"")
 
 
 @pytest.mark.parametrize("pattern", ["!/", "!/*", "!/bus/ping", "!/event/"])
@@ -280,7 +203,7 @@ def test_ctrl_c_is_quiet(shell: Shell) -> None:
         assert subscriber.stdout is not None
         assert subscriber.stdout.readline() == b"a\tb\n"
         subscriber.send_signal(signal.SIGINT)
-        assert _ended(subscriber) == (130, b"", b"")
+        assert ended(subscriber) == (130, b"", b"")
 
 
 def test_ctrl_c_ends_ping_with_what_it_has_measured(shell: Shell) -> None:
@@ -296,7 +219,7 @@ def test_ctrl_c_ends_ping_with_what_it_has_measured(shell: Shell) -> None:
         while not _has_sent(observer, ping.pid, packets=5):
             assert time.monotonic() < end, "ping has not begun"
         ping.send_signal(signal.SIGINT)
-        status, out, err = _ended(ping)
+        status, out, err = ended(ping)
     heading, figures = out.decode().splitlines()
     assert (status, err, heading.split()[0]) == (130, b"", "COUNT")
     assert int(figures.split()[0]) >= 4
@@ -321,7 +244,7 @@ def test_a_reader_that_goes_is_no_error(shell: Shell) -> None:
 def test_a_bus_that_ends_is_one_line(shell: Shell) -> None:
     with shell.subscriber(b"a", "a") as subscriber:
         shell.daemon.stop()
-        status, out, err = _ended(subscriber)
+        status, out, err = ended(subscriber)
     assert (status, out) == (1, b"")
     assert err.startswith(b"sbusctl: disconnected from ")
     assert err.count(b"\n") == 1
@@ -379,7 +302,7 @@ def test_nothing_raw_reaches_a_terminal_unless_asked_for(shell: Shell, arguments
     with open(master, "rb", buffering=0) as reader, open(slave, "wb", buffering=0) as writer:
         with shell.subscriber(b"k", "-n", "1", "k", *arguments, stdout=writer) as subscriber:
             shell.succeed("pub", "k", stdin=b"\x1b[31m\xff")
-            assert _ended(subscriber)[0] == 0
+            assert ended(subscriber)[0] == 0
         assert reader.read(1000).replace(b"\r\n", b"\n") == written
 
 
