@@ -1,0 +1,90 @@
+"""sbusctl(1) on a real bus, as a shell runs it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon
+from tests.support.users import User
+from tools.stage import Stage
+
+TIMEOUT_SECONDS = 60.0
+"""When a command that has not ended is a failure."""
+
+
+class Shell:
+    """Runs sbusctl on one bus."""
+
+    def __init__(self, stage: Stage, daemon: Daemon) -> None:
+        self.stage = stage
+        self.daemon = daemon
+        self.env = {**stage.env, "SBUS_ADDRESS": daemon.path}
+
+    def run(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        """Run one command to its end."""
+        return subprocess.run(
+            self.stage.program("sbusctl", *arguments),
+            input=stdin,
+            capture_output=True,
+            check=False,
+            cwd="/",
+            env=self.env,
+            timeout=TIMEOUT_SECONDS,
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else user.groups,
+        )
+
+    def succeed(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> bytes:
+        """Run one command, which must succeed and say nothing on standard error, and return its output."""
+        done = self.run(*arguments, user=user, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, b"")
+        return done.stdout
+
+    def fail(self, *arguments: str, user: User | None = None, stdin: bytes = b"") -> str:
+        """Run one command, which must fail with one line, and return the line."""
+        done = self.run(*arguments, user=user, stdin=stdin)
+        said = done.stderr.decode()
+        assert done.returncode == 1, said
+        assert said.startswith("sbusctl: ")
+        assert said.count("\n") == 1
+        assert done.stdout == b""
+        return said
+
+    @contextmanager
+    def subscriber(self, key: bytes, *arguments: str, stdout: int | IO[bytes] = subprocess.PIPE) -> Iterator[subprocess.Popen[bytes]]:
+        """Start ``sub`` with *arguments*, wait until it would get a message with *key*, and end it with the block."""
+        process = subprocess.Popen(
+            self.stage.program("sbusctl", "sub", *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            cwd="/",
+            env=self.env,
+        )
+        try:
+            self._await_recipient(key, process)
+            yield process
+        finally:
+            process.kill()
+            process.communicate()
+
+    def _await_recipient(self, key: bytes, process: subprocess.Popen[bytes]) -> None:
+        """Ask the bus until somebody would get *key*."""
+        observer = self.daemon.client()
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not json.loads(observer.ask(controls.TRACE, key))["recipients"]:
+            assert process.poll() is None, f"sub ended with {process.returncode}"
+            assert time.monotonic() < end, "sub has not subscribed"
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    """Return the status and the rest of the output of *process*, which must end by itself."""
+    out, err = process.communicate(timeout=TIMEOUT_SECONDS)
+    return process.returncode, out, err
