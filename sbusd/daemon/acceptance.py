@@ -52,6 +52,12 @@ class Acceptance:
             return verdict
         return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
 
+    def names_process(self, pattern: bytes) -> bool:
+        """Return whether a *pattern* that the protocol allows is a secret of one process, with which it ends."""
+        if not pattern.startswith(SECRET_HEAD) or self.keyspace.namespace(pattern) is None:
+            return False
+        return parse_secret_pattern(pattern, self.keyspace.prefix).pid is not None
+
     def _by_protocol(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return what the protocol says of a subscription; no rule opens what it closes."""
         if len(pattern) > self.key_bytes:

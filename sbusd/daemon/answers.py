@@ -9,11 +9,13 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import asdict
 
 import sbusd
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.contract import Switch
 from sbusd.daemon.journal import Journal
+from sbusd.daemon.quotas import Account, Accounts
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
@@ -21,6 +23,9 @@ from sbusd.protocol.packets import Control
 
 PAGE_CLIENTS = 200
 """Clients in one answer: about 60 kB of JSON, made in a millisecond or two."""
+
+PAGE_USERS = 50
+"""Users in one answer, who can have some hundred connections each."""
 
 TRACED_PATTERNS = 1_000
 """A client with more patterns is said to be a recipient, without the patterns: even to list them would hold up the bus."""
@@ -31,15 +36,18 @@ TRACED_BYTES = 64 << 10
 Else a user with many connections that hold deep patterns could stop the bus for minutes by one question.
 """
 
-FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "whoami")
+FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "users", "whoami")
 
 
 class Answers:
     """The answers of one bus, from its switch, its roster, its journal and the broker's counts."""
 
-    def __init__(self, switch: Switch, roster: Roster, acceptance: Acceptance, journal: Journal, counts: Counter[str]) -> None:
+    def __init__(
+        self, switch: Switch, roster: Roster, accounts: Accounts, acceptance: Acceptance, *, journal: Journal, counts: Counter[str]
+    ) -> None:
         self._switch = switch
         self._roster = roster
+        self._accounts = accounts
         self._acceptance = acceptance
         self._keyspace = acceptance.keyspace
         self._journal = journal
@@ -51,8 +59,13 @@ class Answers:
             controls.PING: self._ping,
             controls.STATS: self._stats,
             controls.CONNECTIONS: self._connections,
+            controls.USERS: self._users,
             controls.TRACE: self._trace,
         }
+
+    def set_acceptance(self, acceptance: Acceptance) -> None:
+        """Answer by these rules from now on; its keys are as they were."""
+        self._acceptance = acceptance
 
     def to(self, client: Client, packet: Control) -> bytes | None:
         """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.
@@ -114,6 +127,31 @@ class Answers:
             "inode": client.inode,
             "subscriptions": client.subscriptions,
             **self._switch.connection_counters(client.connection)._asdict(),
+        }
+
+    def _users(self, client: Client, payload: bytes) -> bytes:
+        """Return a page of the users that this client may see: all for an owner, its own for others."""
+        only = None if self._roster.is_owner(client) else client.credentials.uid
+        # Before the first page comes what is before user 0.
+        after = _parse_number(payload, "user") if payload else -1
+        users, following = self._accounts.page(only, after, PAGE_USERS)
+        hidden = 0 if only is None else len(self._accounts) - 1
+        return _json({"users": [self._describe_user(each) for each in users], "next": following, "hidden": hidden})
+
+    def _describe_user(self, account: Account) -> dict[str, object]:
+        """Return what a user holds, and what it may."""
+        counters = [self._switch.connection_counters(each) for each in account.holdings]
+        return {
+            "uid": account.uid,
+            "connections": len(account.holdings),
+            "descriptors": account.descriptors,
+            "subscriptions": account.subscriptions,
+            "pattern_bytes": account.pattern_bytes,
+            "queued_packets": sum(each.queued_packets for each in counters),
+            "queued_bytes": sum(each.queued_bytes for each in counters),
+            "lost_packets": sum(each.lost_packets for each in counters),
+            "limits": asdict(account.quotas),
+            "refused": dict(account.refused),
         }
 
     def _trace(self, client: Client, payload: bytes) -> bytes:
@@ -180,10 +218,10 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-def _parse_number(payload: bytes) -> int:
-    """Return the connection number to start after; an empty payload is the start. Raises ProtocolError (EINVAL) for anything else."""
+def _parse_number(payload: bytes, what: str = "connection") -> int:
+    """Return the number to start after; an empty payload is the start. Raises ProtocolError (EINVAL) for anything else."""
     if not payload:
         return 0
     if not payload.isdigit() or len(payload) > 19:
-        raise ProtocolError(ErrorCode.EINVAL, "the page to start after is the number of a connection")
+        raise ProtocolError(ErrorCode.EINVAL, f"the page to start after is the number of a {what}")
     return int(payload)

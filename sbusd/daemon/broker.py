@@ -8,29 +8,45 @@ alone. Spec: sbus-protocol(7) §4, §6, §8.
 from __future__ import annotations
 
 import os
+import resource
+import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import messages
-from sbusd.daemon.acceptance import Acceptance
+from sbusd.daemon.acceptance import Acceptance, Verdict
 from sbusd.daemon.answers import Answers
 from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
 from sbusd.daemon.journal import Journal
+from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
+from sbusd.daemon.modes import MODE_KEYS, set_mode
 from sbusd.daemon.peer import credentials_of
+from sbusd.daemon.policy import Policy
+from sbusd.daemon.quotas import Accounts, Excess
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
+from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, control_packet, error_packet, parse_packet
+from sbusd.protocol.printable import printable
 
 _REFUSALS = {
     Refusal.RESERVED: error_packet(ErrorCode.EPERM, "the key begins with !/ and is not a whole !/cred/<gid>/<uid>/<pid>/<rest>"),
     Refusal.KEY_TOO_LONG: error_packet(ErrorCode.EMSGSIZE, "the key is longer than this bus allows"),
     Refusal.TRUNCATED: error_packet(ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
+    Refusal.POLICY: error_packet(ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
     Refusal.NO_DESCRIPTOR: error_packet(ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
+    Refusal.QUEUE_FULL: error_packet(
+        ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"
+    ),
+    Refusal.BLOCKED_TOO_LONG: error_packet(ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
 }
+
+_PEERS_OWN = (End.HANGUP, End.BROKEN)
+"""Ends that are not the bus's doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +57,16 @@ class Household:
     allowed: frozenset[int] | None
     owners: frozenset[int]
     ends_when_empty: bool = False
+    protected: frozenset[int] = frozenset()
+    """Users whose disconnection by the bus is recorded as critical."""
 
     @classmethod
     def of(cls, settings: DaemonSettings, extra_users: tuple[int, ...] = (), *, ends_when_empty: bool = False) -> Household:
         """Return the household that *settings* and the users of ``-u`` make for this process."""
         own = os.geteuid()
         named = frozenset(settings.allowed_users) | frozenset(extra_users)
-        return cls(own, named | {own} if named else None, frozenset({0, own}) | frozenset(settings.admins), ends_when_empty)
+        owners = frozenset({0, own}) | frozenset(settings.admins)
+        return cls(own, named | {own} if named else None, owners, ends_when_empty, frozenset(settings.protected_users))
 
     def admits(self, uid: int) -> bool:
         """Return whether a user may connect."""
@@ -60,11 +79,17 @@ class Broker:
     def __init__(self, settings: DaemonSettings, household: Household, journal: Journal, make_switch: MakeSwitch) -> None:
         self._household = household
         self._journal = journal
-        self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes)
+        self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes, Policy(settings.policy, settings.rights))
         self._roster = Roster(household.owners)
-        self._counts: Counter[str] = Counter(control_packets=0, errors_told=0, unknown_unsubscriptions=0, internal_errors=0)
+        self._counts: Counter[str] = Counter(
+            control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0
+        )
         self.switch: Switch = make_switch(self, settings.keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
-        self._answers = Answers(self.switch, self._roster, self._acceptance, journal, self._counts)
+        self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit())
+        self._lifelines = Lifelines(self._process_ended)
+        self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
+        self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
+        self._says_unwatched = True
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
         self.end_reason = ""
@@ -74,6 +99,28 @@ class Broker:
         """Let the loop end after this turn."""
         self.is_done = True
         self.end_reason = reason
+
+    def close(self) -> None:
+        """Close the switch, and with it every connection. Nothing may be called after."""
+        self.switch.close()
+        self._lifelines.close()
+
+    def reconfigure(self, settings: DaemonSettings, household: Household) -> None:
+        """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
+
+        Clients who may not be here any more are told and ended, and so are subscriptions that the rules do not allow any more.
+        Call it between turns of the switch.
+        """
+        self._household = household
+        self._roster.set_owners(household.owners)
+        self._accounts.configure(settings.quotas, household.owners)
+        self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
+        self._answers.set_acceptance(self._acceptance)
+        for client in list(self._roster):
+            if not household.admits(client.credentials.uid):
+                self._end(client, ErrorCode.EACCES, _not_admitted(client.credentials.uid))
+                continue
+            self._revoke(client)
 
     # -- the switch's sink
 
@@ -88,15 +135,24 @@ class Broker:
         if not self._household.admits(credentials.uid):
             # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
             self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
-            words = f"user {credentials.uid} is not admitted to this bus; its -u options and allowed_users say who is"
-            self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, words))
+            self._turn_away(connection, credentials, error_packet(ErrorCode.EACCES, _not_admitted(credentials.uid)), "it is not admitted")
             return
-        self._record(messages.CLIENT_CONNECTED, self._roster.add(connection, credentials, time.time(), os.fstat(fd).st_ino))
+        excess = self._accounts.admit(connection, credentials)
+        if excess is not None:
+            self._count_excess(connection, credentials, excess)
+            self._turn_away(connection, credentials, error_packet(ErrorCode.EDQUOT, excess.words), excess.words)
+            return
+        client = self._roster.add(connection, credentials, time.time(), fd, os.fstat(fd).st_ino)
+        self._record(messages.CLIENT_CONNECTED, client)
 
     def control(self, connection: int, packet: bytes) -> None:
         """Handle a packet that is not a well-formed MSG."""
         self._counts["control_packets"] += 1
         client = self._roster[connection]
+        excess = self._accounts.charge_control(connection)
+        if excess is not None:
+            self._tell_excess(client, excess)
+            return
         try:
             self._handle(client, packet)
         except ProtocolError as error:
@@ -105,7 +161,7 @@ class Broker:
             # A defect of ours must end nobody but the client that found it, and must be seen.
             self._counts["internal_errors"] += 1
             self._record(messages.INTERNAL_ERROR, client, error=error, where="a control packet", reason=repr(error))
-            self.switch.disconnect(connection, error_packet(ErrorCode.EPROTO, "internal error; see the journal of the bus"))
+            self._end(client, ErrorCode.EPROTO, "internal error; see the journal of the bus")
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Record messages that were not routed; the sender has been told by the switch."""
@@ -113,6 +169,8 @@ class Broker:
         client = self._roster[connection]
         if refusal is Refusal.RESERVED:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=key, packet="MSG", count=count)
+        elif refusal is Refusal.POLICY:
+            self._record(messages.PUBLICATION_DENIED, client, key=key, count=count)
         else:
             reason = refusal.name.lower().replace("_", " ")
             self._record(messages.TOO_LONG_REFUSED, client, key=key, packet="MSG", count=count, reason=reason)
@@ -127,10 +185,16 @@ class Broker:
 
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         """Forget a client."""
+        self._accounts.leave(connection)
+        self._lifelines.forget(connection)
         client = self._roster.remove(connection)
         if client is None:
             return
+        if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG):
+            self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
+        if end not in _PEERS_OWN and client.credentials.uid in self._household.protected:
+            self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
         if self._household.ends_when_empty and not len(self._roster):
             self.stop("the last client has left")
 
@@ -144,26 +208,80 @@ class Broker:
         elif isinstance(packet, Subscribe):
             self._subscribe(client, packet.pattern)
         elif isinstance(packet, Unsubscribe):
-            if self.switch.unsubscribe(client.connection, packet.pattern):
-                client.subscriptions -= 1
-            else:
-                self._counts["unknown_unsubscriptions"] += 1
+            self._counts["unknown_unsubscriptions"] += not self._unsubscribe(client, packet.pattern)
         # A well-formed MSG does not come here: the switch keeps it.
 
     def _subscribe(self, client: Client, pattern: bytes) -> None:
         """Store a pattern, if the client may have it."""
         verdict = self._acceptance.subscription(pattern, client.credentials)
         if verdict.code is not None:
-            self._record_refusal(client, verdict.code, pattern, verdict.reason)
+            self._record_refusal(client, verdict.code, pattern, verdict)
             self._refuse(client, verdict.code, verdict.reason)
             return
-        self.switch.subscribe(client.connection, pattern)
-        client.subscriptions += 1
+        excess = self._accounts.charge_subscription(client.connection, pattern)
+        if excess is not None:
+            self._tell_excess(client, excess)
+        elif self._acceptance.names_process(pattern) and not self._bind(client, pattern):
+            self._accounts.release_subscription(client.connection, pattern)
+        else:
+            self.switch.subscribe(client.connection, pattern)
+            client.subscriptions += 1
+
+    def _unsubscribe(self, client: Client, pattern: bytes) -> bool:
+        """Remove one instance of a pattern and return True, or return False if there is none."""
+        if not self.switch.unsubscribe(client.connection, pattern):
+            return False
+        client.subscriptions -= 1
+        self._accounts.release_subscription(client.connection, pattern)
+        if self._lifelines.release(client.connection, pattern):
+            self._accounts.release_descriptor(client.connection)
+        return True
+
+    def _bind(self, client: Client, pattern: bytes) -> bool:
+        """Bind a pattern that names the client's process to the life of that, or return False and tell the client why not."""
+        is_new = not self._lifelines.holds(client.connection)
+        excess = self._accounts.charge_descriptor(client.connection) if is_new else None
+        if excess is not None:
+            self._tell_excess(client, excess)
+            return False
+        try:
+            if self._lifelines.bind(client.connection, client.fd, pattern):
+                return True
+        except OSError as error:
+            if is_new:
+                self._accounts.release_descriptor(client.connection)
+            self._refuse_binding(client, pattern, error)
+            return False
+        self._accounts.release_descriptor(client.connection)
+        if self._says_unwatched:
+            self._says_unwatched = False
+            self._journal.record(messages.PROCESSES_UNWATCHED)
+        return True
+
+    def _refuse_binding(self, client: Client, pattern: bytes, error: OSError) -> None:
+        """Tell a client why its process cannot be watched."""
+        if not isinstance(error, ProcessLookupError):
+            self._refuse(
+                client, ErrorCode.EMFILE, f"the bus cannot watch process {client.credentials.pid}: {os.strerror(error.errno or 0)}"
+            )
+        elif not is_hung_up(client.fd):
+            # Where nobody holds the socket any more, nobody is to be told, and what was sent on it is still read.
+            self._process_ended(client.connection, pattern)
+
+    def _process_ended(self, connection: int, pattern: bytes) -> None:
+        """End a connection that somebody still holds, though the process that its subscription *pattern* names has ended."""
+        client = self._roster[connection]
+        self._record(messages.PROCESS_ENDED, client, key=pattern)
+        words = f"process {client.credentials.pid} has ended, and with it the subscription {printable(pattern)}"
+        self._refuse(client, ErrorCode.EACCES, words)
 
     def _control(self, client: Client, packet: Control) -> None:
         """Answer a control message. Raises ProtocolError with what the client is to be told."""
         if packet.key in (controls.ECHO_ON, controls.ECHO_OFF):
             self.switch.set_echo(client.connection, packet.key == controls.ECHO_ON)
+            return
+        if packet.key in MODE_KEYS:
+            set_mode(self.switch, client.connection, packet.key)
             return
         answer = self._answers.to(client, packet)
         if answer is not None:
@@ -176,15 +294,66 @@ class Broker:
         self._counts["errors_told"] += 1
         if code is ErrorCode.EPROTO:
             self._record(messages.MALFORMED_PACKET, client, reason=words)
-        told = error_packet(code, words)
         if code.disconnects:
-            self.switch.disconnect(client.connection, told)
+            self._end(client, code, words)
         else:
-            self.switch.send(client.connection, told)
+            self.switch.send(client.connection, error_packet(code, words))
 
-    def _record_refusal(self, client: Client, code: ErrorCode, pattern: bytes, reason: str) -> None:
+    def _tell_excess(self, client: Client, excess: Excess) -> None:
+        """Tell a client which quota of its user is used up, and end it where that ends it."""
+        self._count_excess(client.connection, client.credentials, excess)
+        self._counts["errors_told"] += 1
+        if excess.ends:
+            self._end(client, ErrorCode.EDQUOT, excess.words)
+        else:
+            self.switch.send(client.connection, error_packet(ErrorCode.EDQUOT, excess.words))
+
+    def _count_excess(self, connection: int, who: Credentials, excess: Excess) -> None:
+        """Count that a quota is used up, and record it where that is due."""
+        self._counts["quota_refusals"] += 1
+        if excess.untold:
+            self._journal.record(
+                messages.QUOTA_REFUSED,
+                uid=who.uid,
+                pid=who.pid,
+                connection=connection,
+                quota=excess.quota.value,
+                count=excess.untold,
+                holders=excess.holders,
+                reason=excess.words,
+            )
+
+    def _turn_away(self, connection: int, who: Credentials, last_words: bytes, reason: str) -> None:
+        """End a connection that never was a client's."""
+        self.switch.disconnect(connection, last_words)
+        if who.uid in self._household.protected:
+            self._journal.record(messages.PROTECTED_USER_ENDED, uid=who.uid, pid=who.pid, connection=connection, reason=reason)
+
+    def _end(self, client: Client, code: ErrorCode, words: str) -> None:
+        """End a connection with the last words of an error."""
+        client.farewell = f"{code.name} {words}"
+        self.switch.disconnect(client.connection, error_packet(code, words))
+
+    def _revoke(self, client: Client) -> None:
+        """End the subscriptions of a client that the rules do not allow any more, and tell it which."""
+        rule, count = None, 0
+        for pattern, instances in self.switch.patterns(client.connection).items():
+            verdict = self._acceptance.subscription(pattern, client.credentials)
+            if verdict.rule is None or verdict.is_allowed:
+                continue
+            for _ in range(instances):
+                self._unsubscribe(client, pattern)
+            self._refuse(client, ErrorCode.EPERM, f"the subscription {printable(pattern)} has ended: {verdict.reason}")
+            rule, count = rule or verdict.rule, count + instances
+        if rule is not None:
+            self._record(messages.SUBSCRIPTIONS_REVOKED, client, count=count, rule=rule.name)
+
+    def _record_refusal(self, client: Client, code: ErrorCode, pattern: bytes, verdict: Verdict) -> None:
         """Write the record of a subscription that was refused: an attempt at a secret has a message of its own, for audits."""
-        if code is ErrorCode.EACCES:
+        reason = verdict.reason
+        if verdict.rule is not None:
+            self._record(messages.POLICY_REFUSED, client, key=pattern, packet="SUB", count=1, rule=verdict.rule.name)
+        elif code is ErrorCode.EACCES:
             self._record(messages.SECRET_REFUSED, client, key=pattern, reason=reason)
         elif code is ErrorCode.EPERM:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=pattern, packet="SUB", count=1)
@@ -197,3 +366,14 @@ class Broker:
         """Write a record about a client."""
         who = client.credentials
         self._journal.record(message, uid=who.uid, pid=who.pid, connection=client.connection, key=key, error=error, **facts)
+
+
+def _not_admitted(uid: int) -> str:
+    """Return what a user is told who may not be here."""
+    return f"user {uid} is not admitted to this bus; its -u options and allowed_users say who is"
+
+
+def _descriptor_limit() -> int:
+    """Return how many descriptors this process may have open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

@@ -59,11 +59,66 @@ PACKETS_LOST = LogMessage(
     "packets-lost",
     "a client reads too slowly; packets for it that were discarded: {count}",
 )
+CLIENT_MISBEHAVED = LogMessage(
+    "15f81aff2eb145a98210f5615e5202bb",
+    Priority.WARNING,
+    "client-misbehaved",
+    "a client was disconnected for what it does not read: {reason}",
+)
+PUBLICATION_DENIED = LogMessage(
+    "3f00fc9c4b8c4df2b7e5258f727e8f39", Priority.NOTICE, "publication-denied", "a rule denied a publication, times: {count}"
+)
 ACCEPT_FAILED = LogMessage(
     "1d8e8c62adb34b549f1e0aedce87217b",
     Priority.ERR,
     "accept-failed",
     "a connection could not be accepted: {reason}; let the bus have more descriptors (LimitNOFILE=)",
+)
+POLICY_REFUSED = LogMessage(
+    "eaa925ed80804842afcc645bf9ed9dc2", Priority.NOTICE, "policy-refused", "{packet} refused by {rule}, times: {count}"
+)
+SUBSCRIPTIONS_REVOKED = LogMessage(
+    "e596333428a44a08843179c7e9137709",
+    Priority.NOTICE,
+    "subscriptions-revoked",
+    "subscriptions that the rules do not allow any more have ended: {count}, the first for {rule}",
+)
+PROTECTED_USER_ENDED = LogMessage(
+    "65a487dd126544d2a3962ed5af32c009",
+    Priority.CRIT,
+    "protected-user-ended",
+    "the bus has ended a connection of a protected user: {reason}",
+)
+RELOADED = LogMessage("de337d8bb9004653b866d3eb663dc1fe", Priority.INFO, "reloaded", "the configuration was read again and holds: {files}")
+RELOAD_FAILED = LogMessage(
+    "6952b7fae8114bebae845b94c5d8bfa7",
+    Priority.ERR,
+    "reload-failed",
+    "the configuration was read again and is wrong, so the old one still holds: {reason}",
+)
+RESTART_NEEDED = LogMessage(
+    "33d746fbd2b64c45b4ce5500618400da",
+    Priority.WARNING,
+    "restart-needed",
+    "changed in the configuration, and in force only when the bus is started again: {keys}",
+)
+QUOTA_REFUSED = LogMessage(
+    "a4f27f03c99c47a6824bdd67ab0d11b6",
+    Priority.WARNING,
+    "quota-refused",
+    "a user has used up a quota, so it was refused, times: {count}: {reason}; most have: {holders}",
+)
+PROCESS_ENDED = LogMessage(
+    "68856e5b4edd41348853960d6d29e2f4",
+    Priority.NOTICE,
+    "process-ended",
+    "a process has ended whose secret key somebody else still listened to with its socket; the connection was ended",
+)
+PROCESSES_UNWATCHED = LogMessage(
+    "38e59a0bd1c64be9a90ba0e64f9dbfee",
+    Priority.WARNING,
+    "processes-unwatched",
+    "this kernel does not tell when the process of a client ends (Linux 6.5 does): secret keys that name a process outlive it",
 )
 CONFIGURATION_ERROR = LogMessage("8345b5252cf84bbc82de4656f791ad96", Priority.ERR, "configuration-error", "{reason}")
 INTERNAL_ERROR = LogMessage(

@@ -13,15 +13,18 @@ from sbusd.protocol.credentials import Credentials
 class Client:
     """One connection as the broker knows it.
 
-    ``since`` is Unix time in seconds; ``inode`` is the bus's own socket's, by which sock_diag(7) knows it; ``subscriptions`` counts
-    stored instances.
+    ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``inode`` is that socket's, by which
+    sock_diag(7) knows it; ``subscriptions`` counts stored instances.
     """
 
     connection: int
     credentials: Credentials
     since: float
+    fd: int = -1
     inode: int = 0
     subscriptions: int = 0
+    farewell: str = ""
+    """Why the broker ends the connection, once it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +54,18 @@ class Roster:
         """Return a client. Raises KeyError if there is no such connection."""
         return self._clients[connection]
 
-    def add(self, connection: int, credentials: Credentials, since: float, inode: int = 0) -> Client:
+    def add(self, connection: int, credentials: Credentials, since: float, fd: int = -1, inode: int = 0) -> Client:
         """Take in a new client and return it."""
-        client = self._clients[connection] = Client(connection, credentials, since, inode)
+        client = self._clients[connection] = Client(connection, credentials, since, fd, inode)
         return client
 
     def remove(self, connection: int) -> Client | None:
         """Take out a client and return it, or return None if it never was one."""
         return self._clients.pop(connection, None)
+
+    def set_owners(self, owners: frozenset[int]) -> None:
+        """Let these users be the owners from now on."""
+        self._owners = owners
 
     def is_owner(self, client: Client) -> bool:
         """Return whether a client belongs to root, the bus's own user or an admin."""

@@ -8,6 +8,7 @@ FEATURES = b"!/bus/features"
 PING = b"!/bus/ping"
 STATS = b"!/bus/stats"
 CONNECTIONS = b"!/bus/connections"
+USERS = b"!/bus/users"
 TRACE = b"!/bus/trace"
 """``!/bus/trace NUL <key>``: who would get a message with that key, and who not and why. Owner: all; others: their own user's."""
 

@@ -182,4 +182,4 @@ class _Bus:
         """Close everything."""
         for client in self.clients.values():
             client.close()
-        self.broker.switch.close()
+        self.broker.close()

@@ -112,7 +112,7 @@ class Parlour:
         """End everything."""
         for guest in self._guests:
             guest.close()
-        self.switch.close()
+        self.broker.close()
         self.journal.close(30.0)
 
 

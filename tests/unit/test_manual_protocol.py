@@ -123,6 +123,7 @@ def test_the_features_are_the_codes() -> None:
 
 def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
     assert f"A page is of at most {answers.PAGE_CLIENTS} connections" in _words(6)
+    assert f"A page is of at most {answers.PAGE_USERS} users" in _words(6)
     assert f"where a connection has more than {answers.TRACED_PATTERNS}," in _words(6)
 
 

@@ -68,7 +68,13 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
     assert isinstance(counters, dict)
     assert list(counters) == list(SwitchCounters._fields)
     assert (counters["connections"], counters["messages"], counters["undeliverable"]) == (1, 1, 1)
-    assert answer["control"] == {"control_packets": 1, "errors_told": 0, "unknown_unsubscriptions": 0, "internal_errors": 0}
+    assert answer["control"] == {
+        "control_packets": 1,
+        "errors_told": 0,
+        "unknown_unsubscriptions": 0,
+        "quota_refusals": 0,
+        "internal_errors": 0,
+    }
     assert answer["log"] == {"written": 0, "suppressed": 0, "dropped": 0, "waiting": 0}
 
 

@@ -1,0 +1,336 @@
+"""What each user makes the bus hold and do, and how much of that it may. Spec: sbusd.toml(5), [quotas]; sbus-protocol(7) §8.
+
+Rules:
+
+1. The user that makes the bus hold something is charged for it. Whoever is at a quota is refused, and nobody else.
+2. Nobody but an owner gets more than half of the descriptors that others leave, so there is always one for the next user.
+3. Users without a connection are kept while their buckets are not full, lest to reconnect were to fill them; of these users there
+   is a bounded number, and the rest are forgotten.
+4. A refusal costs as little as what it refuses: who holds most is found only as often as it is recorded.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from sbusd.config.quotas import Quotas, QuotaSettings
+from sbusd.daemon.buckets import Bucket
+from sbusd.protocol.credentials import Credentials
+
+RESERVED_DESCRIPTORS = 32
+"""Left to the bus itself: its listening socket, its epolls, the journal's socket, a file of its configuration."""
+
+MAX_ABSENT = 4_096
+"""Users without a connection that are kept, a kilobyte each."""
+
+PATIENCE_PACKETS = 1_000
+"""Control packets of one connection that are refused for the rate of its user at once, before it is disconnected."""
+
+PATIENCE_RATE = 100
+"""Of which so many are forgiven in a second."""
+
+TOP_HOLDERS = 3
+
+_TELLS_AT_ONCE, _TELLS_PER_SECOND = 5, 1
+
+
+class Quota(enum.Enum):
+    """A quota, by its key in sbusd.toml(5). Those of what is queued are the switch's to keep."""
+
+    CONNECTIONS = "connections"
+    SUBSCRIPTIONS = "subscriptions"
+    PATTERN_BYTES = "pattern_bytes"
+    CONTROL_RATE = "control_rate"
+    CONNECTION_RATE = "connection_rate"
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """A refusal. ``words`` are for the client; ``ends`` says that its connection ends for it.
+
+    ``untold`` is how many refusals of this user the record is to tell of, and ``holders`` who holds most; 0: make no record.
+    """
+
+    quota: Quota
+    words: str
+    ends: bool = False
+    untold: int = 0
+    holders: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Holding:
+    """What one connection makes the bus hold: ``descriptors`` are its own and that of its process, if the bus watches that."""
+
+    pid: int
+    descriptors: int = 1
+    subscriptions: int = 0
+    pattern_bytes: int = 0
+    control_packets: int = 0
+    patience: Bucket | None = None
+    """Made with the first control packet that is refused."""
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One user: its quotas, and what all its connections together hold."""
+
+    credentials: Credentials
+    """Those of its latest connection, by which its quotas were found."""
+    quotas: Quotas
+    is_owner: bool
+    control: Bucket
+    attempts: Bucket
+    tells: Bucket
+    holdings: dict[int, Holding] = field(default_factory=dict)
+    descriptors: int = 0
+    subscriptions: int = 0
+    pattern_bytes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+    """Refusals by quota, since the bus knows the user."""
+    untold: int = 0
+
+    @property
+    def uid(self) -> int:
+        """The user."""
+        return self.credentials.uid
+
+    def is_settled(self, now: float) -> bool:
+        """Return whether to forget the user would give it nothing."""
+        return self.control.full_at() <= now and self.attempts.full_at() <= now
+
+
+class Accounts:
+    """The users of one bus. *descriptors* is how many the bus may open; *clock* counts seconds, and is for tests."""
+
+    def __init__(
+        self, settings: QuotaSettings, owners: frozenset[int], descriptors: int, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._owners = owners
+        self._capacity = max(0, descriptors - RESERVED_DESCRIPTORS)
+        self._clock = clock
+        self._present: dict[int, Account] = {}
+        # In the order in which they left.
+        self._absent: dict[int, Account] = {}
+        self._by_connection: dict[int, Account] = {}
+        self._descriptors = 0
+        self.forgotten_early = 0
+        """Users that were forgotten though that gave them something, because there were too many absent ones."""
+
+    def configure(self, settings: QuotaSettings, owners: frozenset[int]) -> list[Account]:
+        """Have other quotas from now on, and return the accounts of those who are there. What they hold beyond stays theirs."""
+        self._settings, self._owners = settings, owners
+        now = self._clock()
+        for account in (*self._present.values(), *self._absent.values()):
+            self._assess(account, account.credentials, now)
+        return list(self._present.values())
+
+    def __getitem__(self, connection: int) -> Account:
+        """Return the account of a connection. Raises KeyError if there is none."""
+        return self._by_connection[connection]
+
+    def admit(self, connection: int, credentials: Credentials) -> Excess | None:
+        """Charge a new connection to its user, or say why not; if it is not admitted, nothing is left of it but the attempt."""
+        now = self._clock()
+        account = self._present.pop(credentials.uid, None) or self._absent.pop(credentials.uid, None)
+        if account is None:
+            account = self._open(credentials, now)
+        else:
+            self._assess(account, credentials, now)
+        excess = self._refuse_connection(account, now)
+        if excess is None:
+            account.holdings[connection] = Holding(credentials.pid)
+            account.descriptors += 1
+            self._descriptors += 1
+            self._by_connection[connection] = account
+        self._file(account, now)
+        return excess
+
+    def leave(self, connection: int) -> None:
+        """Give back all that a connection held; one that was not admitted held nothing."""
+        account = self._by_connection.pop(connection, None)
+        if account is None:
+            return
+        held = account.holdings.pop(connection)
+        account.descriptors -= held.descriptors
+        account.subscriptions -= held.subscriptions
+        account.pattern_bytes -= held.pattern_bytes
+        self._descriptors -= held.descriptors
+        if not account.holdings:
+            del self._present[account.uid]
+            self._file(account, self._clock())
+
+    def charge_control(self, connection: int) -> Excess | None:
+        """Charge a packet that is no MSG, or say why it is not to be handled."""
+        account = self._by_connection[connection]
+        held = account.holdings[connection]
+        held.control_packets += 1
+        now = self._clock()
+        if account.control.take(now):
+            return None
+        if held.patience is None:
+            held.patience = Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
+        quotas = account.quotas
+        words = (
+            f"{quotas.control_burst} of {quotas.control_burst} packets used by user {account.uid}; {quotas.control_rate} more come a second"
+        )
+        return self._refuse(account, Quota.CONTROL_RATE, words, now, ends=not held.patience.take(now))
+
+    def charge_subscription(self, connection: int, pattern: bytes) -> Excess | None:
+        """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
+        account = self._by_connection[connection]
+        quotas = account.quotas
+        for quota, used, more, limit in (
+            (Quota.SUBSCRIPTIONS, account.subscriptions, 1, quotas.subscriptions),
+            (Quota.PATTERN_BYTES, account.pattern_bytes, len(pattern), quotas.pattern_bytes),
+        ):
+            if used + more > limit:
+                return self._refuse(account, quota, f"{used} of {limit} used by user {account.uid}", self._clock())
+        self._hold_pattern(account, connection, 1, len(pattern))
+        return None
+
+    def release_subscription(self, connection: int, pattern: bytes) -> None:
+        """Give back one stored instance of *pattern*."""
+        self._hold_pattern(self._by_connection[connection], connection, -1, -len(pattern))
+
+    def charge_descriptor(self, connection: int) -> Excess | None:
+        """Charge one more descriptor, for the process of a connection, or say why it is not to be opened."""
+        account = self._by_connection[connection]
+        limit, why = self._descriptors_of(account)
+        if account.descriptors >= limit:
+            words = f"{account.descriptors} of {limit} used by user {account.uid}{why}; to watch a process needs one"
+            return self._refuse(account, Quota.CONNECTIONS, words, self._clock())
+        self._hold_descriptor(account, connection, 1)
+        return None
+
+    def release_descriptor(self, connection: int) -> None:
+        """Give back the descriptor of a connection's process."""
+        self._hold_descriptor(self._by_connection[connection], connection, -1)
+
+    def page(self, uid: int | None, after: int, size: int) -> tuple[list[Account], int | None]:
+        """Return at most *size* of the users who are there with ids above *after*, and the id to start after for more, or None.
+
+        *uid* is the only one who is looked for, None all.
+        """
+        found = heapq.nsmallest(size + 1, (each for each in self._present if each > after and uid in (None, each)))
+        return [self._present[each] for each in found[:size]], found[size - 1] if len(found) > size else None
+
+    def __len__(self) -> int:
+        """Return how many users are there."""
+        return len(self._present)
+
+    def absent(self) -> int:
+        """Return how many users without a connection are kept."""
+        return len(self._absent)
+
+    # -- one user
+
+    def _open(self, credentials: Credentials, now: float) -> Account:
+        """Return the account of a user who is not known."""
+        is_owner = credentials.uid in self._owners
+        quotas = self._settings.of(credentials, is_owner=is_owner)
+        control = Bucket.full(quotas.control_rate, quotas.control_burst, now)
+        attempts = Bucket.full(quotas.connection_rate, quotas.connection_burst, now)
+        return Account(credentials, quotas, is_owner, control, attempts, Bucket.full(_TELLS_PER_SECOND, _TELLS_AT_ONCE, now))
+
+    def _assess(self, account: Account, credentials: Credentials, now: float) -> None:
+        """Find a user's quotas anew."""
+        account.credentials = credentials
+        account.is_owner = credentials.uid in self._owners
+        quotas = self._settings.of(credentials, is_owner=account.is_owner)
+        if quotas != account.quotas:
+            account.quotas = quotas
+            account.control.resize(quotas.control_rate, quotas.control_burst, now)
+            account.attempts.resize(quotas.connection_rate, quotas.connection_burst, now)
+
+    def _file(self, account: Account, now: float) -> None:
+        """Put an account to those who are there, or to the absent if there is something to remember."""
+        if account.holdings:
+            self._present[account.uid] = account
+        elif not account.is_settled(now):
+            self._absent[account.uid] = account
+            self._forget_absent(now)
+
+    def _forget_absent(self, now: float) -> None:
+        """Forget the longest absent: two that are settled for each that comes, so all are in time, and one too many in any case."""
+        for uid in list(self._first_absent(2)):
+            if self._absent[uid].is_settled(now):
+                del self._absent[uid]
+        if len(self._absent) > MAX_ABSENT:
+            del self._absent[next(iter(self._absent))]
+            self.forgotten_early += 1
+
+    def _first_absent(self, count: int) -> list[int]:
+        """Return the ids of those who left first."""
+        return [uid for uid, _ in zip(self._absent, range(count), strict=False)]
+
+    def _descriptors_of(self, account: Account) -> tuple[int, str]:
+        """Return how many descriptors a user may take, and why, if not for its quota."""
+        quota = account.quotas.connections
+        half = (self._capacity - (self._descriptors - account.descriptors)) // 2
+        if account.is_owner or quota <= half:
+            return quota, ""
+        return max(0, half), ", half of the descriptors that others leave"
+
+    def _refuse_connection(self, account: Account, now: float) -> Excess | None:
+        """Charge the attempt, and return why a connection is not to be had, if so."""
+        if not account.attempts.take(now):
+            quotas = account.quotas
+            words = f"{quotas.connection_burst} of {quotas.connection_burst} attempts used by user {account.uid}"
+            more = f"; {quotas.connection_rate} more come a second"
+            return self._refuse(account, Quota.CONNECTION_RATE, words + more, now, ends=True)
+        limit, why = self._descriptors_of(account)
+        if account.descriptors < limit:
+            return None
+        words = f"{account.descriptors} of {limit} used by user {account.uid}{why}"
+        return self._refuse(account, Quota.CONNECTIONS, words, now, ends=True)
+
+    def _refuse(self, account: Account, quota: Quota, words: str, now: float, *, ends: bool = False) -> Excess:
+        """Count a refusal, and return it, with what the record needs if one is due."""
+        account.refused[quota.value] += 1
+        account.untold += 1
+        words = f"{quota.value}: {words}"
+        if not account.tells.take(now):
+            return Excess(quota, words, ends)
+        untold, account.untold = account.untold, 0
+        return Excess(quota, words, ends, untold, top_holders(account, quota))
+
+    def _hold_pattern(self, account: Account, connection: int, count: int, size: int) -> None:
+        """Add to what a connection and its user hold of patterns."""
+        held = account.holdings[connection]
+        held.subscriptions += count
+        held.pattern_bytes += size
+        account.subscriptions += count
+        account.pattern_bytes += size
+
+    def _hold_descriptor(self, account: Account, connection: int, count: int) -> None:
+        """Add to the descriptors that a connection, its user and all hold."""
+        account.holdings[connection].descriptors += count
+        account.descriptors += count
+        self._descriptors += count
+
+
+_AMOUNTS: Mapping[Quota, Callable[[Holding], int]] = {
+    Quota.SUBSCRIPTIONS: lambda held: held.subscriptions,
+    Quota.PATTERN_BYTES: lambda held: held.pattern_bytes,
+    Quota.CONTROL_RATE: lambda held: held.control_packets,
+}
+
+
+def top_holders(account: Account, quota: Quota) -> str:
+    """Return who of a user's processes or connections has most of what *quota* bounds: of connections a process, else a connection."""
+    if quota in (Quota.CONNECTIONS, Quota.CONNECTION_RATE):
+        by_pid: Counter[int] = Counter()
+        for held in account.holdings.values():
+            by_pid[held.pid] += held.descriptors
+        most = by_pid.most_common(TOP_HOLDERS)
+    else:
+        amount = _AMOUNTS[quota]
+        most = [(held.pid, amount(held)) for held in heapq.nlargest(TOP_HOLDERS, account.holdings.values(), key=amount)]
+    return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "nobody"
