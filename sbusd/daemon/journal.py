@@ -72,6 +72,7 @@ class Journal:
         """Make a journal that writes to *sink*; *clock* counts seconds, and is for tests."""
         rate = settings.rate_per_cause_per_user
         self._sink = sink
+        self._settings = settings
         self._level = LEVELS.index(settings.level)
         self._clock = clock
         self._limiter: RateLimiter[LogMessage] = RateLimiter(rate.burst, rate.interval)
@@ -91,6 +92,17 @@ class Journal:
         with self._changed:
             state = self._state
             return JournalCounters(state.written, state.suppressed, state.dropped, len(state.waiting) + state.writing)
+
+    def configure(self, settings: LogSettings) -> None:
+        """Let *settings* hold from now on; what was left out before is told first if the rate changes."""
+        with self._changed:
+            if settings.rate_per_cause_per_user != self._settings.rate_per_cause_per_user:
+                self._tell_suppressed(math.inf)
+                rate = settings.rate_per_cause_per_user
+                self._limiter = RateLimiter(rate.burst, rate.interval)
+                self._changed.notify()
+            self._level = LEVELS.index(settings.level)
+            self._settings = settings
 
     def record(
         self,

@@ -17,6 +17,7 @@ from sbusd.daemon.contract import MakeSwitch
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.listener import open_listener
 from sbusd.daemon.options import Options, SwitchName, parse_options
+from sbusd.daemon.reload import Reloader
 from sbusd.daemon.signals import Signals
 from sbusd.protocol.errors import SbusError
 
@@ -67,8 +68,9 @@ def serve(options: Options, settings: DaemonSettings) -> None:
         _raise_descriptor_limit()
         household = Household.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, household, journal, find_switch(options.switch))
-        ends.callback(broker.switch.close)
-        with Signals(broker.stop, hangup_ends=options.foreground) as signals:
+        ends.callback(broker.close)
+        reloader = Reloader(options, settings, broker, journal)
+        with Signals(broker.stop) as signals:
             broker.switch.watch(signals.fileno(), signals.drain)
             broker.switch.listen(listener.fileno())
             listener.listen()
@@ -76,6 +78,10 @@ def serve(options: Options, settings: DaemonSettings) -> None:
             journal.record(messages.STARTED, address=listener.address, version=sbusd.__version__)
             while not broker.is_done:
                 broker.switch.turn(-1)
+                if signals.take_hangup():
+                    reloader.reload()
+                    # Whoever it has ended is buried at the end of a turn, and the next one may wait for long.
+                    broker.switch.turn(0)
             presence.stopping()
         journal.record(messages.STOPPED, reason=broker.end_reason)
 

@@ -16,14 +16,15 @@ ENDING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Signals:
-    """While it is entered, the ending signals call *stop*; :meth:`fileno` is readable whenever one has arrived.
+    """While it is entered, the ending signals call *stop*; :meth:`fileno` is readable whenever a signal has arrived.
 
-    SIGHUP ends a bus in the foreground, as it ends any program whose terminal goes, and is ignored in the background.
+    SIGHUP asks to read the configuration again, :meth:`take_hangup`: as daemons do, and unlike the original, which it ends in the
+    foreground.
     """
 
-    def __init__(self, stop: Callable[[], None], *, hangup_ends: bool = True) -> None:
+    def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
-        self._hangup_ends = hangup_ends
+        self._hung_up = False
         self._inner, self._outer = socket.socketpair()
         self._previous: dict[int, signal.Handlers | Callable[[int, FrameType | None], object] | int | None] = {}
         self._previous_wakeup = -1
@@ -33,9 +34,9 @@ class Signals:
         for end in (self._inner, self._outer):
             end.setblocking(False)
         self._previous_wakeup = signal.set_wakeup_fd(self._outer.fileno(), warn_on_full_buffer=False)
-        handlers: Iterable[tuple[signal.Signals, signal.Handlers | Callable[[int, FrameType | None], None]]] = (
+        handlers: Iterable[tuple[signal.Signals, Callable[[int, FrameType | None], None]]] = (
             *((number, self._arrived) for number in ENDING),
-            (signal.SIGHUP, self._arrived if self._hangup_ends else signal.SIG_IGN),
+            (signal.SIGHUP, self._hang_up),
         )
         for number, handler in handlers:
             self._previous[number] = signal.signal(number, handler)
@@ -60,6 +61,15 @@ class Signals:
                 pass
         except BlockingIOError:
             pass
+
+    def take_hangup(self) -> bool:
+        """Return whether SIGHUP has arrived since the last call; several are one."""
+        hung_up, self._hung_up = self._hung_up, False
+        return hung_up
+
+    def _hang_up(self, _number: int, _frame: FrameType | None) -> None:
+        """Note SIGHUP: what it asks for is done between two turns, not in the middle of one."""
+        self._hung_up = True
 
     def _arrived(self, _number: int, _frame: FrameType | None) -> None:
         """Handle an ending signal."""

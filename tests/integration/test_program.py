@@ -16,7 +16,7 @@ import pytest
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.program import Program
-from tests.support.wire import RawClient
+from tests.support.wire import RawClient, error_code
 
 
 def connect(path: Path | str | bytes) -> RawClient:
@@ -68,11 +68,19 @@ def test_a_signal_ends_the_background_bus_and_removes_what_it_made(program: Prog
     assert sorted(os.listdir(program.folder)) == ["program.stderr"]
 
 
-def test_a_hangup_does_not_end_the_background_bus(program: Program) -> None:
-    path = program.folder / "socket"
-    pid = program.run_in_background("-a", str(path))
-    os.kill(pid, signal.SIGHUP)
+def test_a_hangup_reloads_the_background_bus_from_where_the_command_ran(program: Program) -> None:
+    path, config = program.folder / "socket", program.folder / "own.toml"
+    config.write_text("")
+    pid = program.run_in_background("-a", str(path), "-C", "own.toml")
     client = connect(path)
+    client.subscribe(b"lab/x")
+    assert client.barrier() == []
+    config.write_text('[[policy]]\nkeys = "lab/"\nsubscribe = "deny"\n')
+    os.kill(pid, signal.SIGHUP)
+    told = client.receive()
+    assert error_code(told) == "EPERM"
+    assert b"lab/x" in told
+    assert str(config).encode() in told
     assert client.barrier() == []
     client.close()
 
@@ -121,7 +129,7 @@ def test_without_a_pid_file_none_is_made(program: Program) -> None:
 # -- foreground
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_bus_with_status_0_and_removes_its_socket(daemon: StartDaemon, switch_name: str, number: signal.Signals) -> None:
     bus = daemon(switch=switch_name)
     client = bus.client()

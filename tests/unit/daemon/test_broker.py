@@ -6,8 +6,10 @@ import errno
 
 import pytest
 
+from sbusd.config.rules import Origin, PolicyRule
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.daemon.broker import Household
+from sbusd.daemon.messages import Priority
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
 from tests.support.parlour import MakeParlour, Parlour
@@ -261,3 +263,90 @@ def test_stop_lets_the_loop_end(parlour: Parlour) -> None:
     assert parlour.broker.is_done is False
     parlour.broker.stop()
     assert parlour.broker.is_done is True
+
+
+# -- rules, and what changes while the bus runs
+
+CLOSED = PolicyRule("lab/", "deny", "deny", groups=(27,), comment="keep out", origin=Origin("f.toml", 1))
+
+
+def test_a_rule_refuses_a_subscription_and_the_connection_stays(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
+    closed_out, other = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB)
+    for pattern in (b"lab/x", b"*/x", b""):
+        closed_out.subscribe(pattern)
+        other.subscribe(pattern)
+    told = closed_out.barrier()
+    assert [error_code(packet) for packet in told] == ["EPERM"] * 3
+    assert b"refused by rule 1 of f.toml: keep out" in told[0]
+    assert parlour.switch.patterns(closed_out.connection) == {}
+    assert len(parlour.switch.patterns(other.connection)) == 3
+    record = parlour.recorded()[0]
+    assert (record.message.name, record.uid, record.key) == ("policy-refused", ALICE, b"lab/x")
+    assert record.facts["rule"] == "rule 1 of f.toml: keep out"
+
+
+def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour()
+    guest, other = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB)
+    for pattern in (b"lab/x", b"lab/x", b"*/x", b"*", b"!/cred//1000//x"):
+        guest.subscribe(pattern)
+    other.subscribe(b"lab/x")
+    assert (guest.barrier(), other.barrier()) == ([], [])
+    parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), Household(0, None, frozenset({0})))
+    told = guest.barrier()
+    assert sorted(packet.split(b"subscription ")[1].split(b" ")[0] for packet in told) == [b"*/x", b"lab/x"]
+    assert {error_code(packet) for packet in told} == {"EPERM"}
+    assert parlour.switch.patterns(guest.connection) == {b"*": 1, b"!/cred//1000//x": 1}
+    assert parlour.switch.patterns(other.connection) == {b"lab/x": 1}
+    described = guest.ask_json(controls.STATS)["connection"]
+    assert isinstance(described, dict)
+    assert described["subscriptions"] == 2
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.uid, record.facts["count"]) == ("subscriptions-revoked", ALICE, 3)
+
+
+def test_rules_that_are_gone_refuse_nothing_more(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
+    guest = parlour.guest(uid=ALICE, groups=frozenset({27}))
+    parlour.broker.reconfigure(DaemonSettings(), Household(0, None, frozenset({0})))
+    guest.subscribe(b"lab/x")
+    assert guest.barrier() == []
+
+
+def test_who_may_not_be_here_any_more_is_told_and_ended(parlour: Parlour) -> None:
+    gone, stays = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    parlour.broker.reconfigure(DaemonSettings(), Household(0, frozenset({0, BOB}), frozenset({0})))
+    told, end = gone.receive_all()
+    assert (error_code(told), end) == ("EACCES", b"")
+    assert b"user 1000 is not admitted" in told
+    assert stays.barrier() == []
+
+
+def test_new_owners_are_owners_at_once(parlour: Parlour) -> None:
+    guest = parlour.guest(uid=ALICE)
+    assert guest.ask_json(controls.STATS)["scope"] == "connection"
+    parlour.broker.reconfigure(DaemonSettings(), Household(0, None, frozenset({0, ALICE})))
+    assert guest.ask_json(controls.STATS)["scope"] == "bus"
+
+
+def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_ends_it(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(household=Household(0, None, frozenset({0}), protected=frozenset({ALICE})))
+    polite, wrong, unprotected = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE, pid=55), parlour.guest(uid=BOB)
+    polite.close()
+    for guest in (wrong, unprotected):
+        guest.send(b"nonsense")
+        assert guest.receive_all()[-1] == b""
+    (record,) = [record for record in parlour.recorded() if record.message.priority == Priority.CRIT]
+    assert (record.message.name, record.uid, record.pid) == ("protected-user-ended", ALICE, 55)
+    assert str(record.facts["reason"]).startswith("EPROTO packet starts with")
+
+
+def test_a_protected_user_who_is_not_admitted_is_critical_too(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(household=Household(0, frozenset({0}), frozenset({0}), protected=frozenset({ALICE})))
+    parlour.guest(uid=ALICE).receive_all()
+    assert names(parlour) == ["client-refused", "protected-user-ended"]
+
+
+def test_protected_users_are_those_configured() -> None:
+    assert Household.of(DaemonSettings(protected_users=(ALICE,))).protected == {ALICE}

@@ -265,3 +265,22 @@ def test_a_journal_is_opened_for_where_the_bus_runs(monkeypatch: pytest.MonkeyPa
     journal.close(WAIT)
     assert capfd.readouterr().err == "sbusd: the bus is ready at /run/s, version 1\n"
     assert StandardErrorSink.__name__ in repr(vars(journal))
+
+
+def test_a_new_level_and_rate_hold_at_once_and_what_was_left_out_is_told() -> None:
+    sink = Sink()
+    journal = Journal(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1)), clock=Clock())
+    for _ in range(3):
+        journal.record(SECRET_REFUSED, uid=5, reason="r")
+    journal.configure(LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=2)))
+    for message in (SECRET_REFUSED, CLIENT_CONNECTED):
+        for _ in range(2):
+            journal.record(message, uid=5, reason="r")
+    journal.configure(LogSettings(level="err", rate_per_cause_per_user=RateSettings(burst=2)))
+    journal.record(SECRET_REFUSED, uid=6, reason="r")
+    journal.close(WAIT)
+    assert [record.message for record in sink.records] == [
+        *(SECRET_REFUSED, SUPPRESSED),
+        *(SECRET_REFUSED, SECRET_REFUSED, CLIENT_CONNECTED, CLIENT_CONNECTED),
+    ]
+    assert sink.records[1].facts["count"] == 2

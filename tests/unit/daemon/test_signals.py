@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from sbusd.daemon.signals import Signals
+from sbusd.daemon.signals import ENDING, Signals
 from tests.support.world import World
 
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -19,7 +19,7 @@ def is_readable(signals: Signals) -> bool:
     return bool(select.select([signals], [], [], 0)[0])
 
 
-@pytest.mark.parametrize("number", HANDLED)
+@pytest.mark.parametrize("number", ENDING)
 def test_an_ending_signal_calls_stop_and_is_readable_until_drained(number: signal.Signals) -> None:
     stopped: list[bool] = []
     with Signals(lambda: stopped.append(True)) as signals:
@@ -32,11 +32,16 @@ def test_an_ending_signal_calls_stop_and_is_readable_until_drained(number: signa
         signals.drain()
 
 
-def test_in_the_background_a_hangup_is_ignored() -> None:
+def test_a_hangup_is_taken_once_and_ends_nothing() -> None:
     stopped: list[bool] = []
-    with Signals(lambda: stopped.append(True), hangup_ends=False) as signals:
+    with Signals(lambda: stopped.append(True)) as signals:
+        assert not signals.take_hangup()
         os.kill(os.getpid(), signal.SIGHUP)
-        assert not is_readable(signals)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert is_readable(signals)
+        signals.drain()
+        assert signals.take_hangup()
+        assert not signals.take_hangup()
     assert stopped == []
 
 

@@ -1,0 +1,67 @@
+"""Reading the configuration again while the bus runs. Spec: sbusd(8), SIGNALS; sbusd.toml(5)."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+from sbusd.config import ConfigError, DaemonSettings, configuration_files, load_daemon_settings
+from sbusd.daemon import messages
+from sbusd.daemon.broker import Broker, Household
+from sbusd.daemon.journal import Journal
+from sbusd.daemon.options import Options
+from sbusd.protocol.printable import printable
+
+CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
+"""Settings that hold as soon as they are read again; the others are built into the switch, which only a new bus has anew."""
+
+
+class Reloader:
+    """Reads the files of one bus again, and lets what they say hold, or, where they are wrong, what held before."""
+
+    def __init__(self, options: Options, settings: DaemonSettings, broker: Broker, journal: Journal) -> None:
+        """Begin with *settings*, those that hold; *options* say where the files are and who may connect besides."""
+        self._options = options
+        self._settings = settings
+        self._broker = broker
+        self._journal = journal
+
+    def reload(self) -> None:
+        """Read the files, and record what has come of it. Never raises, and changes all or nothing. Call it between turns."""
+        try:
+            settings, files = self._read()
+            household = Household.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
+        except ConfigError as error:
+            self._journal.record(messages.RELOAD_FAILED, reason=str(error))
+            return
+        except Exception as error:
+            # A defect of ours must not end the bus because its configuration was touched.
+            self._journal.record(messages.INTERNAL_ERROR, error=error, where="reading the configuration again", reason=repr(error))
+            return
+        self._journal.configure(settings.log)
+        self._broker.reconfigure(settings, household)
+        self._journal.record(messages.RELOADED, files=files)
+        # Against those that the bus was started with: what waits for a restart is said each time.
+        if waiting := changed_keys(self._settings, settings):
+            self._journal.record(messages.RESTART_NEEDED, keys=", ".join(waiting))
+
+    def _read(self) -> tuple[DaemonSettings, str]:
+        """Return the settings that the files say, and which files those are, in one line."""
+        options = self._options
+        is_required = options.config_file is not None
+        settings = load_daemon_settings(options.main_file, required=is_required)
+        files = configuration_files(options.main_file, required=is_required)
+        return settings, " ".join(printable(str(file)) for file in files) or "no file, so the defaults"
+
+
+def changed_keys(running: DaemonSettings, read: DaemonSettings) -> list[str]:
+    """Return the keys, as sbusd.toml(5) spells them, that differ and hold only for a bus that is started anew."""
+    changed = []
+    for each in fields(DaemonSettings):
+        before, after = getattr(running, each.name), getattr(read, each.name)
+        if each.name in CHANGEABLE or before == after:
+            continue
+        if each.name == "limits":
+            changed += [f"limits.{limit.name}" for limit in fields(before) if getattr(before, limit.name) != getattr(after, limit.name)]
+        else:
+            changed.append(each.name)
+    return changed

@@ -1,0 +1,112 @@
+"""The configuration is read again: all of it holds, or what held before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.loader import load_daemon_settings
+from sbusd.config.settings import DaemonSettings, LimitSettings
+from sbusd.daemon.options import Options
+from sbusd.daemon.reload import Reloader, changed_keys
+from tests.support.parlour import MakeParlour, Parlour
+from tests.support.wire import error_code
+
+ALICE = 1_000
+
+
+class Office:
+    """A bus with a file, and its reloader."""
+
+    def __init__(self, make_parlour: MakeParlour, file: Path, text: str = "") -> None:
+        self.file = file
+        self.write(text)
+        settings = load_daemon_settings(file)
+        self.parlour: Parlour = make_parlour(settings)
+        self.reloader = Reloader(Options(config_file=file), settings, self.parlour.broker, self.parlour.journal)
+
+    def write(self, text: str) -> None:
+        """Write the file."""
+        self.file.write_text(text)
+
+    def reload(self, text: str) -> None:
+        """Write the file, and have it read."""
+        self.write(text)
+        self.reloader.reload()
+
+
+@pytest.fixture
+def office(make_parlour: MakeParlour, tmp_path: Path) -> Office:
+    """A bus with an empty file."""
+    return Office(make_parlour, tmp_path / "sbusd.toml")
+
+
+DENIAL = '[[policy]]\nkeys = "a"\nsubscribe = "deny"\n'
+
+
+def test_rules_hold_when_they_are_read(office: Office) -> None:
+    guest = office.parlour.guest(uid=ALICE)
+    office.reload(DENIAL)
+    guest.subscribe(b"a")
+    (told,) = guest.barrier()
+    assert error_code(told) == "EPERM"
+    reloaded = office.parlour.recorded()[0]
+    assert (reloaded.message.name, reloaded.facts["files"]) == ("reloaded", str(office.file))
+
+
+@pytest.mark.parametrize("wrong", ["x =", "nonsense = 1", '[[policy]]\nkeys = "b"\n', 'admins = ["nobody-is-called-this"]'])
+def test_a_wrong_file_changes_nothing_and_says_so(office: Office, wrong: str) -> None:
+    office.reload(DENIAL)
+    office.reload(wrong + "\n" + "allowed_users = [1]\n")
+    guest = office.parlour.guest(uid=ALICE)
+    guest.subscribe(b"a")
+    assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
+    failed = office.parlour.recorded()[1]
+    assert failed.message.name == "reload-failed"
+    assert str(failed.facts["reason"]).startswith(f"{office.file}: ")
+
+
+def test_a_file_that_is_gone_changes_nothing(office: Office) -> None:
+    office.file.unlink()
+    office.reloader.reload()
+    assert [record.message.name for record in office.parlour.recorded()] == ["reload-failed"]
+
+
+def test_a_defect_changes_nothing_and_is_seen(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise ZeroDivisionError("made up")
+
+    monkeypatch.setattr("sbusd.daemon.reload.load_daemon_settings", fail)
+    office.reloader.reload()
+    (record,) = office.parlour.recorded()
+    assert record.message.name == "internal-error"
+    assert "ZeroDivisionError" in record.trace
+
+
+def test_users_of_the_command_line_are_still_admitted(make_parlour: MakeParlour, tmp_path: Path) -> None:
+    office = Office(make_parlour, tmp_path / "sbusd.toml")
+    reloader = Reloader(
+        Options(config_file=office.file, allowed_users=(ALICE,)), DaemonSettings(), office.parlour.broker, office.parlour.journal
+    )
+    office.write("allowed_users = [7]")
+    guest = office.parlour.guest(uid=ALICE)
+    reloader.reload()
+    assert guest.barrier() == []
+
+
+def test_what_needs_a_restart_is_said_until_it_is_as_it_was(office: Office) -> None:
+    office.reload('separator = "."\n[limits]\nbatch_packets = 3\n')
+    office.reload('[limits]\nbatch_packets = 3\n[log]\nlevel = "warning"')
+    office.reload('[log]\nlevel = "debug"')
+    assert [record.facts.get("keys") for record in office.parlour.recorded()] == [
+        None,
+        "separator, limits.batch_packets",
+        "limits.batch_packets",
+        None,
+    ]
+
+
+def test_only_what_differs_needs_a_restart() -> None:
+    assert changed_keys(DaemonSettings(), DaemonSettings(admins=(1,))) == []
+    assert changed_keys(DaemonSettings(), DaemonSettings(limits=LimitSettings(key_bytes=99))) == ["limits.key_bytes"]
