@@ -52,6 +52,12 @@ class LimitSettings:
     """Packets read from one connection before the others have their turn."""
     cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "for the cache must hold some keys")] = 4 << 20
     """Memory of the route cache, for all connections together."""
+    low_water: Annotated[int, Count(0, 99, "in percent of a queue")] = 50
+    """How far a queue must have drained, in percent of its bounds, before the publishers that it blocks go on."""
+    block_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 30.0
+    """Seconds for which a client may block publishers; then it is disconnected."""
+    queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 256 << 20
+    """Memory of all packets that wait; a user may hold at most as much as it leaves free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import messages
 from sbusd.daemon.acceptance import Acceptance, Verdict
 from sbusd.daemon.answers import Answers
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
+from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Switch
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
@@ -88,6 +88,7 @@ class Broker:
         self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit())
         self._lifelines = Lifelines(self._process_ended)
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
+        self._set_publish_rules()
         self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
         self._says_unwatched = True
         self.is_done = False
@@ -116,10 +117,12 @@ class Broker:
         self._accounts.configure(settings.quotas, household.owners)
         self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
         self._answers.set_acceptance(self._acceptance)
+        self._set_publish_rules()
         for client in list(self._roster):
             if not household.admits(client.credentials.uid):
                 self._end(client, ErrorCode.EACCES, _not_admitted(client.credentials.uid))
                 continue
+            self._place(client)
             self._revoke(client)
 
     # -- the switch's sink
@@ -143,6 +146,7 @@ class Broker:
             self._turn_away(connection, credentials, error_packet(ErrorCode.EDQUOT, excess.words), excess.words)
             return
         client = self._roster.add(connection, credentials, time.time(), fd, os.fstat(fd).st_ino)
+        self._place(client)
         self._record(messages.CLIENT_CONNECTED, client)
 
     def control(self, connection: int, packet: bytes) -> None:
@@ -333,6 +337,19 @@ class Broker:
         """End a connection with the last words of an error."""
         client.farewell = f"{code.name} {words}"
         self.switch.disconnect(client.connection, error_packet(code, words))
+
+    def _set_publish_rules(self) -> None:
+        """Give the switch the rules by which it decides about MSG; the masks of :meth:`_place` mean these."""
+        publishing = self._acceptance.policy.publishing
+        self.switch.set_publish_rules(tuple(PublishRule(rule.keys.encode(), rule.publish == "allow") for rule in publishing))
+
+    def _place(self, client: Client) -> None:
+        """Tell the switch whose a client is, what its user may make the bus hold, whom it may block, and which rules are about it."""
+        policy, who = self._acceptance.policy, client.credentials
+        blocks_others, rules = policy.may_block_others(who), policy.publish_mask(who)
+        self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules)
+        quotas = self._accounts[client.connection].quotas
+        self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
 
     def _revoke(self, client: Client) -> None:
         """End the subscriptions of a client that the rules do not allow any more, and tell it which."""

@@ -8,10 +8,15 @@ The rules of delivery, which the tests hold both switches to:
 1. The packets of one connection are handled in the order in which it sent them, and everything before a control packet has been
    handed to its recipients before the sink sees the control packet.
 2. A recipient gets a packet once, however many of its patterns match, in the order in which the switch read them.
-3. What a recipient's socket does not take waits in its queue, bounded in packets and bytes. What does not fit is discarded and
-   counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``, in the place of the gap.
+3. What a recipient's socket does not take is for its soft mode; what its queue does not take, for its hard mode. What is discarded
+   is counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``: with ``Order.QUEUE`` in the place
+   of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages.
 4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting.
-5. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
+5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
+   blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
+6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
+   much as it leaves free, so that no publisher can keep the next one out. The same rule shares ``queued_memory`` among users.
+7. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
    only shut down its sending side, shutdown(2), stays a recipient until it closes.
 """
 
@@ -26,7 +31,7 @@ from sbusd.protocol.keys import KeySpace
 
 
 class Refusal(enum.IntEnum):
-    """Why the switch did not route a MSG. The sender stays connected and is told the error packet that the sink prepared."""
+    """What the switch says for itself, by packets that the sink prepared. Up to POLICY: why a MSG was not routed; the sender stays."""
 
     RESERVED = 0
     """EPERM: a reserved key that clients may not publish to."""
@@ -34,8 +39,14 @@ class Refusal(enum.IntEnum):
     """EMSGSIZE: the key is longer than ``key_bytes``."""
     TRUNCATED = 2
     """EMSGSIZE: the packet is longer than 409,600 bytes; the kernel cut it."""
-    NO_DESCRIPTOR = 3
+    POLICY = 3
+    """EPERM: a publish rule denies this key to the sender."""
+    NO_DESCRIPTOR = 4
     """EMFILE: said to a peer that is turned away because the bus has no descriptor left; never passed to the sink."""
+    QUEUE_FULL = 5
+    """ENOBUFS: said to a client that asked to be ended rather than lose packets; the sink learns it as the end."""
+    BLOCKED_TOO_LONG = 6
+    """ETIMEDOUT: said to a client that has blocked others for too long; the sink learns it as the end."""
 
 
 class End(enum.IntEnum):
@@ -47,6 +58,57 @@ class End(enum.IntEnum):
     """Its socket failed: reset, or an error that the switch does not know."""
     DISCONNECTED = 2
     """The sink ended it."""
+    QUEUE_FULL = 3
+    """It could not take a packet, and its mode is ``error``."""
+    BLOCKED_TOO_LONG = 4
+    """It has blocked publishers for longer than ``block_timeout``."""
+
+
+class SoftMode(enum.IntEnum):
+    """What becomes of a packet that the client's socket does not take. Spec: sbus-protocol(7) §7."""
+
+    QUEUE = 0
+    DISCARD = 1
+    BLOCK = 2
+    ERROR = 3
+
+
+class HardMode(enum.IntEnum):
+    """What becomes of a packet that the client's queue does not take. The numbers are those of :class:`SoftMode`."""
+
+    DISCARD = 1
+    BLOCK = 2
+    ERROR = 3
+
+
+class Order(enum.IntEnum):
+    """Which of the messages that wait goes first."""
+
+    QUEUE = 0
+    """The oldest."""
+    STACK = 1
+    """The newest."""
+    RANDOM = 2
+    """The one that frees most memory: the largest that no other queue holds; among equals the oldest."""
+
+
+class PublishRule(NamedTuple):
+    """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed."""
+
+    prefix: bytes
+    is_allowed: bool
+
+
+MAX_PUBLISH_RULES = 63
+"""So that a sender's rules fit into one machine word, and a decision costs one instruction."""
+
+
+class UserCounters(NamedTuple):
+    """What waits for all connections of a user now, and what was lost to them since the user's oldest one came."""
+
+    queued_packets: int
+    queued_bytes: int
+    lost_packets: int
 
 
 class ConnectionCounters(NamedTuple):
@@ -131,6 +193,9 @@ class Switch(Protocol):
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call *callback* in each turn in which *fd*, which stays the caller's, is readable."""
 
+    def unwatch(self, fd: int) -> None:
+        """Stop watching *fd*; before it is closed."""
+
     def adopt(self, fd: int, connection: int) -> None:
         """Take over the connected socket *fd* as number *connection*, which must be new. The sink is not told."""
 
@@ -151,6 +216,28 @@ class Switch(Protocol):
 
     def set_echo(self, connection: int, on: bool) -> None:
         """Set whether the connection gets the MSG of its own that it has subscribed to; True at first."""
+
+    def set_party(self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0) -> None:
+        """Say whose a connection is: *uid* is charged for what waits for it; it may block publishers of other users if *blocks_others*;
+        bit i of *rules* says that publish rule i is about it. Until then it is nobody's: charged to none, blocking none."""
+
+    def set_user_limits(self, uid: int, packets: int, size: int) -> None:
+        """Bound what may wait for all connections of *uid* together, in packets and bytes; the user must have a connection."""
+
+    def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
+        """Set the rules for MSG, at most :data:`MAX_PUBLISH_RULES`; the masks of :meth:`set_party` mean these from now on."""
+
+    def set_soft(self, connection: int, mode: SoftMode) -> None:
+        """Set what becomes of packets that the socket does not take; ``QUEUE`` at first."""
+
+    def set_hard(self, connection: int, mode: HardMode) -> None:
+        """Set what becomes of packets that the queue does not take; ``BLOCK`` at first."""
+
+    def set_order(self, connection: int, order: Order) -> None:
+        """Set the order of messages that wait; ``QUEUE`` at first."""
+
+    def user_counters(self, uid: int) -> UserCounters:
+        """Return the counters of a user, zeros if it has no connection."""
 
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, in front of nothing that waits, and close. ``ended`` follows in this turn."""

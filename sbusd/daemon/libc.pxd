@@ -1,6 +1,7 @@
 # What the data plane takes from the C library and Cython does not declare, in one place.
 
 from libc.stdint cimport uint32_t, uint64_t
+from posix.time cimport timespec
 from posix.types cimport pid_t, uid_t, gid_t
 
 cdef extern from "<sys/socket.h>" nogil:
@@ -20,8 +21,6 @@ cdef extern from "<sys/socket.h>" nogil:
         msghdr msg_hdr
         unsigned int msg_len
     struct sockaddr:
-        pass
-    struct timespec:
         pass
     int recvmmsg(int fd, mmsghdr* messages, unsigned int count, int flags, timespec* timeout)
     int sendmmsg(int fd, mmsghdr* messages, unsigned int count, int flags)
@@ -51,6 +50,10 @@ cdef extern from *:
         pid_t pid
         uid_t uid
         gid_t gid
+
+cdef extern from "<time.h>" nogil:
+    int clock_gettime(int clock, timespec* time)
+    int CLOCK_MONOTONIC_COARSE
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:

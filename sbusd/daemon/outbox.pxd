@@ -9,10 +9,51 @@ cdef enum:
     BATCH_PACKETS = 64      # packets in one recvmmsg or sendmmsg
     BATCH_PARTS = 72        # those, and the prepared packets that a batch can refer to behind them
 
+cdef enum Mode:             # the numbers of SoftMode and HardMode
+    MODE_QUEUE = 0
+    MODE_DISCARD = 1
+    MODE_BLOCK = 2
+    MODE_ERROR = 3
+
+cdef enum Sequence:         # the numbers of Order
+    ORDER_QUEUE = 0
+    ORDER_STACK = 1
+    ORDER_RANDOM = 2
+
+cdef enum:
+    NOBODY = 0xFFFFFFFF     # the uid of a connection that has no party yet; the kernel never gives it to a user
+
 
 cdef struct Packet:         # its bytes follow it in the same allocation
     uint32_t references     # how many outboxes, and the batch, hold it
     uint32_t length
+    Totals* totals          # where its memory is counted
+
+
+cdef struct Entry:
+    Packet* packet
+    uint32_t payer          # the uid of who published it
+
+
+cdef struct Share:
+    uint32_t uid
+    uint64_t packets
+    uint64_t bytes
+
+
+cdef cppclass Pool:         # room that several users share
+    uint64_t packets
+    uint64_t bytes
+    uint64_t packets_limit
+    uint64_t bytes_limit
+    vector[Share] shares    # of other users than the one whose room it is
+
+
+cdef cppclass Account:      # one user
+    uint32_t uid
+    uint64_t connections
+    uint64_t lost_packets
+    Pool room
 
 
 cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchCounters
@@ -23,21 +64,30 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t queued_bytes
     uint64_t lost_packets
     uint64_t abandoned_packets
+    uint64_t held_bytes         # memory of all packets that wait, each counted once
+    uint64_t held_limit
 
 
 cdef struct Batch:
+    uint32_t payer              # the uid of who sent it
     iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received
     Packet* kept[BATCH_PARTS]   # each one's shared copy, made when the first recipient has to wait for it; else NULL
 
 
 cdef cppclass Outbox:
     int fd
+    int soft                    # Mode
+    int hard                    # Mode
+    int order                   # Sequence
     bint is_broken              # the peer cannot be sent to any more; what comes is abandoned
-    vector[Packet*] waiting     # in order, from `first` on
+    bint is_failed              # it could not take a packet, and asked to be ended then
+    bint has_blocked            # it needs the publisher that was just served to wait
+    Account* account            # whose it is; NULL until that is said
+    Pool room
+    vector[Entry] waiting       # in order of arrival, from `first` on
     size_t first
-    uint64_t waiting_bytes
-    uint64_t packets_limit
-    uint64_t bytes_limit
+    vector[Entry] notes         # packets of the bus itself that do not wait their turn among messages, from `first_note` on
+    size_t first_note
     uint64_t delivered_packets
     uint64_t delivered_bytes
     uint64_t lost_packets
@@ -47,9 +97,11 @@ cdef cppclass Outbox:
 
 
 cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count) noexcept nogil
+cdef void assign(Outbox* box, Account* account) noexcept nogil
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void end_batch(Batch* batch, size_t count) noexcept nogil
 cdef size_t waiting_count(Outbox* box) noexcept nogil
+cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil

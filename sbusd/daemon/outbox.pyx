@@ -1,10 +1,14 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""What waits for one client: its socket first, then a bounded queue, then a count that it is told.
+"""What waits for one client: its socket first, then a bounded queue, then a count that it is told. Spec: sbus-protocol(7) §7.
 
 A packet that the socket takes is never copied: it goes out from the buffer in which it was received. The first recipient that
-has to wait makes one copy, which all later ones share by reference. Packets that do not fit are lost: counted, and told to the
-client as ``CMSG !/bus/lost NUL <count>`` in the place of the gap, as soon as there is room. Spec: sbus-protocol(7) §7.
+has to wait makes one copy, which all later ones share by reference. Packets that are discarded are lost: counted, and told to the
+client as ``CMSG !/bus/lost NUL <count>`` as soon as there is room, in the place of the gap where messages go in their order.
+
+Room is given out in pools: a connection's queue, all queues of a user, and the memory of the bus. In the first two, a publisher of
+another user may hold at most as much as it leaves free: the first takes half at most, the next half of the rest, so none can keep
+the next one out. In the last, users share in the same way.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
@@ -12,6 +16,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
+from libcpp.algorithm cimport partial_sort
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, iovec, mmsghdr, send, sendmmsg, shutdown
 
@@ -26,6 +33,8 @@ cdef enum Outcome:
 
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
 cdef iovec queued_parts[BATCH_PACKETS]
+cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
+cdef vector[pair[uint64_t, size_t]] ranked  # for ORDER_RANDOM: what each packet would free, upside down, and its place
 
 
 cdef char* data_of(Packet* packet) noexcept nogil:
@@ -33,12 +42,14 @@ cdef char* data_of(Packet* packet) noexcept nogil:
     return <char*>packet + sizeof(Packet)
 
 
-cdef Packet* new_packet(const char* data, size_t length) noexcept nogil:
+cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
     """Return a copy of *data* that nobody holds yet, or NULL if memory is short."""
     cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
     if packet is not NULL:
         packet.references = 0
         packet.length = length
+        packet.totals = totals
+        totals.held_bytes += sizeof(Packet) + length
         memcpy(data_of(packet), data, length)
     return packet
 
@@ -47,24 +58,105 @@ cdef void release(Packet* packet) noexcept nogil:
     """Drop one reference."""
     packet.references -= 1
     if packet.references == 0:
+        packet.totals.held_bytes -= sizeof(Packet) + packet.length
         free(packet)
+
+
+cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
+    """Return a user's share of a pool, or NULL if it has none. Users who publish to one client at a time are few."""
+    cdef size_t i
+    for i in range(pool.shares.size()):
+        if pool.shares[i].uid == uid:
+            return &pool.shares[i]
+    return NULL
+
+
+cdef bint is_guest(Pool* pool, uint32_t owner, uint32_t payer) noexcept nogil:
+    """Return whether a payer is another user than the one whose room it is. Nobody is a guest nowhere."""
+    return payer != owner and payer != NOBODY and owner != NOBODY
+
+
+cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
+    cdef Share* share
+    if not is_guest(pool, owner, payer):
+        return True
+    share = share_of(pool, payer)
+    return (pool.packets + (share.packets if share is not NULL else 0) + 1 <= pool.packets_limit
+            and pool.bytes + (share.bytes if share is not NULL else 0) + length <= pool.bytes_limit)
+
+
+cdef bint has_space(Pool* pool, size_t length) noexcept nogil:
+    """Return whether one more packet fits into a pool."""
+    return pool.packets < pool.packets_limit and pool.bytes + length <= pool.bytes_limit
+
+
+cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Account for a packet that begins to wait."""
+    cdef Share* share
+    cdef Share fresh
+    pool.packets += 1
+    pool.bytes += length
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        if share is NULL:
+            fresh.uid = payer
+            fresh.packets = 1
+            fresh.bytes = length
+            pool.shares.push_back(fresh)
+        else:
+            share.packets += 1
+            share.bytes += length
+
+
+cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Account for a packet that waits no more."""
+    cdef Share* share
+    pool.packets -= 1
+    pool.bytes -= length
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        share.packets -= 1
+        share.bytes -= length
+        if share.packets == 0:
+            share[0] = pool.shares.back()
+            pool.shares.pop_back()
+
+
+cdef uint32_t owner_of(Outbox* box) noexcept nogil:
+    """Return the uid that an outbox belongs to."""
+    return NOBODY if box.account is NULL else box.account.uid
 
 
 cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil:
     """Make an outbox ready for the connected socket *fd*."""
     box.fd = fd
-    box.is_broken = False
-    box.first = 0
-    box.waiting_bytes = 0
-    box.packets_limit = packets_limit
-    box.bytes_limit = bytes_limit
+    box.soft = MODE_QUEUE
+    box.hard = MODE_BLOCK
+    box.order = ORDER_QUEUE
+    box.is_broken = box.is_failed = box.has_blocked = False
+    box.account = NULL
+    box.room.packets = box.room.bytes = 0
+    box.room.packets_limit = packets_limit
+    box.room.bytes_limit = bytes_limit
+    box.first = box.first_note = 0
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
     box.totals = totals
 
 
+cdef void assign(Outbox* box, Account* account) noexcept nogil:
+    """Say whose an outbox is, before anything waits in it."""
+    box.account = account
+
+
 cdef size_t waiting_count(Outbox* box) noexcept nogil:
     """Return how many packets wait."""
-    return box.waiting.size() - box.first
+    return box.room.packets
+
+
+cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
+    """Return whether no more waits than that part of the queue's bounds."""
+    return box.room.packets * 100 <= box.room.packets_limit * percent and box.room.bytes * 100 <= box.room.bytes_limit * percent
 
 
 cdef size_t transmit(Outbox* box, size_t count, Outcome* outcome) noexcept nogil:
@@ -101,27 +193,41 @@ cdef size_t transmit(Outbox* box, size_t count, Outcome* outcome) noexcept nogil
     return done
 
 
-cdef bint has_room(Outbox* box, size_t length) noexcept nogil:
-    """Return whether one more packet of that length may wait."""
-    return waiting_count(box) < box.packets_limit and box.waiting_bytes + length <= box.bytes_limit
+cdef bint has_room(Outbox* box, uint32_t payer, size_t length) noexcept nogil:
+    """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
+    if box.account is NULL:
+        return True
+    if not has_space(&box.account.room, length) or not may_share(&box.account.room, box.account.uid, payer, length):
+        return False
+    # A user may hold at most as much of the bus's memory as it leaves free.
+    return box.totals.held_bytes + box.account.room.bytes + length <= box.totals.held_limit
 
 
-cdef void count_waiting(Outbox* box, Packet* packet) noexcept nogil:
-    """Account for a packet that begins to wait."""
+cdef void keep(Outbox* box, Packet* packet, uint32_t payer, bint is_note) noexcept nogil:
+    """Let a packet wait."""
+    cdef Entry entry
+    entry.packet = packet
+    entry.payer = payer
     packet.references += 1
-    box.waiting_bytes += packet.length
+    charge(&box.room, owner_of(box), payer, packet.length)
+    if box.account is not NULL:
+        charge(&box.account.room, box.account.uid, payer, packet.length)
     box.totals.queued_packets += 1
     box.totals.queued_bytes += packet.length
+    if is_note:
+        box.notes.push_back(entry)
+    else:
+        box.waiting.push_back(entry)
 
 
-cdef void pop(Outbox* box) noexcept nogil:
-    """Take the first packet off the queue."""
-    cdef Packet* packet = box.waiting[box.first]
-    box.first += 1
-    box.waiting_bytes -= packet.length
+cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
+    """Account for a packet that waits no more, and release it."""
+    discharge(&box.room, owner_of(box), entry.payer, entry.packet.length)
+    if box.account is not NULL:
+        discharge(&box.account.room, box.account.uid, entry.payer, entry.packet.length)
     box.totals.queued_packets -= 1
-    box.totals.queued_bytes -= packet.length
-    release(packet)
+    box.totals.queued_bytes -= entry.packet.length
+    release(entry.packet)
 
 
 cdef void lose(Outbox* box) noexcept nogil:
@@ -129,13 +235,15 @@ cdef void lose(Outbox* box) noexcept nogil:
     box.lost_packets += 1
     box.untold += 1
     box.totals.lost_packets += 1
+    if box.account is not NULL:
+        box.account.lost_packets += 1
 
 
 cdef Packet* loss_notice(Outbox* box) noexcept nogil:
     """Return the packet that tells the peer what it lost, or NULL if memory is short; the count starts anew."""
     cdef char text[48]
     cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>box.untold)
-    cdef Packet* notice = new_packet(text, length)
+    cdef Packet* notice = new_packet(text, length, box.totals)
     if notice is not NULL:
         box.told += box.untold
         box.untold = 0
@@ -148,33 +256,56 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     cdef Packet* notice
     if box.untold == 0:
         return True
-    if not has_room(box, 48):
+    if not has_space(&box.room, 48) or not has_room(box, owner_of(box), 48):
         return False
     notice = loss_notice(box)
     if notice is NULL:
         return False
-    count_waiting(box, notice)
-    box.waiting.push_back(notice)
+    keep(box, notice, owner_of(box), box.order != ORDER_QUEUE)
     return True
 
 
-cdef void hold(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
+cdef bint is_kept(Outbox* box, uint32_t payer, size_t length, bint may_block) noexcept nogil:
+    """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
+    cdef int mode = box.soft
+    if mode == MODE_QUEUE or mode == MODE_BLOCK:
+        if not tell_loss(box) or not has_room(box, payer, length) or not may_share(&box.room, owner_of(box), payer, length):
+            # A bound that is not the client's own queue: none of its modes can make room, and it is not its failure.
+            return False
+        if mode == MODE_BLOCK:
+            box.has_blocked = may_block
+            return may_block
+        if has_space(&box.room, length):
+            return True
+        mode = box.hard
+        if mode == MODE_BLOCK:
+            box.has_blocked = may_block
+            return may_block
+    if mode == MODE_ERROR:
+        box.is_failed = True
+    return False
+
+
+cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block) noexcept nogil:
     """Let one packet of a batch wait, or lose it."""
-    if not tell_loss(box) or not has_room(box, batch.parts[index].iov_len):
+    if not is_kept(box, batch.payer, batch.parts[index].iov_len, may_block):
         lose(box)
         return
     if batch.kept[index] is NULL:
-        batch.kept[index] = new_packet(<const char*>batch.parts[index].iov_base, batch.parts[index].iov_len)
+        batch.kept[index] = new_packet(<const char*>batch.parts[index].iov_base, batch.parts[index].iov_len, box.totals)
         if batch.kept[index] is NULL:
             lose(box)
             return
         batch.kept[index].references = 1        # the batch's own, until end_batch
-    count_waiting(box, batch.kept[index])
-    box.waiting.push_back(batch.kept[index])
+    # What stands behind the packets of a batch are the bus's own words for its sender.
+    keep(box, batch.kept[index], batch.payer, index >= BATCH_PACKETS and box.order != ORDER_QUEUE)
 
 
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count) noexcept nogil:
-    """Hand the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if nothing waits."""
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block) noexcept nogil:
+    """Hand the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if nothing waits.
+
+    *may_block*: the publisher can be made to wait; `has_blocked` says whether it must be.
+    """
     cdef Outcome outcome = SOCKET_FULL
     cdef size_t done = 0, i
     box.totals.deliveries += count
@@ -190,21 +321,46 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
             box.is_broken = True
             box.totals.abandoned_packets += count - done
             return
+    if outcome == PACKET_TOO_BIG:
+        lose(box)
+        done += 1
+        tell_loss(box)
     for i in range(done, count):
-        hold(box, batch, indexes[i])
+        hold(box, batch, indexes[i], may_block)
     if outcome == PACKET_TOO_BIG or (box.untold and waiting_count(box) == 0):
         flush(box)
 
 
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
-    """Hand one packet of the bus itself to a client, behind all that waits, under the same bounds."""
-    cdef Batch batch
-    cdef uint32_t index = 0
-    batch.parts[0].iov_base = <void*>data
-    batch.parts[0].iov_len = length
-    batch.kept[0] = NULL
-    offer(box, &batch, &index, 1)
-    end_batch(&batch, 1)
+    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits."""
+    cdef Outcome outcome
+    cdef Packet* packet = NULL
+    box.totals.deliveries += 1
+    if box.is_broken:
+        box.totals.abandoned_packets += 1
+        return
+    if waiting_count(box) == 0 and box.untold == 0:
+        queued_parts[0].iov_base = <void*>data
+        queued_parts[0].iov_len = length
+        headers[0].msg_hdr.msg_iov = &queued_parts[0]
+        headers[0].msg_hdr.msg_iovlen = 1
+        transmit(box, 1, &outcome)
+        if outcome == ALL_TAKEN:
+            return
+        if outcome == PEER_GONE:
+            box.is_broken = True
+            box.totals.abandoned_packets += 1
+            return
+        if outcome == PACKET_TOO_BIG:
+            lose(box)
+            flush(box)
+            return
+    if tell_loss(box) and has_space(&box.room, length) and has_room(box, owner_of(box), length):
+        packet = new_packet(data, length, box.totals)
+    if packet is NULL:
+        lose(box)
+    else:
+        keep(box, packet, owner_of(box), box.order != ORDER_QUEUE)
 
 
 cdef void end_batch(Batch* batch, size_t count) noexcept nogil:
@@ -216,28 +372,120 @@ cdef void end_batch(Batch* batch, size_t count) noexcept nogil:
             batch.kept[i] = NULL
 
 
+cdef size_t choose(Outbox* box) noexcept nogil:
+    """Set `chosen` to the messages that go next, by the client's order; return how many they are."""
+    cdef size_t total = box.waiting.size() - box.first
+    cdef size_t count = min(total, <size_t>BATCH_PACKETS)
+    cdef size_t i
+    cdef Packet* packet
+    cdef pair[uint64_t, size_t] rank
+    if box.order == ORDER_RANDOM:
+        ranked.clear()
+        for i in range(box.first, box.waiting.size()):
+            packet = box.waiting[i].packet
+            # Freed at once is what no other queue still holds.
+            rank.first = <uint64_t>0xFFFFFFFF - (packet.length if packet.references == 1 else 0)
+            rank.second = i
+            ranked.push_back(rank)
+        partial_sort(ranked.begin(), ranked.begin() + count, ranked.end())
+        for i in range(count):
+            chosen[i] = ranked[i].second
+    else:
+        for i in range(count):
+            chosen[i] = box.waiting.size() - 1 - i if box.order == ORDER_STACK else box.first + i
+    return count
+
+
+cdef void take_out(Outbox* box, size_t count) noexcept nogil:
+    """Let go of the first *count* of the chosen messages."""
+    cdef size_t i, kept
+    for i in range(count):
+        let_go(box, box.waiting[chosen[i]])
+        box.waiting[chosen[i]].packet = NULL
+    if box.order == ORDER_RANDOM and count:
+        kept = box.first
+        for i in range(box.first, box.waiting.size()):
+            if box.waiting[i].packet is not NULL:
+                box.waiting[kept] = box.waiting[i]
+                kept += 1
+        box.waiting.resize(kept)
+    elif box.order == ORDER_STACK:
+        box.waiting.resize(box.waiting.size() - count)
+    else:
+        box.first += count
+
+
+cdef Outcome send_notes(Outbox* box) noexcept nogil:
+    """Send the bus's own packets that do not wait among messages."""
+    cdef Outcome outcome = ALL_TAKEN
+    cdef Packet* packet
+    while box.first_note < box.notes.size():
+        packet = box.notes[box.first_note].packet
+        queued_parts[0].iov_base = data_of(packet)
+        queued_parts[0].iov_len = packet.length
+        headers[0].msg_hdr.msg_iov = &queued_parts[0]
+        headers[0].msg_hdr.msg_iovlen = 1
+        transmit(box, 1, &outcome)
+        if outcome == SOCKET_FULL or outcome == PEER_GONE:
+            return outcome
+        let_go(box, box.notes[box.first_note])
+        box.first_note += 1
+        if outcome == PACKET_TOO_BIG:
+            lose(box)
+    box.notes.clear()
+    box.first_note = 0
+    return ALL_TAKEN
+
+
+cdef Outcome send_messages(Outbox* box) noexcept nogil:
+    """Send one batch of the messages that wait."""
+    cdef Outcome outcome = ALL_TAKEN
+    cdef size_t i, sent, count = choose(box)
+    for i in range(count):
+        queued_parts[i].iov_base = data_of(box.waiting[chosen[i]].packet)
+        queued_parts[i].iov_len = box.waiting[chosen[i]].packet.length
+        headers[i].msg_hdr.msg_iov = &queued_parts[i]
+        headers[i].msg_hdr.msg_iovlen = 1
+    sent = transmit(box, count, &outcome)
+    if outcome == PACKET_TOO_BIG:
+        take_out(box, sent + 1)
+        lose(box)
+        tell_in_place(box)
+    else:
+        take_out(box, sent)
+    return outcome
+
+
+cdef void tell_in_place(Outbox* box) noexcept nogil:
+    """Tell of a packet that was just taken out because it can never be sent: in its place, where messages go in their order."""
+    cdef Packet* notice
+    cdef Entry moved
+    if box.order != ORDER_QUEUE:
+        return
+    notice = loss_notice(box)
+    if notice is NULL:
+        return
+    keep(box, notice, owner_of(box), False)
+    moved = box.waiting.back()
+    box.waiting.pop_back()
+    box.first -= 1
+    box.waiting[box.first] = moved
+
+
 cdef void flush(Outbox* box) noexcept nogil:
     """Send what waits, as far as the socket takes it and the turn's share goes."""
     cdef Outcome outcome
-    cdef size_t count, sent, i, round
+    cdef size_t round
     for round in range(<size_t>FLUSH_ROUNDS):
         tell_loss(box)
-        count = min(waiting_count(box), <size_t>BATCH_PACKETS)
-        if count == 0:
+        if waiting_count(box) == 0:
             break
-        for i in range(count):
-            queued_parts[i].iov_base = data_of(box.waiting[box.first + i])
-            queued_parts[i].iov_len = box.waiting[box.first + i].length
-            headers[i].msg_hdr.msg_iov = &queued_parts[i]
-            headers[i].msg_hdr.msg_iovlen = 1
-        sent = transmit(box, count, &outcome)
-        for i in range(sent):
-            pop(box)
+        outcome = send_notes(box)
+        if outcome == ALL_TAKEN:
+            outcome = send_messages(box)
         if outcome == PEER_GONE:
             box.is_broken = True
             abandon(box)
-        elif outcome == PACKET_TOO_BIG:
-            replace_first(box)
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             break
     tell_loss(box)
@@ -251,22 +499,14 @@ cdef void flush(Outbox* box) noexcept nogil:
         box.first = 0
 
 
-cdef void replace_first(Outbox* box) noexcept nogil:
-    """Lose the first packet that waits, which the socket can never take, and put the notice of it in its place."""
-    cdef Packet* notice
-    pop(box)
-    lose(box)
-    notice = loss_notice(box)
-    if notice is not NULL:
-        count_waiting(box, notice)
-        box.first -= 1
-        box.waiting[box.first] = notice
-
-
 cdef void abandon(Outbox* box) noexcept nogil:
     """Give up what waits."""
+    cdef size_t i
     box.totals.abandoned_packets += waiting_count(box)
-    while waiting_count(box):
-        pop(box)
+    for i in range(box.first, box.waiting.size()):
+        let_go(box, box.waiting[i])
+    for i in range(box.first_note, box.notes.size()):
+        let_go(box, box.notes[i])
     box.waiting.clear()
-    box.first = 0
+    box.notes.clear()
+    box.first = box.first_note = 0

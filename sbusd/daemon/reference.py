@@ -2,6 +2,8 @@
 
 It is what the compiled switch is tested against, and is used only when it is asked for by name. It is written to be read: it
 matches by trying every pattern, and copies every packet.
+
+Longer than 500 lines, for one reason: it is one class with one contract, and is read beside the compiled one.
 """
 
 from __future__ import annotations
@@ -11,17 +13,30 @@ import errno
 import os
 import select
 import socket
-from collections import Counter, deque
+import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import ConnectionCounters, End, Refusal, Sink, SwitchCounters
+from sbusd.daemon.contract import (
+    MAX_PUBLISH_RULES,
+    ConnectionCounters,
+    End,
+    HardMode,
+    Order,
+    PublishRule,
+    Refusal,
+    Sink,
+    SoftMode,
+    SwitchCounters,
+    UserCounters,
+)
+from sbusd.daemon.reference_outbox import Account, Outbox, Packet, Pool
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 ACCEPTS_PER_TURN = 16
-FLUSH_PACKETS = 256
 SEND_BUFFER_BYTES = 212_992
 PAUSE_MS = 1_000
 _HUNG_UP = select.EPOLLHUP | select.EPOLLERR
@@ -31,26 +46,29 @@ _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 
 @dataclass(slots=True, eq=False)
 class _Connection:
-    """One client: its socket, what it wants, what waits for it."""
+    """One client: its socket, what it wants, what waits for it, and who waits for it."""
 
     number: int
     socket: socket.socket
+    out: Outbox
     patterns: Counter[bytes] = field(default_factory=Counter)
-    waiting: deque[bytes] = field(default_factory=deque)
     echo: bool = True
+    blocks_others: bool = False
+    rules: int = 0
     is_reading: bool = True
-    is_broken: bool = False
     is_at_end: bool = False
     end: End | None = None
     resets: int = 0
     interest: int = _READABLE
-    untold: int = 0
-    told: int = 0
+    blocked: set[int] = field(default_factory=set)
+    """Publishers that wait for it."""
+    blockers: int = 0
+    """Recipients that it waits for."""
+    blocking_since: float | None = None
+    share: list[Packet] = field(default_factory=list)
+    """Packets of the batch at hand that go to it."""
     received_packets: int = 0
     received_bytes: int = 0
-    delivered_packets: int = 0
-    delivered_bytes: int = 0
-    lost_packets: int = 0
     refused_packets: int = 0
 
     @property
@@ -60,16 +78,9 @@ class _Connection:
 
     def counters(self) -> ConnectionCounters:
         """Return the counters of the contract."""
-        return ConnectionCounters(
-            self.received_packets,
-            self.received_bytes,
-            self.delivered_packets,
-            self.delivered_bytes,
-            len(self.waiting),
-            sum(map(len, self.waiting)),
-            self.lost_packets,
-            self.refused_packets,
-        )
+        out = self.out
+        delivered = (out.delivered_packets, out.delivered_bytes, out.room.packets, out.room.bytes, out.lost_packets)
+        return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets)
 
 
 def _open_spare() -> int | None:
@@ -108,6 +119,9 @@ class Switch:
         self._ending: list[_Connection] = []
         self._next = 1
         self._paused = False
+        self._accounts: dict[int, Account] = {}
+        self._rules: tuple[PublishRule, ...] = ()
+        self._said: dict[Refusal, Packet] = {}
         self._count: Counter[str] = Counter()
 
     # -- descriptors
@@ -122,12 +136,19 @@ class Switch:
         self._watched[fd] = callback
         self._epoll.register(fd, select.EPOLLIN)
 
+    def unwatch(self, fd: int) -> None:
+        """Stop watching *fd*."""
+        del self._watched[fd]
+        self._epoll.unregister(fd)
+
     def adopt(self, fd: int, connection: int) -> None:
         """Take over the connected socket *fd* as number *connection*."""
         if connection in self._by_number:
             raise ValueError(f"connection {connection} exists")
         self._epoll.register(fd, _READABLE)
-        adopted = _Connection(connection, socket.socket(fileno=fd))
+        peer = socket.socket(fileno=fd)
+        room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
+        adopted = _Connection(connection, peer, Outbox(peer, self._count, room, self._limits.queued_memory))
         adopted.socket.setblocking(False)
         adopted.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._by_fd[fd] = self._by_number[connection] = adopted
@@ -189,6 +210,7 @@ class Switch:
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
         if self._paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
+        timeout_ms = self._until_deadline(timeout_ms)
         ready = self._epoll.poll(timeout_ms / 1000 if timeout_ms >= 0 else -1)
         if not ready and self._paused:
             self._resume()
@@ -198,10 +220,11 @@ class Switch:
                 self._accept_some(self._listeners[fd])
             elif fd in self._watched:
                 self._watched[fd]()
-            else:
+            elif fd in self._by_fd:
                 self._serve(self._by_fd[fd], events)
+        self._end_blocks()
         for connection in list(self._by_number.values()):
-            told, connection.told = connection.told, 0
+            told, connection.out.told = connection.out.told, 0
             if told:
                 self._sink.lost(connection.number, told)
         while self._ending:
@@ -213,7 +236,11 @@ class Switch:
         if connection.is_ending:
             return
         if events & select.EPOLLOUT:
-            self._flush(connection, FLUSH_PACKETS)
+            connection.out.flush()
+            self._settle(connection)
+        # Who waits for a recipient is not read, unless it has hung up.
+        if connection.blockers and not events & _HUNG_UP:
+            return
         if connection.is_reading and events & (_READABLE | _HUNG_UP):
             self._read(connection)
         elif not connection.is_reading and events & _HUNG_UP:
@@ -226,6 +253,7 @@ class Switch:
             self._handle(connection, packet, is_cut, refused)
             if connection.is_ending:
                 break
+        self._deliver(connection)
         for refusal, keys in sorted(refused.items()):
             self._sink.refused(connection.number, refusal, keys[0], len(keys))
         if connection.is_at_end:
@@ -262,7 +290,7 @@ class Switch:
         state = poll.poll(0)
         if not state:
             return False
-        if state[0][1] & select.POLLHUP or connection.is_broken:
+        if state[0][1] & select.POLLHUP or connection.out.is_broken:
             connection.is_at_end = True
         else:
             connection.is_reading = False
@@ -276,121 +304,115 @@ class Switch:
         if is_cut:
             refusal = Refusal.TRUNCATED
         elif not packet.startswith(b"MSG ") or not nul:
+            self._deliver(sender)
             self._sink.control(sender.number, packet)
             return
-        elif len(key) > self._limits.key_bytes:
-            refusal = Refusal.KEY_TOO_LONG
-        elif not self._keyspace.is_publishable(key):
-            refusal = Refusal.RESERVED
+        else:
+            refusal = self._refusal(sender, key)
         if refusal is not None:
             refused.setdefault(refusal, []).append(key)
             sender.refused_packets += 1
             self._count["refused_packets"] += 1
-            self._offer(sender, self._refusals[refusal])
+            sender.share.append(self._said.setdefault(refusal, Packet(self._refusals[refusal], is_note=True)))
             return
         self._count["messages"] += 1
         reached = [c for c in self._matching(key) if c is not sender or c.echo]
         self._count["undeliverable"] += not reached
+        shared = Packet(packet)
         for recipient in reached:
-            self._offer(recipient, packet)
+            recipient.share.append(shared)
+
+    def _refusal(self, sender: _Connection, key: bytes) -> Refusal | None:
+        """Return why a MSG of *sender* with *key* is not routed, or None."""
+        if len(key) > self._limits.key_bytes:
+            return Refusal.KEY_TOO_LONG
+        if not self._keyspace.is_publishable(key):
+            return Refusal.RESERVED
+        for number, rule in enumerate(self._rules):
+            if sender.rules >> number & 1 and key.startswith(rule.prefix):
+                return None if rule.is_allowed else Refusal.POLICY
+        return None
+
+    def _deliver(self, sender: _Connection) -> None:
+        """Hand each recipient its share of what the sender has sent."""
+        uid = sender.out.owner
+        self._said.clear()
+        for recipient in list(self._by_number.values()):
+            share, recipient.share = recipient.share, []
+            if share:
+                may_block = uid is not None and (recipient.blocks_others or uid == recipient.out.owner)
+                recipient.out.offer(share, uid, may_block=may_block)
+                if recipient.out.has_blocked:
+                    recipient.out.has_blocked = False
+                    self._block(recipient, sender)
+                self._settle(recipient)
 
     def _matching(self, key: bytes) -> list[_Connection]:
         """Return the connections that *key* reaches, by trying every pattern."""
         live = (c for c in self._by_number.values() if not c.is_ending)
         return [c for c in live if any(self._keyspace.matches(pattern, key) for pattern in c.patterns)]
 
-    # -- what waits for a client
+    # -- blocking
 
-    def _offer(self, recipient: _Connection, packet: bytes) -> None:
-        """Hand over one packet: to the socket if nothing waits, else to the queue, else it is lost."""
-        self._count["deliveries"] += 1
-        if recipient.is_broken:
-            self._count["abandoned_packets"] += 1
+    def _settle(self, connection: _Connection) -> None:
+        """After anything was offered to a connection: end it if it has failed, let go on who need not wait, watch for room."""
+        if connection.out.is_failed:
+            connection.out.is_failed = False
+            self._dismiss(connection, End.QUEUE_FULL)
+        low_water = 0 if connection.out.soft is SoftMode.BLOCK else self._limits.low_water
+        if connection.blocking_since is not None and connection.out.is_below(low_water):
+            self._unblock(connection)
+        self._set_interest(connection)
+        if connection.out.is_broken and not connection.is_reading:
+            self._finish(connection, End.HANGUP)
+
+    def _block(self, recipient: _Connection, publisher: _Connection) -> None:
+        """Let a publisher wait until a recipient has drained."""
+        if publisher.number in recipient.blocked:
             return
-        outcome = errno.EAGAIN
-        if not recipient.waiting and not recipient.untold:
-            outcome = self._transmit(recipient, packet)
-        if outcome == errno.EPIPE:
-            self._count["abandoned_packets"] += 1
-        elif outcome:
-            if not self._tell_loss(recipient) or not self._has_room(recipient, len(packet)):
-                self._lose(recipient)
-            else:
-                recipient.waiting.append(packet)
-            if outcome == errno.EMSGSIZE or not recipient.waiting:
-                self._flush(recipient, FLUSH_PACKETS)
-        self._set_interest(recipient)
+        recipient.blocked.add(publisher.number)
+        if recipient.blocking_since is None:
+            recipient.blocking_since = time.monotonic()
+        publisher.blockers += 1
+        self._set_interest(publisher)
 
-    def _transmit(self, recipient: _Connection, packet: bytes) -> int:
-        """Send one packet; return 0, EAGAIN if it has to wait, EMSGSIZE if it never fits, EPIPE if the peer is gone."""
-        try:
-            recipient.socket.send(packet, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-        except OSError as error:
-            if error.errno in _WAIT:
-                return errno.EAGAIN
-            if error.errno == errno.EMSGSIZE:
-                return errno.EMSGSIZE
-            if error.errno not in {errno.EPIPE, errno.ECONNRESET}:
-                # The peer may well live, and would wait for ever for what it is not sent: so it sees the end at once.
-                with contextlib.suppress(OSError):
-                    recipient.socket.shutdown(socket.SHUT_RDWR)
-            recipient.is_broken = True
-            if not recipient.is_reading:
-                self._finish(recipient, End.HANGUP)
-            return errno.EPIPE
-        recipient.delivered_packets += 1
-        recipient.delivered_bytes += len(packet)
-        self._count.update(delivered_packets=1, delivered_bytes=len(packet))
-        return 0
+    def _unblock(self, recipient: _Connection) -> None:
+        """Let all go on that wait for a recipient."""
+        for number in recipient.blocked & self._by_number.keys():
+            self._by_number[number].blockers -= 1
+            self._set_interest(self._by_number[number])
+        recipient.blocked.clear()
+        recipient.blocking_since = None
 
-    def _has_room(self, recipient: _Connection, length: int) -> bool:
-        """Return whether one more packet of that length may wait."""
-        held = sum(map(len, recipient.waiting))
-        return len(recipient.waiting) < self._limits.queue_packets and held + length <= self._limits.queue_bytes
+    def _until_deadline(self, timeout_ms: int) -> int:
+        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        for connection in self._by_number.values():
+            if connection.blocking_since is not None:
+                left = connection.blocking_since + self._limits.block_timeout - time.monotonic()
+                left_ms = max(0, int(left * 1000) + 1)
+                timeout_ms = left_ms if timeout_ms < 0 else min(timeout_ms, left_ms)
+        return timeout_ms
 
-    def _lose(self, recipient: _Connection) -> None:
-        """Count a packet that is discarded."""
-        recipient.lost_packets += 1
-        recipient.untold += 1
-        self._count["lost_packets"] += 1
+    def _end_blocks(self) -> None:
+        """End those who have blocked others for too long."""
+        for connection in self._by_number.values():
+            since = connection.blocking_since
+            if since is not None and time.monotonic() - since > self._limits.block_timeout:
+                self._dismiss(connection, End.BLOCKED_TOO_LONG)
 
-    def _notice(self, recipient: _Connection) -> bytes:
-        """Return the packet that tells the peer what it lost; the count starts anew."""
-        notice = b"CMSG !/bus/lost\0%d" % recipient.untold
-        recipient.told += recipient.untold
-        recipient.untold = 0
-        self._count["deliveries"] += 1
-        return notice
-
-    def _tell_loss(self, recipient: _Connection) -> bool:
-        """Queue the notice of a loss; return whether there is none left to tell."""
-        if recipient.untold and self._has_room(recipient, 48):
-            recipient.waiting.append(self._notice(recipient))
-        return not recipient.untold
-
-    def _flush(self, recipient: _Connection, packets: int) -> None:
-        """Send what waits, at most *packets*."""
-        for _ in range(packets):
-            self._tell_loss(recipient)
-            if not recipient.waiting:
-                break
-            outcome = self._transmit(recipient, recipient.waiting[0])
-            if outcome == errno.EAGAIN:
-                break
-            if outcome == errno.EPIPE:
-                self._count["abandoned_packets"] += len(recipient.waiting)
-                recipient.waiting.clear()
-                break
-            recipient.waiting.popleft()
-            if outcome == errno.EMSGSIZE:
-                self._lose(recipient)
-                recipient.waiting.appendleft(self._notice(recipient))
-        self._tell_loss(recipient)
-        self._set_interest(recipient)
+    def _dismiss(self, connection: _Connection, end: End) -> None:
+        """End a client that misbehaves, and tell it if that can be."""
+        if connection.is_ending:
+            return
+        self._finish(connection, end)
+        connection.out.abandon()
+        connection.out.untold = 0
+        connection.out.post(self._refusals[Refusal[end.name]])
 
     def _set_interest(self, connection: _Connection) -> None:
         """Tell epoll what a connection waits for."""
-        interest = (_READABLE if connection.is_reading else 0) | (select.EPOLLOUT if connection.waiting else 0)
+        is_read = connection.is_reading and not connection.blockers
+        interest = (_READABLE if is_read else 0) | (select.EPOLLOUT if connection.out.room.packets else 0)
         if interest != connection.interest:
             connection.interest = interest
             self._epoll.modify(connection.socket, interest)
@@ -406,7 +428,9 @@ class Switch:
     def _bury(self, connection: _Connection) -> None:
         """Take down one connection that has ended, and tell the sink."""
         counters = connection.counters()
-        self._count["abandoned_packets"] += len(connection.waiting)
+        connection.out.abandon()
+        self._unblock(connection)
+        self._leave_account(connection)
         del self._by_number[connection.number]
         del self._by_fd[connection.socket.fileno()]
         self._hang_up(connection)
@@ -419,7 +443,53 @@ class Switch:
         self._epoll.unregister(connection.socket)
         _hang_up(connection.socket)
 
+    def _leave_account(self, connection: _Connection) -> None:
+        """Forget a user with its last connection."""
+        account = connection.out.account
+        if account is not None:
+            account.connections -= 1
+            if not account.connections:
+                del self._accounts[account.uid]
+
     # -- what the control plane asks for
+
+    def set_party(self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0) -> None:
+        """Say whose a connection is, whom it may block, and which publish rules are about it."""
+        party = self._by_number[connection]
+        party.blocks_others, party.rules = blocks_others, rules
+        if party.out.owner == uid:
+            return
+        if party.out.account is not None or party.out.room.packets:
+            raise ValueError(f"connection {connection} is already somebody's")
+        party.out.account = self._accounts.setdefault(uid, Account(uid))
+        party.out.account.connections += 1
+
+    def set_user_limits(self, uid: int, packets: int, size: int) -> None:
+        """Bound what may wait for all connections of a user together."""
+        room = self._accounts[uid].room
+        room.packets_limit, room.bytes_limit = packets, size
+
+    def user_counters(self, uid: int) -> UserCounters:
+        """Return the counters of a user."""
+        return self._accounts[uid].counters() if uid in self._accounts else UserCounters(0, 0, 0)
+
+    def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
+        """Set the rules for MSG."""
+        if len(rules) > MAX_PUBLISH_RULES:
+            raise ValueError(f"{len(rules)} publish rules; {MAX_PUBLISH_RULES} at most")
+        self._rules = rules
+
+    def set_soft(self, connection: int, mode: SoftMode) -> None:
+        """Set what becomes of packets that the socket does not take."""
+        self._by_number[connection].out.soft = mode
+
+    def set_hard(self, connection: int, mode: HardMode) -> None:
+        """Set what becomes of packets that the queue does not take."""
+        self._by_number[connection].out.hard = mode
+
+    def set_order(self, connection: int, order: Order) -> None:
+        """Set the order of messages that wait."""
+        self._by_number[connection].out.order = order
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*."""
@@ -439,7 +509,8 @@ class Switch:
         """Hand *packet* to the connection, behind all that waits for it."""
         recipient = self._by_number[connection]
         if not recipient.is_ending:
-            self._offer(recipient, packet)
+            recipient.out.post(packet)
+            self._settle(recipient)
 
     def set_echo(self, connection: int, on: bool) -> None:
         """Set whether the connection gets its own messages."""
@@ -451,10 +522,9 @@ class Switch:
         if ended.is_ending:
             return
         if last_words:
-            self._count["abandoned_packets"] += len(ended.waiting)
-            ended.waiting.clear()
-            ended.untold = 0
-            self._offer(ended, last_words)
+            ended.out.abandon()
+            ended.out.untold = 0
+            ended.out.post(last_words)
         self._finish(ended, End.DISCONNECTED)
 
     def connections(self) -> list[int]:

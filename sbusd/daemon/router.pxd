@@ -10,6 +10,7 @@ cdef struct Route:
     const uint32_t* slots   # recipients, each once; valid until the next call of the router
     uint32_t count
     int refusal             # a Refusal, or -1: the key may be published to
+    uint64_t rules          # bit i: publish rule i is about the key
 
 
 cdef struct CacheEntry:
@@ -19,6 +20,7 @@ cdef struct CacheEntry:
     uint32_t count
     uint32_t key_length
     int refusal
+    uint64_t rules
 
 
 cdef struct Head:
@@ -43,6 +45,9 @@ cdef class Router:
     cdef vector[Node*] following
     cdef vector[uint32_t] found
     cdef vector[uint64_t] marks         # by slot: the last match that has seen it
+    cdef object _rules                  # keeps the bytes that `prefixes` points into
+    cdef vector[Head] prefixes          # of the publish rules
+    cdef readonly uint64_t visited      # nodes of the trie, over all walks: what walking has cost
     cdef readonly uint64_t hits
     cdef readonly uint64_t misses
 
@@ -52,5 +57,6 @@ cdef class Router:
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
     cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil
     cdef int refusal_of(self, const char* key, size_t length, uint32_t* guard) noexcept nogil
-    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal) noexcept nogil
+    cdef uint64_t rules_for(self, const char* key, size_t length) noexcept nogil
+    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal, uint64_t rules) noexcept nogil
     cdef void forget_all(self) noexcept nogil

@@ -136,6 +136,7 @@ cdef class Router:
                 if depth >= guard:
                     self.collect(self.frontier[i].rest)
                 descend(self.frontier[i], key, n, depth >= guard, self.following)
+            self.visited += self.following.size()
             self.frontier.swap(self.following)
             if n == length or self.frontier.empty():
                 break
@@ -161,17 +162,41 @@ cdef class Router:
                 answer.slots = <const uint32_t*>entry.block
                 answer.count = entry.count
                 answer.refusal = entry.refusal
+                answer.rules = entry.rules
                 return answer
         self.misses += 1
         answer.refusal = self.refusal_of(key, length, &guard)
+        answer.rules = self.rules_for(key, length)
         self.find(key, length, guard)
         if length <= CACHED_KEY_BYTES:
-            self.remember(hash, key, length, answer.refusal)
+            self.remember(hash, key, length, answer.refusal, answer.rules)
         answer.slots = self.found.data()
         answer.count = self.found.size()
         return answer
 
-    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal) noexcept nogil:
+    cdef uint64_t rules_for(self, const char* key, size_t length) noexcept nogil:
+        """Return the set of publish rules that are about *key*."""
+        cdef uint64_t found = 0
+        cdef size_t i
+        for i in range(self.prefixes.size()):
+            if length >= self.prefixes[i].length and memcmp(key, self.prefixes[i].text, self.prefixes[i].length) == 0:
+                found |= <uint64_t>1 << i
+        return found
+
+    def set_rules(self, tuple rules):
+        """Set the prefixes of the publish rules; every cached route is stale."""
+        cdef Head head
+        self._rules = rules
+        self.prefixes.clear()
+        for rule in rules:
+            head.text = <const char*>rule.prefix
+            head.length = len(rule.prefix)
+            head.guard = 0
+            head.is_public = rule.is_allowed
+            self.prefixes.push_back(head)
+        self.generation += 1
+
+    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal, uint64_t rules) noexcept nogil:
         """Put `found` into the cache, in the stale one of the hash's two places, or in the first after moving that to the second."""
         cdef size_t place = hash & (CACHE_PLACES - 1)
         cdef CacheEntry* first = &self.cache[place]
@@ -202,6 +227,7 @@ cdef class Router:
         first.count = self.found.size()
         first.key_length = length
         first.refusal = refusal
+        first.rules = rules
         self.cached_bytes += size
 
     cdef void forget_all(self) noexcept nogil:

@@ -11,33 +11,39 @@ one sendmmsg(2), straight from that buffer. Connections are taken down at the en
 
 from cython.operator cimport dereference, preincrement
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memchr, memcmp
+from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
+from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, BATCH_PARTS, Batch, Outbox, Totals, abandon, end_batch, flush, offer, open_outbox, post, waiting_count,
+    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, NOBODY, Account, Batch, Outbox, Totals, abandon, assign, end_batch, flush, is_below, offer,
+    open_outbox, post, waiting_count,
 )
 from sbusd.daemon.router cimport Route, Router
 
 import os
 
-from sbusd.daemon.contract import ConnectionCounters, End, Refusal, SwitchCounters
+from sbusd.daemon.contract import ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, SwitchCounters, UserCounters
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
     ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
-    REFUSALS = 4
+    REFUSALS = 7
+    MESSAGE_REFUSALS = 4        # the first of them are about messages, and reported
     PAUSE_MS = 1000             # how long no connect is accepted when there is no descriptor even to turn one away
     DRAIN_PACKETS = 4096        # unread packets thrown away when a connection is ended; more than a socket buffer holds
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
     SLOT_STAGGER = 192
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
+    WALKED_NODES = 4096         # of the trie, for one batch: some 0.1 ms; who costs more is read in smaller batches
+    BATCH_GROWTH = 4            # how fast a batch grows again: an expensive batch after cheap ones must not pay
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
@@ -47,8 +53,15 @@ cdef size_t PACKET_BYTES = MAX_PACKET_BYTES
 cdef size_t SLOT_BYTES = MAX_PACKET_BYTES + SLOT_STAGGER
 cdef int KEY_TOO_LONG = Refusal.KEY_TOO_LONG
 cdef int TRUNCATED = Refusal.TRUNCATED
+cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
+cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG
+
+
+cdef struct Blocked:            # a publisher that waits for a recipient
+    uint32_t slot
+    uint64_t id                 # slots are used again, numbers are not
 
 
 cdef cppclass Connection:
@@ -62,11 +75,24 @@ cdef cppclass Connection:
     bint is_ending              # to be taken down at the end of this turn, as `end`
     int end
     int resets                  # ECONNRESET in a row
+    bint blocks_others          # it may block publishers of other users
+    uint64_t rules              # bit i: publish rule i is about it
+    uint32_t batch_limit        # packets read from it in a turn
+    uint32_t blockers           # recipients that it waits for; not read while there are any
+    vector[Blocked] blocked     # publishers that wait for it
+    int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
     vector[uint32_t] share      # packets of the batch at hand that go to it
     cpp_map[string, uint32_t] patterns
     uint64_t received_packets
     uint64_t received_bytes
     uint64_t refused_packets
+
+
+cdef int64_t now_ms() noexcept nogil:
+    """Return the monotonic clock, some milliseconds coarse."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
+    return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
 
 
 cdef void hang_up(int fd) noexcept nogil:
@@ -102,8 +128,14 @@ cdef class Switch:
     cdef vector[Connection*] slots              # NULL where free
     cdef vector[uint32_t] free_slots
     cdef unordered_map[uint64_t, Connection*] by_id
-    cdef vector[uint32_t] touched               # slots with a share of the batch at hand
+    cdef vector[pair[uint64_t, uint32_t]] touched   # numbers and slots of those with a share of the batch at hand
     cdef vector[uint32_t] ending
+    cdef unordered_map[uint32_t, Account*] accounts
+    cdef vector[uint32_t] blocking              # slots that block someone
+    cdef uint64_t allowing_rules                # bit i: publish rule i allows
+    cdef int words_of_full, words_of_blocked    # their numbers among the refusals
+    cdef int64_t block_timeout                  # milliseconds
+    cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
     cdef uint64_t refused[REFUSALS]             # of the batch at hand
     cdef size_t refused_first[REFUSALS]
@@ -129,6 +161,11 @@ cdef class Switch:
         self.batch_packets = min(limits.batch_packets, <int>BATCH_PACKETS)
         self.queue_packets = limits.queue_packets
         self.queue_bytes = limits.queue_bytes
+        self.totals.held_limit = limits.queued_memory
+        self.block_timeout = round(limits.block_timeout * 1000)
+        self.low_water = limits.low_water
+        self.words_of_full = Refusal.QUEUE_FULL
+        self.words_of_blocked = Refusal.BLOCKED_TOO_LONG
         self.next_id = 1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
@@ -166,6 +203,11 @@ cdef class Switch:
         self.watched[fd] = callback
         self.control_epoll(EPOLL_CTL_ADD, fd, EPOLLIN, WATCHED | <uint64_t>fd)
 
+    def unwatch(self, int fd):
+        """Stop watching *fd*."""
+        del self.watched[fd]
+        self.control_epoll(EPOLL_CTL_DEL, fd, 0, 0)
+
     cdef int control_epoll(self, int operation, int fd, uint32_t interest, uint64_t data) except -1:
         """Call epoll_ctl(2)."""
         cdef epoll_event event
@@ -194,6 +236,11 @@ cdef class Switch:
         fresh.echo = fresh.is_reading = True
         fresh.is_ending = fresh.is_at_end = False
         fresh.resets = 0
+        fresh.blocks_others = False
+        fresh.rules = 0
+        fresh.batch_limit = self.batch_packets
+        fresh.blockers = 0
+        fresh.blocking_since = -1
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
         if self.free_slots.size():
             self.free_slots.pop_back()
@@ -285,6 +332,7 @@ cdef class Switch:
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
+        timeout_ms = self.until_deadline(timeout_ms)
         if self.is_buffer_large and timeout_ms != 0:
             count = epoll_wait(self.epoll, self.ready, READY_EVENTS, 0)
             if count == 0:
@@ -306,9 +354,12 @@ cdef class Switch:
             if data & LISTENER:
                 self.accept_some(<int>(data & 0xFFFFFFFF))
             elif data & WATCHED:
-                self.watched[<int>(data & 0xFFFFFFFF)]()
+                # A callback may have ended the watch of another descriptor that was ready too.
+                if (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
+                    callback()
             else:
                 self.serve(self.slots[data], self.ready[i].events)
+        self.end_blocks()
         self.report_losses()
         while self.ending.size():
             self.bury()
@@ -323,20 +374,29 @@ cdef class Switch:
     cdef int serve(self, Connection* connection, uint32_t events) except -1:
         """Handle one connection's readiness."""
         cdef size_t count, i = 0
+        cdef uint64_t walked
         if connection.is_ending:
             return 0
         if events & EPOLLOUT:
             flush(&connection.out)
             self.settle(connection)
+        # Who waits for a recipient is not read, unless it has hung up: then what is left is bounded, and it must be seen to have gone.
+        if connection.blockers and not events & (EPOLLHUP | EPOLLERR):
+            return 0
         if connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+            walked = self.router.visited
             count = self.receive(connection, events)
             while i < count and not connection.is_ending:
                 i = self.route(connection, i, count)
                 if i < count:
                     self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
                     i += 1
-            if self.refused[0] or self.refused[1] or self.refused[2]:
+            if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
+            if self.router.visited - walked > WALKED_NODES:
+                connection.batch_limit = 1
+            elif connection.batch_limit < self.batch_packets:
+                connection.batch_limit = min(connection.batch_limit + <uint32_t>BATCH_GROWTH, self.batch_packets)
             if connection.is_at_end:
                 self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
@@ -350,9 +410,9 @@ cdef class Switch:
     cdef size_t receive(self, Connection* connection, uint32_t events) noexcept nogil:
         """Read one batch; return how many packets are in it."""
         cdef int count, i
-        for i in range(<int>self.batch_packets):
+        for i in range(<int>connection.batch_limit):
             self.batch.parts[i].iov_len = PACKET_BYTES
-        count = recvmmsg(connection.out.fd, self.inbound, self.batch_packets, MSG_DONTWAIT, NULL)
+        count = recvmmsg(connection.out.fd, self.inbound, connection.batch_limit, MSG_DONTWAIT, NULL)
         if count < 0:
             self.receive_failed(connection)
             return 0
@@ -423,11 +483,18 @@ cdef class Switch:
                 found = self.router.route(packet + 4, end - packet - 4)
                 if found.refusal >= 0:
                     self.refuse(sender, found.refusal, i)
+                elif self.is_denied(sender, found.rules):
+                    self.refuse(sender, POLICY, i)
                 else:
                     self.share_out(sender, found, i)
             i += 1
-        self.deliver()
+        self.deliver(sender)
         return i
+
+    cdef bint is_denied(self, Connection* sender, uint64_t rules) noexcept nogil:
+        """Return whether the first publish rule that is about both the sender and the key denies."""
+        cdef uint64_t both = sender.rules & rules
+        return both != 0 and (both & (~both + 1) & self.allowing_rules) == 0
 
     cdef void share_out(self, Connection* sender, Route found, uint32_t index) noexcept nogil:
         """Note a packet in the share of each of its recipients."""
@@ -441,9 +508,16 @@ cdef class Switch:
                 continue
             reached = True
             if recipient.share.empty():
-                self.touched.push_back(recipient.slot)
+                self.touch(recipient)
             recipient.share.push_back(index)
         self.undeliverable += not reached
+
+    cdef void touch(self, Connection* recipient) noexcept nogil:
+        """Note that a connection has a share of the batch at hand."""
+        cdef pair[uint64_t, uint32_t] entry
+        entry.first = recipient.id
+        entry.second = recipient.slot
+        self.touched.push_back(entry)
 
     cdef void refuse(self, Connection* sender, int refusal, size_t index) noexcept nogil:
         """Count a packet that is not routed, and put the words for it into the sender's share, in their place."""
@@ -453,26 +527,119 @@ cdef class Switch:
         sender.refused_packets += 1
         self.refused_packets += 1
         if sender.share.empty():
-            self.touched.push_back(sender.slot)
+            self.touch(sender)
         sender.share.push_back(<uint32_t>BATCH_PACKETS + refusal)
 
-    cdef void deliver(self) noexcept nogil:
+    cdef void deliver(self, Connection* sender) noexcept nogil:
         """Hand each recipient its share of the batch."""
         cdef size_t i
         cdef Connection* recipient
+        cdef uint32_t uid = self.uid_of(sender)
+        self.batch.payer = uid
+        if self.touched.size() > 1:
+            # The oldest first: what a user has left of its room must not go to whom the trie happens to name first.
+            sort(self.touched.begin(), self.touched.end())
         for i in range(self.touched.size()):
-            recipient = self.slots[self.touched[i]]
-            offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size())
+            recipient = self.slots[self.touched[i].second]
+            offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size(),
+                  uid != NOBODY and (recipient.blocks_others or uid == self.uid_of(recipient)))
             recipient.share.clear()
+            if recipient.out.has_blocked:
+                recipient.out.has_blocked = False
+                self.block(recipient, sender)
             self.settle(recipient)
         if self.touched.size():
             self.touched.clear()
             end_batch(&self.batch, BATCH_PARTS)
 
+    cdef uint32_t uid_of(self, Connection* connection) noexcept nogil:
+        """Return whose a connection is."""
+        return NOBODY if connection.out.account is NULL else connection.out.account.uid
+
+    # -- blocking
+
+    cdef void block(self, Connection* recipient, Connection* publisher) noexcept nogil:
+        """Let a publisher wait until a recipient has drained."""
+        cdef Blocked entry
+        cdef size_t i
+        for i in range(recipient.blocked.size()):
+            if recipient.blocked[i].slot == publisher.slot and recipient.blocked[i].id == publisher.id:
+                return
+        entry.slot = publisher.slot
+        entry.id = publisher.id
+        recipient.blocked.push_back(entry)
+        if recipient.blocking_since < 0:
+            recipient.blocking_since = now_ms()
+            self.blocking.push_back(recipient.slot)
+        publisher.blockers += 1
+        if not self.set_interest(publisher):
+            self.finish(publisher, BROKEN)
+
+    cdef void unblock(self, Connection* recipient) noexcept nogil:
+        """Let all go on that wait for a recipient."""
+        cdef size_t i
+        cdef Connection* publisher
+        for i in range(recipient.blocked.size()):
+            publisher = self.slots[recipient.blocked[i].slot]
+            if publisher is not NULL and publisher.id == recipient.blocked[i].id:
+                publisher.blockers -= 1
+                if publisher.blockers == 0 and not publisher.is_ending and not self.set_interest(publisher):
+                    self.finish(publisher, BROKEN)
+        recipient.blocked.clear()
+        recipient.blocking_since = -1
+        for i in range(self.blocking.size()):
+            if self.blocking[i] == recipient.slot:
+                self.blocking[i] = self.blocking.back()
+                self.blocking.pop_back()
+                break
+
+    cdef int until_deadline(self, int timeout_ms) noexcept nogil:
+        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        cdef size_t i
+        cdef int64_t left, now
+        if self.blocking.empty():
+            return timeout_ms
+        now = now_ms()
+        for i in range(self.blocking.size()):
+            left = self.slots[self.blocking[i]].blocking_since + self.block_timeout - now + 1
+            if left < 0:
+                left = 0
+            if timeout_ms < 0 or left < timeout_ms:
+                timeout_ms = <int>left
+        return timeout_ms
+
+    cdef void end_blocks(self) noexcept nogil:
+        """End those who have blocked others for too long."""
+        cdef size_t i
+        cdef Connection* recipient
+        cdef int64_t now
+        if self.blocking.empty():
+            return
+        now = now_ms()
+        for i in range(self.blocking.size()):
+            recipient = self.slots[self.blocking[i]]
+            if now - recipient.blocking_since > self.block_timeout:
+                self.dismiss(recipient, BLOCKED_TOO_LONG)
+
+    cdef void dismiss(self, Connection* connection, int end) noexcept nogil:
+        """End a client that misbehaves, and tell it if that can be."""
+        cdef int words = <int>BATCH_PACKETS + (self.words_of_full if end == QUEUE_FULL else self.words_of_blocked)
+        if connection.is_ending:
+            return
+        self.finish(connection, end)
+        abandon(&connection.out)
+        connection.out.untold = 0
+        post(&connection.out, <const char*>self.batch.parts[words].iov_base, self.batch.parts[words].iov_len)
+
     cdef void settle(self, Connection* connection) noexcept nogil:
         """After anything was offered to a connection: watch for room while something waits, and note what it was told."""
         if connection.out.told:
             self.informed.push_back(connection.slot)
+        if connection.out.is_failed:
+            connection.out.is_failed = False
+            self.dismiss(connection, QUEUE_FULL)
+        if connection.blocking_since >= 0 and is_below(&connection.out, 0 if connection.out.soft == MODE_BLOCK else self.low_water):
+            self.unblock(connection)
         if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0) and not self.set_interest(connection):
             self.finish(connection, BROKEN)
         if connection.out.is_broken and not connection.is_reading:
@@ -481,7 +648,7 @@ cdef class Switch:
     cdef bint set_interest(self, Connection* connection) noexcept nogil:
         """Tell epoll what a connection waits for; return False if it does not take that, so that what waits would wait for ever."""
         cdef epoll_event event
-        event.events = (EPOLLIN | EPOLLRDHUP) if connection.is_reading else 0
+        event.events = (EPOLLIN | EPOLLRDHUP) if connection.is_reading and connection.blockers == 0 else 0
         if waiting_count(&connection.out):
             event.events |= EPOLLOUT
         event.data.u64 = connection.slot
@@ -500,7 +667,7 @@ cdef class Switch:
         cdef int refusal
         cdef uint64_t count
         cdef bytes packet
-        for refusal in range(NO_DESCRIPTOR):
+        for refusal in range(MESSAGE_REFUSALS):
             count = self.refused[refusal]
             if count:
                 self.refused[refusal] = 0
@@ -538,6 +705,9 @@ cdef class Switch:
         counters = self.counters_of(connection)
         end = End(connection.end)
         abandon(&connection.out)
+        if connection.blocking_since >= 0:
+            self.unblock(connection)
+        self.leave_account(connection)
         self.by_id.erase(number)
         self.slots[connection.slot] = NULL
         self.free_slots.push_back(connection.slot)
@@ -549,7 +719,81 @@ cdef class Switch:
         self.sink.ended(number, end, counters)
         return 0
 
+    cdef void leave_account(self, Connection* connection) noexcept nogil:
+        """Forget a user with its last connection."""
+        cdef Account* account = connection.out.account
+        if account is NULL:
+            return
+        connection.out.account = NULL
+        account.connections -= 1
+        if account.connections == 0:
+            self.accounts.erase(account.uid)
+            del account
+
     # -- what the control plane asks for
+
+    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0):
+        """Say whose a connection is, whom it may block, and which publish rules are about it."""
+        cdef Connection* party = self.find(connection)
+        cdef Account* account
+        cdef unordered_map[uint32_t, Account*].iterator found
+        party.blocks_others = blocks_others
+        party.rules = rules
+        if self.uid_of(party) == uid:
+            return
+        if waiting_count(&party.out) or party.out.account is not NULL:
+            raise ValueError(f"connection {connection} is already somebody's")
+        found = self.accounts.find(uid)
+        if found == self.accounts.end():
+            account = new Account()
+            account.uid = uid
+            account.connections = account.lost_packets = 0
+            account.room.packets = account.room.bytes = 0
+            account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
+            self.accounts[uid] = account
+        else:
+            account = dereference(found).second
+        account.connections += 1
+        assign(&party.out, account)
+
+    def set_user_limits(self, uint32_t uid, uint64_t packets, uint64_t size):
+        """Bound what may wait for all connections of a user together."""
+        cdef unordered_map[uint32_t, Account*].iterator found = self.accounts.find(uid)
+        if found == self.accounts.end():
+            raise KeyError(uid)
+        dereference(found).second.room.packets_limit = packets
+        dereference(found).second.room.bytes_limit = size
+
+    def user_counters(self, uint32_t uid):
+        """Return the counters of a user."""
+        cdef unordered_map[uint32_t, Account*].iterator found = self.accounts.find(uid)
+        cdef Account* account
+        if found == self.accounts.end():
+            return UserCounters(0, 0, 0)
+        account = dereference(found).second
+        return UserCounters(account.room.packets, account.room.bytes, account.lost_packets)
+
+    def set_publish_rules(self, tuple rules):
+        """Set the rules for MSG."""
+        if len(rules) > MAX_PUBLISH_RULES:
+            raise ValueError(f"{len(rules)} publish rules; {MAX_PUBLISH_RULES} at most")
+        self.allowing_rules = 0
+        for i, rule in enumerate(rules):
+            if rule.is_allowed:
+                self.allowing_rules |= <uint64_t>1 << <int>i
+        self.router.set_rules(rules)
+
+    def set_soft(self, uint64_t connection, int mode):
+        """Set what becomes of packets that the socket does not take."""
+        self.find(connection).out.soft = mode
+
+    def set_hard(self, uint64_t connection, int mode):
+        """Set what becomes of packets that the queue does not take."""
+        self.find(connection).out.hard = mode
+
+    def set_order(self, uint64_t connection, int order):
+        """Set the order of messages that wait."""
+        self.find(connection).out.order = order
 
     cdef Connection* find(self, uint64_t number) except NULL:
         """Return a connection by its number."""
@@ -623,7 +867,7 @@ cdef class Switch:
         return ConnectionCounters(
             received_packets=connection.received_packets, received_bytes=connection.received_bytes,
             delivered_packets=connection.out.delivered_packets, delivered_bytes=connection.out.delivered_bytes,
-            queued_packets=waiting_count(&connection.out), queued_bytes=connection.out.waiting_bytes,
+            queued_packets=waiting_count(&connection.out), queued_bytes=connection.out.room.bytes,
             lost_packets=connection.out.lost_packets, refused_packets=connection.refused_packets,
         )
 

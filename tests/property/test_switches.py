@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.contract import PublishRule
 from tests.support.world import World
 
 KEYS = st.sampled_from(
@@ -18,7 +19,14 @@ ODD = st.sampled_from(
     [*b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"), b"MSG %b\x00" % (b"k" * 100)],
 )
 
-LIMITS = LimitSettings(queue_packets=6, queue_bytes=500_000, key_bytes=64, cache_bytes=1 << 16)
+USERS = st.sampled_from([None, 1, 2, 3])
+MODES = st.sampled_from(
+    b"blocking/soft/queue blocking/soft/discard blocking/soft/block blocking/soft/error blocking/hard/discard blocking/hard/block "
+    b"blocking/hard/error order/queue order/stack order/random".split()
+)
+RULES = (PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
+
+LIMITS = LimitSettings(queue_packets=6, queue_bytes=500_000, key_bytes=64, cache_bytes=1 << 16, queued_memory=2_000_000, low_water=40)
 IGNORED = {"turns", "cache_hits", "cache_misses"}
 
 
@@ -33,16 +41,33 @@ class TwoSwitches(RuleBasedStateMachine):
         self.reference = World("reference", LIMITS)
         self.worlds = (self.compiled, self.reference)
         self.stamp = 0
+        for world in self.worlds:
+            world.switch.set_publish_rules(RULES)
 
     def settle(self) -> None:
         for world in self.worlds:
             world.run()
 
-    @rule(target=clients, patterns=st.lists(PATTERNS, max_size=3))
-    def connect(self, patterns: list[bytes]) -> int:
+    @rule(target=clients, patterns=st.lists(PATTERNS, max_size=3), user=USERS, blocks_others=st.booleans(), rules=st.integers(0, 7))
+    def connect(self, patterns: list[bytes], user: int | None, blocks_others: bool, rules: int) -> int:
         numbers = {world.connect(*patterns) for world in self.worlds}
         assert len(numbers) == 1
-        return numbers.pop()
+        number = numbers.pop()
+        for world in self.worlds:
+            if user is not None:
+                world.switch.set_party(number, user, blocks_others=blocks_others, rules=rules)
+                world.parties[number] = user
+        return number
+
+    @rule(client=clients, mode=MODES)
+    def choose_mode(self, client: int, mode: bytes) -> None:
+        self.both(client, b"CMSG " + mode)
+
+    @rule(client=clients, packets=st.integers(1, 12), size=st.sampled_from([300_000, 900_000, 3_000_000]))
+    def limit_user(self, client: int, packets: int, size: int) -> None:
+        for world in self.worlds:
+            if client in world.switch.connections() and (user := world.parties.get(client)) is not None:
+                world.switch.set_user_limits(user, packets, size)
 
     @rule(client=clients, pattern=PATTERNS)
     def subscribe(self, client: int, pattern: bytes) -> None:
@@ -111,6 +136,8 @@ class TwoSwitches(RuleBasedStateMachine):
         for number in self.compiled.switch.connections():
             assert self.compiled.switch.connection_counters(number) == self.reference.switch.connection_counters(number)
             assert self.compiled.switch.patterns(number) == self.reference.switch.patterns(number)
+        for user in (1, 2, 3):
+            assert self.compiled.switch.user_counters(user) == self.reference.switch.user_counters(user)
 
     @invariant()
     def books_balance(self) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import reference, switch
+from sbusd.daemon import modes, reference, switch
 from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
@@ -27,6 +27,8 @@ class World:
     keyspace: KeySpace = field(default_factory=KeySpace)
     told: list[tuple[object, ...]] = field(default_factory=list)
     clients: dict[int, socket.socket] = field(default_factory=dict)
+    parties: dict[int, int] = field(default_factory=dict)
+    """The uids that tests have given to clients."""
 
     def __post_init__(self) -> None:
         self.switch: Switch = SWITCHES[self.kind](self, self.keyspace, self.limits, REFUSALS)
@@ -51,6 +53,8 @@ class World:
         elif isinstance(parsed, Control):
             if parsed.key in (b"echo/on", b"echo/off"):
                 self.switch.set_echo(connection, parsed.key == b"echo/on")
+            elif parsed.key in modes.MODE_KEYS:
+                modes.set_mode(self.switch, connection, parsed.key)
             else:
                 self.switch.send(connection, packet)
 

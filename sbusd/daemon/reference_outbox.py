@@ -1,0 +1,300 @@
+"""What waits for one client, in the words of Python: the plain twin of the compiled ``outbox``, with the same rules.
+
+It is a part of the reference switch, and like that one it copies every packet and makes one system call for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sbusd.daemon.contract import HardMode, Order, SoftMode, UserCounters
+
+FLUSH_ROUNDS = 4
+BATCH_PACKETS = 64
+PACKET_OVERHEAD = 16
+"""Bytes that the compiled switch needs beside those of a packet that waits; the same bound must mean the same here."""
+
+NOTICE_BYTES = 48
+_WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
+_Payer = int | None
+
+
+@dataclass(slots=True, eq=False)
+class Packet:
+    """One packet, shared by all queues that hold it. ``is_note``: the bus's own, which keeps its order whatever that of messages."""
+
+    data: bytes
+    is_note: bool = False
+    holders: int = 0
+
+
+@dataclass(slots=True)
+class Pool:
+    """Room that several users share: its bounds, what is in it, and how much of that is from users other than its owner."""
+
+    packets_limit: int
+    bytes_limit: int
+    packets: int = 0
+    bytes: int = 0
+    guest_packets: Counter[int] = field(default_factory=Counter)
+    guest_bytes: Counter[int] = field(default_factory=Counter)
+
+    def has_space(self, length: int) -> bool:
+        """Return whether one more packet fits."""
+        return self.packets < self.packets_limit and self.bytes + length <= self.bytes_limit
+
+    def may_share(self, owner: _Payer, payer: _Payer, length: int) -> bool:
+        """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
+        if payer == owner or payer is None or owner is None:
+            return True
+        return (
+            self.packets + self.guest_packets[payer] + 1 <= self.packets_limit
+            and self.bytes + self.guest_bytes[payer] + length <= self.bytes_limit
+        )
+
+    def charge(self, owner: _Payer, payer: _Payer, length: int, sign: int = 1) -> None:
+        """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more."""
+        self.packets += sign
+        self.bytes += sign * length
+        if payer != owner and payer is not None and owner is not None:
+            self.guest_packets[payer] += sign
+            self.guest_bytes[payer] += sign * length
+
+
+@dataclass(slots=True, eq=False)
+class Account:
+    """One user: what waits for all its connections, and how many those are."""
+
+    uid: int
+    room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
+    connections: int = 0
+    lost_packets: int = 0
+
+    def counters(self) -> UserCounters:
+        """Return the counters of the contract."""
+        return UserCounters(self.room.packets, self.room.bytes, self.lost_packets)
+
+
+@dataclass(slots=True, eq=False)
+class Outbox:
+    """What waits for one client. ``count`` are the switch's counters; ``held`` among them is the memory of all that waits."""
+
+    socket: socket.socket
+    count: Counter[str]
+    room: Pool
+    held_limit: int
+    account: Account | None = None
+    soft: SoftMode = SoftMode.QUEUE
+    hard: HardMode = HardMode.BLOCK
+    order: Order = Order.QUEUE
+    waiting: list[tuple[Packet, _Payer]] = field(default_factory=list)
+    notes: list[tuple[Packet, _Payer]] = field(default_factory=list)
+    is_broken: bool = False
+    is_failed: bool = False
+    has_blocked: bool = False
+    untold: int = 0
+    told: int = 0
+    delivered_packets: int = 0
+    delivered_bytes: int = 0
+    lost_packets: int = 0
+
+    @property
+    def owner(self) -> _Payer:
+        """The uid that it belongs to, None while it is nobody's."""
+        return None if self.account is None else self.account.uid
+
+    def is_below(self, percent: int) -> bool:
+        """Return whether no more waits than that part of the queue's bounds."""
+        room = self.room
+        return room.packets * 100 <= room.packets_limit * percent and room.bytes * 100 <= room.bytes_limit * percent
+
+    def offer(self, packets: list[Packet], payer: _Payer, *, may_block: bool) -> None:
+        """Hand over packets: to the socket while nothing waits, then to the queue; what that does not take is for the modes."""
+        self.count["deliveries"] += len(packets)
+        left, outcome = list(packets), errno.EAGAIN
+        if not self.is_broken and not self.room.packets and not self.untold:
+            outcome = 0
+            while left and not outcome:
+                outcome = self._transmit(left[0])
+                if not outcome:
+                    left.pop(0)
+        if self.is_broken:
+            self.count["abandoned_packets"] += len(left)
+            return
+        if outcome == errno.EMSGSIZE:
+            self._lose()
+            left.pop(0)
+            self._tell_loss()
+        for packet in left:
+            if self._is_kept(payer, len(packet.data), may_block=may_block):
+                self._keep(packet, payer)
+            else:
+                self._lose()
+        if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
+            self.flush()
+
+    def post(self, data: bytes) -> None:
+        """Hand over one packet of the bus itself, behind those that wait already; no mode applies to it, every bound does."""
+        self.count["deliveries"] += 1
+        packet, outcome = Packet(data, is_note=True), errno.EAGAIN
+        if not self.is_broken and not self.room.packets and not self.untold:
+            outcome = self._transmit(packet)
+        if self.is_broken:
+            self.count["abandoned_packets"] += 1
+        elif outcome == errno.EMSGSIZE:
+            self._lose()
+            self.flush()
+        elif outcome:
+            if self._tell_loss() and self.room.has_space(len(data)) and self._has_room(self.owner, len(data)):
+                self._keep(packet, self.owner)
+            else:
+                self._lose()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the socket takes it and the turn's share goes."""
+        for _ in range(FLUSH_ROUNDS):
+            self._tell_loss()
+            if not self.room.packets:
+                break
+            outcome = self._send_notes() or self._send_messages()
+            if self.is_broken:
+                self.abandon()
+            if outcome in {errno.EAGAIN, errno.EPIPE}:
+                break
+        self._tell_loss()
+
+    def abandon(self) -> None:
+        """Give up what waits."""
+        self.count["abandoned_packets"] += self.room.packets
+        for entry in (*self.notes, *self.waiting):
+            self._let_go(entry)
+        self.notes.clear()
+        self.waiting.clear()
+
+    def _transmit(self, packet: Packet) -> int:
+        """Send one packet; return 0, EAGAIN if it has to wait, EMSGSIZE if it never fits, EPIPE if the peer is gone."""
+        try:
+            self.socket.send(packet.data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except OSError as error:
+            if error.errno in _WAIT:
+                return errno.EAGAIN
+            if error.errno == errno.EMSGSIZE:
+                return errno.EMSGSIZE
+            if error.errno not in {errno.EPIPE, errno.ECONNRESET}:
+                # The peer may well live, and would wait for ever for what it is not sent: so it sees the end at once.
+                with contextlib.suppress(OSError):
+                    self.socket.shutdown(socket.SHUT_RDWR)
+            self.is_broken = True
+            return errno.EPIPE
+        self.delivered_packets += 1
+        self.delivered_bytes += len(packet.data)
+        self.count.update(delivered_packets=1, delivered_bytes=len(packet.data))
+        return 0
+
+    def _has_room(self, payer: _Payer, length: int) -> bool:
+        """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
+        if self.account is None:
+            return True
+        room = self.account.room
+        if not room.has_space(length) or not room.may_share(self.owner, payer, length):
+            return False
+        return self.count["held"] + room.bytes + length <= self.held_limit
+
+    def _is_kept(self, payer: _Payer, length: int, *, may_block: bool) -> bool:
+        """Decide by the modes whether a packet that the socket did not take may wait."""
+        if self.soft in {SoftMode.QUEUE, SoftMode.BLOCK}:
+            if not self._tell_loss() or not self._has_room(payer, length) or not self.room.may_share(self.owner, payer, length):
+                return False
+            if self.soft is SoftMode.QUEUE and self.room.has_space(length):
+                return True
+            if self.soft is SoftMode.BLOCK or self.hard is HardMode.BLOCK:
+                self.has_blocked = may_block
+                return may_block
+            self.is_failed |= self.hard is HardMode.ERROR
+        else:
+            self.is_failed |= self.soft is SoftMode.ERROR
+        return False
+
+    def _keep(self, packet: Packet, payer: _Payer) -> None:
+        """Let a packet wait."""
+        if not packet.holders:
+            self.count["held"] += PACKET_OVERHEAD + len(packet.data)
+        packet.holders += 1
+        for room in self._rooms():
+            room.charge(self.owner, payer, len(packet.data))
+        (self.notes if packet.is_note and self.order is not Order.QUEUE else self.waiting).append((packet, payer))
+
+    def _let_go(self, entry: tuple[Packet, _Payer]) -> None:
+        """Account for a packet that waits no more."""
+        packet, payer = entry
+        packet.holders -= 1
+        if not packet.holders:
+            self.count["held"] -= PACKET_OVERHEAD + len(packet.data)
+        for room in self._rooms():
+            room.charge(self.owner, payer, len(packet.data), -1)
+
+    def _rooms(self) -> tuple[Pool, ...]:
+        """Return the pools that a packet here is charged to."""
+        return (self.room,) if self.account is None else (self.room, self.account.room)
+
+    def _lose(self) -> None:
+        """Count a packet that is discarded."""
+        self.lost_packets += 1
+        self.untold += 1
+        self.count["lost_packets"] += 1
+        if self.account is not None:
+            self.account.lost_packets += 1
+
+    def _notice(self) -> Packet:
+        """Return the packet that tells the peer what it lost; the count starts anew."""
+        notice = Packet(b"CMSG !/bus/lost\0%d" % self.untold, is_note=True)
+        self.told += self.untold
+        self.untold = 0
+        self.count["deliveries"] += 1
+        return notice
+
+    def _tell_loss(self) -> bool:
+        """Queue the notice of a loss; return whether there is none left to tell."""
+        if self.untold and self.room.has_space(NOTICE_BYTES) and self._has_room(self.owner, NOTICE_BYTES):
+            self._keep(self._notice(), self.owner)
+        return not self.untold
+
+    def _send_notes(self) -> int:
+        """Send the bus's own packets that do not wait among messages."""
+        while self.notes:
+            outcome = self._transmit(self.notes[0][0])
+            if outcome in {errno.EAGAIN, errno.EPIPE}:
+                return outcome
+            self._let_go(self.notes.pop(0))
+            if outcome:
+                self._lose()
+        return 0
+
+    def _send_messages(self) -> int:
+        """Send one batch of the messages that wait, by the client's order."""
+        for entry in self._chosen():
+            outcome = self._transmit(entry[0])
+            if outcome in {errno.EAGAIN, errno.EPIPE}:
+                return outcome
+            place = self.waiting.index(entry)
+            self._let_go(self.waiting.pop(place))
+            if outcome:
+                self._lose()
+                if self.order is Order.QUEUE:
+                    self._keep(self._notice(), self.owner)
+                    self.waiting.insert(0, self.waiting.pop())
+                return outcome
+        return 0
+
+    def _chosen(self) -> list[tuple[Packet, _Payer]]:
+        """Return the messages that go next."""
+        if self.order is Order.STACK:
+            return self.waiting[: -BATCH_PACKETS - 1 : -1]
+        if self.order is Order.RANDOM:
+            # sorted() keeps the older one in front among equals.
+            return sorted(self.waiting, key=lambda entry: -len(entry[0].data) if entry[0].holders == 1 else 0)[:BATCH_PACKETS]
+        return self.waiting[:BATCH_PACKETS]
