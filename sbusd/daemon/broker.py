@@ -85,6 +85,7 @@ class Broker:
             control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0
         )
         self.switch: Switch = make_switch(self, settings.keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
+        self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
         self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit())
         self._lifelines = Lifelines(self._process_ended)
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
@@ -117,12 +118,14 @@ class Broker:
         self._accounts.configure(settings.quotas, household.owners)
         self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
         self._answers.set_acceptance(self._acceptance)
+        self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
         self._set_publish_rules()
         for client in list(self._roster):
             if not household.admits(client.credentials.uid):
                 self._end(client, ErrorCode.EACCES, _not_admitted(client.credentials.uid))
                 continue
             self._place(client)
+            self._introduce(client)
             self._revoke(client)
 
     # -- the switch's sink
@@ -147,6 +150,7 @@ class Broker:
             return
         client = self._roster.add(connection, credentials, time.time(), fd, os.fstat(fd).st_ino)
         self._place(client)
+        self._introduce(client)
         self._record(messages.CLIENT_CONNECTED, client)
 
     def control(self, connection: int, packet: bytes) -> None:
@@ -174,7 +178,9 @@ class Broker:
         if refusal is Refusal.RESERVED:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=key, packet="MSG", count=count)
         elif refusal is Refusal.POLICY:
-            self._record(messages.PUBLICATION_DENIED, client, key=key, count=count)
+            decision = self._acceptance.policy.publication(key, client.credentials)
+            rule = decision.rule.name if decision.rule else "a rule"
+            self._record(messages.POLICY_REFUSED, client, key=key, packet="MSG", count=count, rule=rule)
         else:
             reason = refusal.name.lower().replace("_", " ")
             self._record(messages.TOO_LONG_REFUSED, client, key=key, packet="MSG", count=count, reason=reason)
@@ -214,6 +220,11 @@ class Broker:
         elif isinstance(packet, Unsubscribe):
             self._counts["unknown_unsubscriptions"] += not self._unsubscribe(client, packet.pattern)
         # A well-formed MSG does not come here: the switch keeps it.
+
+    def _introduce(self, client: Client) -> None:
+        """Tell the switch whose a connection is, and what it needs to hold it to the rules by itself."""
+        who, policy = client.credentials, self._acceptance.policy
+        self.switch.set_party(client.connection, who.uid, blocks_others=policy.may_block_others(who), rules=policy.publish_mask(who))
 
     def _subscribe(self, client: Client, pattern: bytes) -> None:
         """Store a pattern, if the client may have it."""

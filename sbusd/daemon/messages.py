@@ -65,9 +65,6 @@ CLIENT_MISBEHAVED = LogMessage(
     "client-misbehaved",
     "a client was disconnected for what it does not read: {reason}",
 )
-PUBLICATION_DENIED = LogMessage(
-    "3f00fc9c4b8c4df2b7e5258f727e8f39", Priority.NOTICE, "publication-denied", "a rule denied a publication, times: {count}"
-)
 ACCEPT_FAILED = LogMessage(
     "1d8e8c62adb34b549f1e0aedce87217b",
     Priority.ERR,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
+from sbusd.daemon.contract import PublishRule
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.overlap import Reach
 
@@ -36,6 +37,10 @@ class Policy:
     def publishing(self) -> tuple[PolicyRule, ...]:
         """The rules on publishing: the n-th is bit n of :meth:`publish_mask`."""
         return tuple(rule for rule in self.rules if rule.publish is not None)
+
+    def publish_rules(self) -> tuple[PublishRule, ...]:
+        """Return :attr:`publishing` as the switch takes them."""
+        return tuple(PublishRule(rule.keys.encode(), rule.publish == "allow") for rule in self.publishing)
 
     def publish_mask(self, who: Credentials) -> int:
         """Return which of the rules on publishing are about *who*, as bits: what the switch needs to decide by itself."""

@@ -286,6 +286,34 @@ def test_a_rule_refuses_a_subscription_and_the_connection_stays(make_parlour: Ma
     assert record.facts["rule"] == "rule 1 of f.toml: keep out"
 
 
+def test_a_rule_refuses_a_publication_with_a_record_that_names_it(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
+    closed_out, other, listener = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB), parlour.guest()
+    listener.subscribe(b"")
+    assert listener.barrier() == []
+    closed_out.publish(b"lab/x", b"1")
+    closed_out.publish(b"lab", b"2")
+    assert [error_code(packet) for packet in closed_out.barrier()] == ["EPERM"]
+    other.publish(b"lab/x", b"3")
+    assert other.barrier() == []
+    assert listener.barrier() == [message(b"lab", b"2"), message(b"lab/x", b"3")]
+    (record,) = parlour.recorded()
+    assert (record.message.name, record.uid, record.key, record.facts["packet"]) == ("policy-refused", ALICE, b"lab/x", "MSG")
+    assert record.facts["rule"] == "rule 1 of f.toml: keep out"
+
+
+def test_new_rules_hold_for_publishers_that_are_here(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour()
+    guest, listener = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest()
+    listener.subscribe(b"")
+    assert listener.barrier() == []
+    for settings, gets in ((DaemonSettings(), 1), (DaemonSettings(policy=(CLOSED,)), 0), (DaemonSettings(), 1)):
+        parlour.broker.reconfigure(settings, Household(0, None, frozenset({0})))
+        guest.publish(b"lab/x")
+        assert len(guest.barrier()) == 1 - gets
+        assert len(listener.barrier()) == gets
+
+
 def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     guest, other = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB)

@@ -99,3 +99,8 @@ def test_rights_belong_to_those_named_alone() -> None:
     assert [policy.may_see_presence(who) for who in (ALICE, BOB)] == [True, False]
     assert [policy.may_block_others(who) for who in (ALICE, BOB)] == [False, True]
     assert not Policy().may_block_others(Credentials(1, 0, 0))
+
+
+def test_the_switch_gets_the_rules_on_publishing_in_their_order() -> None:
+    policy = Policy((PolicyRule("ä", publish="deny"), PolicyRule("b", subscribe="deny"), PolicyRule("c", publish="allow")))
+    assert policy.publish_rules() == (("ä".encode(), False), (b"c", True))
