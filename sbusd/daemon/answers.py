@@ -14,6 +14,7 @@ from dataclasses import asdict
 import sbusd
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.contract import Switch
+from sbusd.daemon.explanation import explain
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.quotas import Account, Accounts
 from sbusd.daemon.roster import Client, Roster
@@ -36,7 +37,7 @@ TRACED_BYTES = 64 << 10
 Else a user with many connections that hold deep patterns could stop the bus for minutes by one question.
 """
 
-FEATURES = ("connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "users", "whoami")
+FEATURES = ("connections", "echo", "errors", "explain", "lost", "ping", "secret", "stats", "trace", "users", "whoami")
 
 
 class Answers:
@@ -61,6 +62,7 @@ class Answers:
             controls.CONNECTIONS: self._connections,
             controls.USERS: self._users,
             controls.TRACE: self._trace,
+            controls.EXPLAIN: self._explain,
         }
 
     def set_acceptance(self, acceptance: Acceptance) -> None:
@@ -71,7 +73,7 @@ class Answers:
         """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.
 
         Raises:
-            ProtocolError: EINVAL, the payload is not of the question's form.
+            ProtocolError: EINVAL, the payload is not of the question's form; EPERM, the client may not ask this.
         """
         answer = self._by_key.get(packet.key)
         return None if answer is None else answer(client, packet.payload or b"")
@@ -140,16 +142,13 @@ class Answers:
 
     def _describe_user(self, account: Account) -> dict[str, object]:
         """Return what a user holds, and what it may."""
-        counters = [self._switch.connection_counters(each) for each in account.holdings]
         return {
             "uid": account.uid,
             "connections": len(account.holdings),
             "descriptors": account.descriptors,
             "subscriptions": account.subscriptions,
             "pattern_bytes": account.pattern_bytes,
-            "queued_packets": sum(each.queued_packets for each in counters),
-            "queued_bytes": sum(each.queued_bytes for each in counters),
-            "lost_packets": sum(each.lost_packets for each in counters),
+            **self._switch.user_counters(account.uid)._asdict(),
             "limits": asdict(account.quotas),
             "refused": dict(account.refused),
         }
@@ -183,6 +182,10 @@ class Answers:
                 "hidden": self._roster.hidden_from(client),
             }
         )
+
+    def _explain(self, client: Client, payload: bytes) -> bytes:
+        """Return whether a user may publish or subscribe, and why."""
+        return _json(explain(self._acceptance, client.credentials, payload, is_owner=self._roster.is_owner(client)))
 
     def _matching(self, client: Client, key: bytes, allowance: int) -> tuple[list[str], int]:
         """Return the client's patterns that take *key*, none if that is more work than *allowance*, and what is left of that."""
