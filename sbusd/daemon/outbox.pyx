@@ -267,23 +267,23 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
 
 cdef bint is_kept(Outbox* box, uint32_t payer, size_t length, bint may_block) noexcept nogil:
     """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
-    cdef int mode = box.soft
-    if mode == MODE_QUEUE or mode == MODE_BLOCK:
-        if not tell_loss(box) or not has_room(box, payer, length) or not may_share(&box.room, owner_of(box), payer, length):
-            # A bound that is not the client's own queue: none of its modes can make room, and it is not its failure.
+    cdef bint fits
+    if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
+        box.is_failed = box.is_failed or box.soft == MODE_ERROR
+        return False
+    if not has_room(box, payer, length):
+        # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
+        return False
+    fits = has_space(&box.room, length)
+    if box.soft == MODE_BLOCK or not fits or not may_share(&box.room, owner_of(box), payer, length):
+        if box.soft != MODE_BLOCK and box.hard != MODE_BLOCK:
+            box.is_failed = box.is_failed or (box.hard == MODE_ERROR and not fits)
             return False
-        if mode == MODE_BLOCK:
-            box.has_blocked = may_block
-            return may_block
-        if has_space(&box.room, length):
-            return True
-        mode = box.hard
-        if mode == MODE_BLOCK:
-            box.has_blocked = may_block
-            return may_block
-    if mode == MODE_ERROR:
-        box.is_failed = True
-    return False
+        box.has_blocked = may_block
+        if not may_block:
+            return False
+    # A notice goes in front of a packet that is kept, not of one that is lost too: notices must not fill the queue.
+    return tell_loss(box)
 
 
 cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block) noexcept nogil:

@@ -205,19 +205,21 @@ class Outbox:
         return self.count["held"] + room.bytes + length <= self.held_limit
 
     def _is_kept(self, payer: _Payer, length: int, *, may_block: bool) -> bool:
-        """Decide by the modes whether a packet that the socket did not take may wait."""
-        if self.soft in {SoftMode.QUEUE, SoftMode.BLOCK}:
-            if not self._tell_loss() or not self._has_room(payer, length) or not self.room.may_share(self.owner, payer, length):
-                return False
-            if self.soft is SoftMode.QUEUE and self.room.has_space(length):
-                return True
-            if self.soft is SoftMode.BLOCK or self.hard is HardMode.BLOCK:
-                self.has_blocked = may_block
-                return may_block
-            self.is_failed |= self.hard is HardMode.ERROR
-        else:
+        """Decide by the modes whether a packet that the socket did not take may wait; a notice goes in front of one that does."""
+        if self.soft in {SoftMode.DISCARD, SoftMode.ERROR}:
             self.is_failed |= self.soft is SoftMode.ERROR
-        return False
+            return False
+        if not self._has_room(payer, length):
+            return False
+        fits = self.room.has_space(length)
+        if self.soft is SoftMode.BLOCK or not fits or not self.room.may_share(self.owner, payer, length):
+            if self.soft is not SoftMode.BLOCK and self.hard is not HardMode.BLOCK:
+                self.is_failed |= self.hard is HardMode.ERROR and not fits
+                return False
+            self.has_blocked = may_block
+            if not may_block:
+                return False
+        return self._tell_loss()
 
     def _keep(self, packet: Packet, payer: _Payer) -> None:
         """Let a packet wait."""
