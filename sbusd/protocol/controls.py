@@ -11,6 +11,8 @@ CONNECTIONS = b"!/bus/connections"
 USERS = b"!/bus/users"
 TRACE = b"!/bus/trace"
 """``!/bus/trace NUL <key>``: who would get a message with that key, and who not and why. Owner: all; others: their own user's."""
+EXPLAIN = b"!/bus/explain"
+"""``!/bus/explain NUL <uid> NUL publish|subscribe NUL <key>``: whether that user may, and why. Owner: anyone; others: themselves."""
 
 # Told to the server, not answered.
 ECHO_ON = b"echo/on"
