@@ -1,0 +1,244 @@
+"""The clients of a soak, each a non-blocking socket with a temper of its own: publishers, subscribers, and those who do odd things."""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections import Counter
+from collections.abc import Callable
+
+from sbusd.protocol import controls
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from tests.soak.book import TOPIC_HEAD, Account, Book, SoakError, Stream
+
+TOPICS = 8
+_LOST = b"CMSG " + controls.LOST + b"\0"
+_ERROR = b"CMSG " + controls.ERROR + b"\0"
+_PONG = b"CMSG " + controls.PING + b"\0"
+_MODES = (b"blocking/soft/queue", b"blocking/soft/discard", b"blocking/hard/discard", b"blocking/hard/block")
+_ORDERS = (b"order/stack", b"order/random")
+
+Connect = Callable[[], socket.socket]
+
+
+class Person:
+    """A connection; ``is_gone`` once the bus or the client itself has closed it."""
+
+    def act(self) -> None:
+        """Do what is this one's to do, and come back soon."""
+        raise NotImplementedError
+
+    def __init__(self, connect: Connect, figures: Counter[str]) -> None:
+        self.figures = figures
+        self.is_gone = False
+        self._sock = connect()
+        self._sock.setblocking(False)
+        figures["connections"] += 1
+
+    def close(self) -> None:
+        """Leave."""
+        self.is_gone = True
+        self._sock.close()
+
+    def send(self, packet: bytes) -> bool:
+        """Send a packet; return False if the socket is full, or the bus has gone."""
+        try:
+            self._sock.send(packet)
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            self.close()
+            return False
+        return True
+
+    def receive(self) -> bytes | None:
+        """Return the next packet, or None if there is none yet, or the bus has closed."""
+        try:
+            packet = self._sock.recv(MAX_PACKET_BYTES)
+        except BlockingIOError:
+            return None
+        except ConnectionError:
+            packet = b""
+        if not packet:
+            self.close()
+            return None
+        if packet.startswith(_ERROR):
+            self.figures["errors told: " + packet.removeprefix(_ERROR).split(b" ")[0].decode()] += 1
+        return packet
+
+
+class Publisher(Person):
+    """Sends numbered messages to random topics, in bursts; a number of its own for each connection."""
+
+    def __init__(self, connect: Connect, figures: Counter[str], book: Book, number: int, dice: random.Random) -> None:
+        super().__init__(connect, figures)
+        self.number = number
+        self._book = book
+        self._dice = dice
+        self._burst = dice.choice((1, 1, 5, 50, 200))
+        self._asked = 0
+        self.must_ask = False
+        self.is_routed = True
+        """Whether the bus has said that it has routed all that was sent."""
+
+    def act(self) -> None:
+        """Publish a burst, as far as the socket takes it."""
+        for _ in range(self._dice.randrange(self._burst + 1)):
+            stream = Stream(self.number, self._dice.randrange(TOPICS))
+            filler = bytes(self._dice.choice((0, 10, 100, 1_000)) if self._dice.random() < 0.99 else 60_000)
+            if not self.send(self._book.write(stream, filler)):
+                if self.is_gone:
+                    raise SoakError(f"publisher {self.number} was disconnected")
+                self.figures["times that a publisher had to wait"] += 1
+                return
+            self._book.count(stream)
+            self.figures["messages"] += 1
+            self.is_routed = False
+
+    def ask_again(self) -> None:
+        """Ask whether all is routed; ``must_ask`` stays set while the socket is full, or the bus would not answer."""
+        self.is_routed = False
+        self.must_ask = not self.send(b"CMSG " + controls.PING + b"\0%d" % (self._asked + 1))
+        self._asked += not self.must_ask
+
+    def hear(self) -> None:
+        """Read what the bus says."""
+        while (packet := self.receive()) is not None:
+            if packet == _PONG + b"%d" % self._asked:
+                self.is_routed = True
+            elif packet.startswith(_ERROR):
+                self.must_ask = True
+            elif not packet.startswith(_PONG):
+                raise SoakError(f"publisher {self.number} got {packet[:80]!r}")
+
+
+class Subscriber(Person):
+    """Reads at its own pace, and keeps an account of it."""
+
+    def __init__(self, connect: Connect, figures: Counter[str], name: str, dice: random.Random) -> None:
+        super().__init__(connect, figures)
+        self._dice = dice
+        topics = frozenset(dice.sample(range(TOPICS), dice.randrange(1, TOPICS + 1)))
+        modes = [dice.choice(_MODES) for _ in range(dice.randrange(3))]
+        order = [dice.choice(_ORDERS)] if dice.random() < 0.3 else []
+        self.pace = dice.choice(("fast", "fast", "slow", "bursts", "deaf"))
+        self.account = Account(
+            f"subscriber {name} ({self.pace}{b''.join(b', ' + each for each in modes + order).decode()})", topics, in_order=not order
+        )
+        patterns = [b"SUB %b%d" % (TOPIC_HEAD, topic) for topic in topics]
+        if len(topics) == TOPICS:
+            patterns = dice.choice(([b"SUB soak/*"], [b"SUB soak/"], [b"SUB so*/*", b"SUB soak/1"], patterns))
+        self.is_confirmed = False
+        self.is_half_closed = False
+        self._tokens = 0
+        for packet in [b"CMSG " + each for each in modes + order] + patterns + patterns[: dice.randrange(2)]:
+            self._must_send(packet)
+        self._must_send(b"CMSG " + controls.PING + b"\0subscribed")
+
+    def _must_send(self, packet: bytes) -> None:
+        """Send one of the first packets, for which every socket has room."""
+        if not self.send(packet):
+            raise SoakError(f"{self.account.name}: the bus takes not even {packet[:40]!r}")
+
+    def half_close(self) -> None:
+        """Say no more; the bus still delivers."""
+        self._sock.shutdown(socket.SHUT_WR)
+        self.is_half_closed = True
+        self.figures["half-closed"] += 1
+
+    def act(self) -> None:
+        """Read as much as its temper asks for."""
+        limits = {"fast": 1_000, "slow": 3, "deaf": 0, "bursts": 400 if self._dice.random() < 0.05 else 0}
+        self.read(limits[self.pace] if self.is_confirmed else 1_000)
+
+    def ask(self) -> None:
+        """Send a ping, whose answer comes behind all that waits, or is lost with it, and told."""
+        if not self.is_half_closed and self.send(b"CMSG " + controls.PING + b"\0%d" % (self._tokens + 1)):
+            self._tokens += 1
+            self.account.asked += 1
+
+    def read(self, limit: int) -> None:
+        """Read up to *limit* packets."""
+        for _ in range(limit):
+            packet = self.receive()
+            if packet is None:
+                return
+            self._note(packet)
+
+    def _note(self, packet: bytes) -> None:
+        """Enter a packet into the account."""
+        if packet.startswith(b"MSG "):
+            self.account.note(packet)
+            self.figures["deliveries"] += 1
+        elif packet == _PONG + b"subscribed":
+            self.is_confirmed = True
+        elif packet.startswith(_PONG):
+            self.account.answered += 1
+        elif packet.startswith(_LOST):
+            told = int(packet.removeprefix(_LOST))
+            self.account.lost += told
+            self.figures["losses told"] += told
+            self.figures["notices of a loss"] += 1
+        elif packet.startswith(_ERROR + b"EDQUOT") and self._tokens:
+            self.account.asked -= 1
+        elif not packet.startswith(_ERROR):
+            raise SoakError(f"{self.account.name} got {packet[:80]!r}")
+
+
+class Oddball(Person):
+    """Does all sorts of things, wrong ones too, and comes back when it is sent away; nobody else may notice."""
+
+    def __init__(self, connect: Connect, figures: Counter[str], dice: random.Random) -> None:
+        super().__init__(connect, figures)
+        self._dice = dice
+        self._next: dict[Stream, int] = {}
+
+    def act(self) -> None:
+        """Do one odd thing, or read a little."""
+        acts = (self._rubbish, self._churn, self._churn, self._control, self._control, self._odd_message, self._shut, self._listen)
+        self._dice.choice(acts)()
+
+    def _rubbish(self) -> None:
+        """Send bytes that are no packet, most of which end the connection."""
+        if self._dice.random() < 0.1:
+            self.send(self._dice.choice((b"x", b"MSG no-nul", b"msg a\0", b"CMSG", self._dice.randbytes(50))))
+
+    def _churn(self) -> None:
+        """Subscribe or unsubscribe, the soak's topics among the patterns."""
+        verb = self._dice.choice((b"SUB ", b"UNSUB "))
+        patterns = (b"", b"*/", b"soak/*", b"soak/%d" % self._dice.randrange(TOPICS), b"odd/*/x/", b"!/cred/1/2/3/x", b"a" * 5_000)
+        self.send(verb + self._dice.choice(patterns[:5] if self._dice.random() < 0.95 else patterns))
+
+    def _control(self) -> None:
+        """Ask something, or set a mode."""
+        asked = (
+            controls.STATS,
+            controls.WHOAMI,
+            controls.TRACE + b"\0soak/1",
+            controls.CONNECTIONS,
+            b"!/none",
+            b"echo/off",
+            *_MODES,
+            *_ORDERS,
+        )
+        self.send(b"CMSG " + self._dice.choice(asked))
+
+    def _odd_message(self) -> None:
+        """Publish something that is nobody's business."""
+        keys = (b"odd/1/x/y", b"!/event/x", b"k" * 5_000, b"odd//x/", b"odd/%d" % self._dice.randrange(10_000))
+        self.send(b"MSG " + self._dice.choice(keys) + b"\0" + bytes(self._dice.choice((0, 100, 100_000))))
+
+    def _shut(self) -> None:
+        """Leave, or shut one side down."""
+        chance = self._dice.random()
+        if chance < 0.02:
+            self.close()
+        elif chance < 0.03:
+            self._sock.shutdown(self._dice.choice((socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR)))
+
+    def _listen(self) -> None:
+        """Read some."""
+        for _ in range(self._dice.randrange(300)):
+            if self.receive() is None:
+                return
+            self.figures["packets to oddballs"] += 1

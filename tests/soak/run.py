@@ -1,0 +1,108 @@
+"""``make soak MINUTES=n``: random clients of all kinds on one daemon; every message is accounted for, and nothing is left behind.
+
+0: all accounts balance, descriptors and memory are back where they were; 1: not; 2: it could not be tried.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.soak.book import SoakError
+from tests.soak.soak import CONFIG, Soak, descriptors_of, memory_of
+from tests.support.daemons import Daemon, start_daemon
+from tools.stage import Stage, open_folder
+
+FAILED = 1
+NOT_TRIED = 2
+WARM_PART = 0.1
+"""Of the time, to touch the memory that a busy bus needs; the rest must not need more."""
+GROWTH_BYTES = 4 << 20
+"""What the memory may differ by: the allocator's leavings."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a soak found: its figures, and what the daemon holds when nobody is there, before and after; memory in bytes."""
+
+    figures: dict[str, int]
+    memory: tuple[int, int]
+    descriptors: tuple[int, int]
+
+    def lines(self) -> list[str]:
+        """Return the figures as they are printed."""
+        told = [f"{name}: {number:,}" for name, number in sorted(self.figures.items())]
+        memory = f"memory of the bus, MiB: {self.memory[0] / (1 << 20):.1f} → {self.memory[1] / (1 << 20):.1f}"
+        return [*told, memory, f"descriptors: {self.descriptors[0]} → {self.descriptors[1]}"]
+
+    def check(self) -> None:
+        """Raise SoakError if something has been left behind."""
+        if self.descriptors[0] != self.descriptors[1]:
+            raise SoakError(f"descriptors: {self.descriptors[0]} before, {self.descriptors[1]} after")
+        if self.memory[1] > self.memory[0] + GROWTH_BYTES:
+            raise SoakError(f"memory: {self.memory[0]} bytes before, {self.memory[1]} after")
+
+
+def soak(bus: Daemon, seconds: float, seed: int) -> Result:
+    """Soak *bus* for *seconds*. Raises SoakError if anything but what was told is lost, doubled, out of order, or left behind."""
+    life = Soak(bus, seed)
+    life.rest()
+    descriptors = descriptors_of(bus)
+    life.run(seconds * WARM_PART)
+    life.rest()
+    memory = memory_of(bus)
+    life.run(seconds * (1 - WARM_PART))
+    life.rest()
+    result = Result(dict(life.figures), (memory, memory_of(bus)), (descriptors, descriptors_of(bus)))
+    result.check()
+    return result
+
+
+def started(folder: Path) -> Daemon:
+    """Return a daemon that keeps little for slow clients."""
+    config = folder / "sbusd.toml"
+    config.write_text(CONFIG)
+    stage = Stage(sys.executable, {})
+    return start_daemon(folder, 0, ("-C", str(config)), switch="compiled", stage=stage, user=None, env=None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Soak and return the exit status."""
+    parser = argparse.ArgumentParser(prog="soak", description="Random clients of all kinds on one bus, every message accounted for.")
+    parser.add_argument("--minutes", type=float, default=20.0, help="how long (default: 20)")
+    parser.add_argument("--seed", type=int, default=None, help="of the random numbers (default: another each time)")
+    options = parser.parse_args(arguments)
+    if os.geteuid() != 0:
+        print("soak: run as root: it acts as two other users", file=sys.stderr)
+        return NOT_TRIED
+    seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
+    print(f"soak: {options.minutes:g} minutes, seed {seed}", flush=True)
+    return _soak_fresh(options.minutes * 60, seed)
+
+
+def _soak_fresh(seconds: float, seed: int) -> int:
+    """Soak a daemon of its own, print what was found, and return the exit status."""
+    folder = open_folder()
+    try:
+        bus = started(folder)
+        try:
+            print("\n".join(soak(bus, seconds, seed).lines()))
+        finally:
+            bus.check()
+    except (AssertionError, OSError) as error:
+        print(f"soak: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    finally:
+        shutil.rmtree(folder)
+    print("soak: every account balances, and nothing is left behind")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
