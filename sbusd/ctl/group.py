@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from sbusd.ctl.output import OutputClosedError, complain, words_of
 from sbusd.protocol.errors import SbusError
 
-COMMANDS = ("whoami", "pub", "sub", "ping", "connections", "top", "stats", "trace", "doctor", "version")
+COMMANDS = ("whoami", "pub", "sub", "ping", "connections", "top", "stats", "trace", "explain", "doctor", "version")
 """All commands, as the manual orders them; each is the function ``command`` of the module of that name."""
 
 INTERRUPTED = 128 + signal.SIGINT

@@ -1,0 +1,59 @@
+"""``sbusctl explain``: whether a user may publish or subscribe, and which rule says so."""
+
+from __future__ import annotations
+
+import enum
+import os
+from typing import Annotated
+
+import typer
+
+from sbusd.config import find_uid
+from sbusd.ctl.answers import BadAnswerError, JsonObject, ask, text
+from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.visible import visible
+from sbusd.protocol import controls
+
+
+class Action(enum.StrEnum):
+    """What a user may or may not do."""
+
+    PUBLISH = "publish"
+    SUBSCRIBE = "subscribe"
+
+
+_WORDS = {Action.PUBLISH: "publish to", Action.SUBSCRIBE: "subscribe to"}
+
+
+def command(
+    context: typer.Context,
+    user: Annotated[str, typer.Argument(metavar="USER", help="Name or number of the user.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="publish or subscribe.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key, or for subscribe a pattern.")],
+) -> None:
+    """Tell whether a user may publish or subscribe, and why.
+
+    Nothing is published, and nothing is subscribed to.
+    """
+    settings = settings_of(context)
+    question = b"%d\0%b\0%b" % (find_uid(user), action.encode(), os.fsencode(key))
+    with settings.connect() as bus:
+        answer = ask(bus, controls.EXPLAIN, question)
+    if settings.json is JsonStyle.OFF:
+        write_lines([line(answer, user, action)])
+    else:
+        write_json(answer, settings.json)
+
+
+def line(answer: JsonObject, user: str, action: Action) -> str:
+    """Return *answer* in words. Raises BadAnswerError if it does not say whether it is allowed."""
+    allowed = answer.get("allowed")
+    if not isinstance(allowed, bool):
+        raise BadAnswerError(controls.EXPLAIN, "JSON without a word on what is allowed")
+    may = "may" if allowed else "may not"
+    key = visible(text(answer, "key") or "") or "''"
+    code, reason = text(answer, "error"), text(answer, "reason")
+    because = ": ".join(visible(part) for part in (code, reason) if part)
+    verdict = f"{visible(user)} {may} {_WORDS[action]} {key}"
+    return f"{verdict}: {because}" if because else verdict

@@ -1,0 +1,71 @@
+"""Whether a user may, in words."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from sbusd.ctl.answers import BadAnswerError
+from sbusd.ctl.commands.explain import Action, line
+from sbusd.ctl.main import application
+
+DENIED = {"key": "lab/\x1b", "allowed": False, "error": "EPERM", "rule": "rule 1 of f", "reason": "refused by rule 1 of f"}
+
+
+class FakeBus:
+    """Denies everything, and keeps what it was asked."""
+
+    asked: list[tuple[bytes, bytes | None]]
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def __enter__(self) -> FakeBus:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def control(self, key: bytes, payload: bytes | None = None) -> bytes:
+        self.asked.append((key, payload))
+        return json.dumps(DENIED).encode()
+
+
+@pytest.fixture
+def bus(monkeypatch: pytest.MonkeyPatch) -> FakeBus:
+    fake = FakeBus()
+    monkeypatch.setattr("sbusd.ctl.settings.Settings.connect", lambda *_: fake)
+    return fake
+
+
+def test_the_verdict_is_one_line(bus: FakeBus) -> None:
+    result = CliRunner().invoke(application(), ["explain", "root", "subscribe", "lab/*"])
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "root may not subscribe to lab/\\x1b: EPERM: refused by rule 1 of f\n"
+    assert bus.asked == [(b"!/bus/explain", b"0\0subscribe\0lab/*")]
+
+
+def test_json_is_passed_on(bus: FakeBus) -> None:
+    result = CliRunner().invoke(application(), ["explain", "7", "publish", "a", "--json=short"])
+    assert json.loads(result.stdout) == DENIED
+    assert bus.asked == [(b"!/bus/explain", b"7\0publish\0a")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [(["nobody-is-called-this", "publish", "a"], 1, "no user here is called"), (["0", "read", "a"], 2, "read")],
+)
+def test_a_wrong_argument_is_told(bus: FakeBus, arguments: list[str], status: int, says: str) -> None:
+    result = CliRunner().invoke(application(), ["explain", *arguments])
+    assert result.exit_code == status
+    assert says in result.stderr
+    assert bus.asked == []
+
+
+def test_other_verdicts() -> None:
+    assert line({"key": "", "allowed": True}, "alice", Action.SUBSCRIBE) == "alice may subscribe to ''"
+    assert line({"key": "a", "allowed": True, "reason": "r"}, "alice", Action.PUBLISH) == "alice may publish to a: r"
+    with pytest.raises(BadAnswerError):
+        line({"key": "a"}, "alice", Action.PUBLISH)
