@@ -4,6 +4,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport iovec
+from sbusd.daemon.pools cimport NOBODY, Pool
 
 cdef enum:
     BATCH_PACKETS = 64      # packets in one recvmmsg or sendmmsg
@@ -20,10 +21,6 @@ cdef enum Sequence:         # the numbers of Order
     ORDER_STACK = 1
     ORDER_RANDOM = 2
 
-cdef enum:
-    NOBODY = 0xFFFFFFFF     # the uid of a connection that has no party yet; the kernel never gives it to a user
-
-
 cdef struct Packet:         # its bytes follow it in the same allocation
     uint32_t references     # how many outboxes, and the batch, hold it
     uint32_t length
@@ -33,20 +30,6 @@ cdef struct Packet:         # its bytes follow it in the same allocation
 cdef struct Entry:
     Packet* packet
     uint32_t payer          # the uid of who published it
-
-
-cdef struct Share:
-    uint32_t uid
-    uint64_t packets
-    uint64_t bytes
-
-
-cdef cppclass Pool:         # room that several users share
-    uint64_t packets
-    uint64_t bytes
-    uint64_t packets_limit
-    uint64_t bytes_limit
-    vector[Share] shares    # of other users than the one whose room it is
 
 
 cdef cppclass Account:      # one user

@@ -6,9 +6,8 @@ A packet that the socket takes is never copied: it goes out from the buffer in w
 has to wait makes one copy, which all later ones share by reference. Packets that are discarded are lost: counted, and told to the
 client as ``CMSG !/bus/lost NUL <count>`` as soon as there is room, in the place of the gap where messages go in their order.
 
-Room is given out in pools: a connection's queue, all queues of a user, and the memory of the bus. In the first two, a publisher of
-another user may hold at most as much as it leaves free: the first takes half at most, the next half of the rest, so none can keep
-the next one out. In the last, users share in the same way.
+Room is given out in pools (`pools`): a connection's queue, and all queues of a user. The memory of the bus is shared by users in the
+same way: each may hold at most as much as it leaves free.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
@@ -20,6 +19,7 @@ from libcpp.algorithm cimport partial_sort
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
+from sbusd.daemon.pools cimport charge, discharge, has_space, may_share
 from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, iovec, mmsghdr, send, sendmmsg, shutdown
 
 cdef enum:
@@ -60,67 +60,6 @@ cdef void release(Packet* packet) noexcept nogil:
     if packet.references == 0:
         packet.totals.held_bytes -= sizeof(Packet) + packet.length
         free(packet)
-
-
-cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
-    """Return a user's share of a pool, or NULL if it has none. Users who publish to one client at a time are few."""
-    cdef size_t i
-    for i in range(pool.shares.size()):
-        if pool.shares[i].uid == uid:
-            return &pool.shares[i]
-    return NULL
-
-
-cdef bint is_guest(Pool* pool, uint32_t owner, uint32_t payer) noexcept nogil:
-    """Return whether a payer is another user than the one whose room it is. Nobody is a guest nowhere."""
-    return payer != owner and payer != NOBODY and owner != NOBODY
-
-
-cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
-    cdef Share* share
-    if not is_guest(pool, owner, payer):
-        return True
-    share = share_of(pool, payer)
-    return (pool.packets + (share.packets if share is not NULL else 0) + 1 <= pool.packets_limit
-            and pool.bytes + (share.bytes if share is not NULL else 0) + length <= pool.bytes_limit)
-
-
-cdef bint has_space(Pool* pool, size_t length) noexcept nogil:
-    """Return whether one more packet fits into a pool."""
-    return pool.packets < pool.packets_limit and pool.bytes + length <= pool.bytes_limit
-
-
-cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Account for a packet that begins to wait."""
-    cdef Share* share
-    cdef Share fresh
-    pool.packets += 1
-    pool.bytes += length
-    if is_guest(pool, owner, payer):
-        share = share_of(pool, payer)
-        if share is NULL:
-            fresh.uid = payer
-            fresh.packets = 1
-            fresh.bytes = length
-            pool.shares.push_back(fresh)
-        else:
-            share.packets += 1
-            share.bytes += length
-
-
-cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Account for a packet that waits no more."""
-    cdef Share* share
-    pool.packets -= 1
-    pool.bytes -= length
-    if is_guest(pool, owner, payer):
-        share = share_of(pool, payer)
-        share.packets -= 1
-        share.bytes -= length
-        if share.packets == 0:
-            share[0] = pool.shares.back()
-            pool.shares.pop_back()
 
 
 cdef uint32_t owner_of(Outbox* box) noexcept nogil:

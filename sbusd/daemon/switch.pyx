@@ -22,9 +22,10 @@ from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, NOBODY, Account, Batch, Outbox, Totals, abandon, assign, end_batch, flush, is_below, offer,
+    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Outbox, Totals, abandon, assign, end_batch, flush, is_below, offer,
     open_outbox, post, waiting_count,
 )
+from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.router cimport Route, Router
 
 import os

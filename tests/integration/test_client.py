@@ -95,6 +95,8 @@ def test_a_loss_is_told_in_its_place(bus: Daemon) -> None:
     """A subscriber that does not read loses, and learns how much: what came and what is missing make up what was sent."""
     count, payload = 40_000, b"x" * 400
     with Bus.connect(bus.path) as slow, Bus.connect(bus.path) as fast, slow.subscribe("a") as sub:
+        slow.tell("blocking/hard/discard")
+        slow.ping()
         for _ in range(count):
             fast.publish("a", payload)
         fast.ping()

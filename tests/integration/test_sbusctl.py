@@ -250,10 +250,10 @@ def test_a_bus_that_ends_is_one_line(shell: Shell) -> None:
     assert err.count(b"\n") == 1
 
 
-def test_losses_are_told_in_their_place(shell: Shell) -> None:
-    """Nobody reads the subscriber's output, so it stops, and the bus's queue for it overflows."""
+def test_losses_are_told_in_their_place(shell: Shell, first_user: User) -> None:
+    """Nobody reads the subscriber's output, so it stops, and the bus's queue for it overflows: another user cannot be made to wait."""
     payload = bytes(100_000)
-    publisher = shell.daemon.client()
+    publisher = shell.daemon.client(first_user)
     with shell.subscriber(b"k", "--json=short", "k") as subscriber:
         for _ in range(200):
             publisher.publish(b"k", payload)

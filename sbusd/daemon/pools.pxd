@@ -1,0 +1,27 @@
+# The shape of shared room, for outboxes. See pools.pyx.
+
+from libc.stdint cimport uint32_t, uint64_t
+from libcpp.vector cimport vector
+
+cdef enum:
+    NOBODY = 0xFFFFFFFF     # the uid of a connection that has no party yet; the kernel never gives it to a user
+
+
+cdef struct Share:
+    uint32_t uid
+    uint64_t packets
+    uint64_t bytes
+
+
+cdef cppclass Pool:         # room that several users share
+    uint64_t packets
+    uint64_t bytes
+    uint64_t packets_limit
+    uint64_t bytes_limit
+    vector[Share] shares    # of other users than the one whose room it is
+
+
+cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
+cdef bint has_space(Pool* pool, size_t length) noexcept nogil
+cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
+cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil

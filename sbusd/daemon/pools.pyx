@@ -1,0 +1,70 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""Room that one user has, and that others may fill: a queue, or all queues of a user.
+
+A publisher of another user, a *guest*, may hold at most as much as it leaves free: the first takes half at most, the next half of
+the rest, so that none can keep the next one out. The owner's own packets have no such bound.
+"""
+
+from libc.stdint cimport uint32_t
+
+
+cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
+    """Return a user's share of a pool, or NULL if it has none. Users who publish to one client at a time are few."""
+    cdef size_t i
+    for i in range(pool.shares.size()):
+        if pool.shares[i].uid == uid:
+            return &pool.shares[i]
+    return NULL
+
+
+cdef bint is_guest(Pool* pool, uint32_t owner, uint32_t payer) noexcept nogil:
+    """Return whether a payer is another user than the one whose room it is. Nobody is a guest nowhere."""
+    return payer != owner and payer != NOBODY and owner != NOBODY
+
+
+cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
+    cdef Share* share
+    if not is_guest(pool, owner, payer):
+        return True
+    share = share_of(pool, payer)
+    return (pool.packets + (share.packets if share is not NULL else 0) + 1 <= pool.packets_limit
+            and pool.bytes + (share.bytes if share is not NULL else 0) + length <= pool.bytes_limit)
+
+
+cdef bint has_space(Pool* pool, size_t length) noexcept nogil:
+    """Return whether one more packet fits into a pool."""
+    return pool.packets < pool.packets_limit and pool.bytes + length <= pool.bytes_limit
+
+
+cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Account for a packet that begins to wait."""
+    cdef Share* share
+    cdef Share fresh
+    pool.packets += 1
+    pool.bytes += length
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        if share is NULL:
+            fresh.uid = payer
+            fresh.packets = 1
+            fresh.bytes = length
+            pool.shares.push_back(fresh)
+        else:
+            share.packets += 1
+            share.bytes += length
+
+
+cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
+    """Account for a packet that waits no more."""
+    cdef Share* share
+    pool.packets -= 1
+    pool.bytes -= length
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        share.packets -= 1
+        share.bytes -= length
+        if share.packets == 0:
+            share[0] = pool.shares.back()
+            pool.shares.pop_back()
