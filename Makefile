@@ -11,10 +11,10 @@ MINUTES ?= 20
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test lint check bench attacks soak fuzz clean prepare-run prepare-test
+.PHONY: help build run test test-sanitize lint check bench attacks soak fuzz clean prepare-run prepare-test
 
 help: ## list what there is to make
-	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 build: $(STAMP) ## compile, and put everything into .venv
 
@@ -40,6 +40,9 @@ attacks: $(STAMP) ## attack the bus as one user and measure what another notices
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
+
+test-sanitize: prepare-test $(STAMP) ## run what touches compiled code under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(BIN)/python -m tests.sanitize.run $(PYTEST_OPTIONS)
 
 fuzz: $(STAMP) ## fuzz for FUZZ_SECONDS (600)
 	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
