@@ -24,8 +24,6 @@ class Asker(Protocol):
         """Return the payload of the answer to *key*."""
 
 
-_USERS = b"!/bus/users"
-
 _LARGEST = 1e300
 """Bound of the numbers taken for numbers; NaN and infinity are not below it."""
 
@@ -147,7 +145,7 @@ def trace(bus: Asker, key: bytes) -> Pages:
 
 def users(bus: Asker) -> Pages:
     """Return what each user that the caller may see makes the bus hold. Raises what :func:`ask` raises."""
-    return ask_pages(bus, _USERS, None, "users")
+    return ask_pages(bus, controls.USERS, None, "users")
 
 
 def connection(value: JsonObject) -> Connection:

@@ -57,6 +57,11 @@ def _bytes(value: object) -> str:
     return compact_bytes(value if isinstance(value, int | float) else None)
 
 
+def _percent(value: object) -> str:
+    """Return a share of 1 in percent, rounded down: what is not used up is never 100%."""
+    return f"{int(value * 100)}%" if isinstance(value, float) else NOTHING
+
+
 _WHO = Field("user", "user", "USER", 8, 1, _text, is_number=False)
 
 _FLOWS = (
@@ -89,6 +94,8 @@ USER_FIELDS = (
     Field("connections", "connections", "CONNS", 5, 2, _count),
     Field("subscriptions", "subscriptions", "SUBS", 5, 5, _count),
     Field("pattern-bytes", "pattern_bytes", "PBYTES", 6, 10, _bytes),
+    Field("quota", "quota_share", "QUOTA", 5, 4, _percent),
+    Field("denied", "quota_refusals", "DENIED", 6, 7, _count),
     *_FLOWS,
 )
 """Of the table by user."""

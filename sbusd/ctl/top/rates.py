@@ -58,7 +58,7 @@ def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list
 def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Names) -> list[Row]:
     """Return a row for each user: the sums of its *connections*, and over them what the bus has *told* of it.
 
-    What the bus tells is more: what ended connections have lost, and the limits. Without it, ``refused_packets`` is the sum too.
+    What the bus tells is more: users whose connections have ended, limits, and refusals by them.
     """
     by_uid: dict[int, list[Row]] = {}
     for each in connections:
@@ -73,8 +73,22 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
         row |= {name: _sum(own, name) for name in ("subscriptions", *HELD, *Depths._fields, *RATED)}
         row |= {f"{name}_per_second": _sum(own, f"{name}_per_second") for name in RATED}
         item = items.get(key, {})
-        rows.append(row | {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item})
+        row |= {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item}
+        rows.append(row | _quotas(item))
     return rows
+
+
+def _quotas(item: JsonObject) -> Row:
+    """Return how close a user is to the quota that it has used most of, as a share of 1, which one that is, and its refusals by all."""
+    limits, refused = mapping(item, "limits"), mapping(item, "refused")
+    shares = []
+    for name in limits:
+        used, limit = integer(item, name), integer(limits, name)
+        if used is not None and limit:
+            shares.append((used / limit, name))
+    share, nearest = max(shares, default=(None, None))
+    refusals = [count for name in refused if (count := integer(refused, name)) is not None]
+    return {"quota_share": share, "quota_nearest": nearest, "quota_refusals": sum(refusals) if "refused" in item else None}
 
 
 def totals(earlier: Sample | None, later: Sample, rows: list[Row]) -> Row:

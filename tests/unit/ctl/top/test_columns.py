@@ -51,4 +51,6 @@ def test_cells_of_what_is_not_known_or_of_another_kind_are_dashes() -> None:
 def test_cells() -> None:
     row: dict[str, object] = {"id": 1234567, "user": "root", "queued_bytes": 2048, "received_packets_per_second": 0.25}
     cells = {field.name: field.cell(row) for field in CONNECTION_FIELDS}
+    shares = [field for field in USER_FIELDS if field.name == "quota"]
+    assert [field.cell({"quota_share": share}) for field in shares for share in (0.0, 0.999, 1.0, 1.5)] == ["0%", "99%", "100%", "150%"]
     assert (cells["id"], cells["user"], cells["queued-bytes"], cells["in"]) == ("1234567", "root", "2K", "0.2")

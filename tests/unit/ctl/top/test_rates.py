@@ -122,6 +122,17 @@ def test_what_the_bus_knows_of_a_user_stands_over_the_sums() -> None:
     assert (ended["uid"], ended["connections"], ended["lost_packets"]) == (9, 0, 4)
 
 
+def test_the_nearest_quota() -> None:
+    limits: dict[str, object] = {"queued_bytes": 100, "subscriptions": 10, "control_rate": 5, "connections": 0}
+    told: list[JsonObject] = [
+        {"uid": 0, "queued_bytes": 50, "subscriptions": 4, "limits": limits, "refused": {"connections": 3, "subscriptions": 4, "x": "y"}},
+        {"uid": 7, "limits": limits, "refused": {}},
+        {"uid": 8},
+    ]
+    found = [(row["quota_share"], row["quota_nearest"], row["quota_refusals"]) for row in _by_user(told)]
+    assert found == [(0.5, "queued_bytes", 7), (None, None, 0), (None, None, None)]
+
+
 def test_numbers_beyond_all_counters_are_none() -> None:
     root, *_ = _by_user([{"uid": 0, "queued_bytes": 10**400}])
     assert root["queued_bytes"] is None
