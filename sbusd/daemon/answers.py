@@ -108,12 +108,13 @@ class Answers:
 
     def _connections(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the clients that this one may see."""
-        page = self._roster.page(client, _parse_number(payload), PAGE_CLIENTS)
+        sees_all = self._acceptance.policy.may_see_presence(client.credentials)
+        page = self._roster.page(client, _parse_number(payload), PAGE_CLIENTS, sees_all=sees_all)
         return _json(
             {
                 "connections": [self._describe(each) for each in page.clients],
                 "next": page.next,
-                "hidden": self._roster.hidden_from(client),
+                "hidden": self._roster.hidden_from(client, sees_all=sees_all),
             }
         )
 

@@ -75,13 +75,13 @@ class Roster:
         """Return whether *viewer* may know of *client*: an owner of all, others of their own user's."""
         return self.is_owner(viewer) or viewer.credentials.uid == client.credentials.uid
 
-    def hidden_from(self, viewer: Client) -> int:
-        """Return how many clients *viewer* may not see."""
-        return sum(not self.may_see(viewer, client) for client in self)
+    def hidden_from(self, viewer: Client, *, sees_all: bool = False) -> int:
+        """Return how many clients *viewer* may not see; none if for another reason it *sees_all*."""
+        return 0 if sees_all else sum(not self.may_see(viewer, client) for client in self)
 
-    def page(self, viewer: Client, after: int, size: int) -> Page:
+    def page(self, viewer: Client, after: int, size: int, *, sees_all: bool = False) -> Page:
         """Return at most *size* of the clients that *viewer* may see, those with numbers above *after*."""
-        visible = (client for client in self if client.connection > after and self.may_see(viewer, client))
+        visible = (client for client in self if client.connection > after and (sees_all or self.may_see(viewer, client)))
         clients = tuple(islice(visible, size))
         more = len(clients) == size and next(visible, None) is not None
         return Page(clients, clients[-1].connection if more else None)

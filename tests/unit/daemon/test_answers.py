@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sbusd
+from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, TRACED_BYTES, TRACED_PATTERNS
 from sbusd.daemon.broker import Household
@@ -237,3 +238,28 @@ def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> Non
     assert len(answer) < 300_000
     recipients = json.loads(answer)["recipients"]
     assert len(recipients) == PAGE_CLIENTS - 1
+
+
+def test_who_has_the_right_sees_all_connections_and_no_more_of_them_than_that(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(rights=RightsSettings(presence=Subjects((), (27,)))))
+    watcher, other = parlour.guest(uid=1_000, groups=frozenset({27})), parlour.guest(uid=1_001)
+    other.subscribe(b"!/cred//1001//x")
+    assert other.barrier() == []
+    seen = watcher.ask_json(controls.CONNECTIONS)
+    assert ([entry["id"] for entry in listed(seen, "connections")], seen["hidden"]) == ([1, 2], 0)
+    unseen = other.ask_json(controls.CONNECTIONS)
+    assert ([entry["id"] for entry in listed(unseen, "connections")], unseen["hidden"]) == ([2], 1)
+    # Patterns are not presence: another's secrets stay unknown.
+    traced = watcher.ask_json(controls.TRACE, b"!/cred//1001//x")
+    assert (traced["recipients"], traced["hidden"]) == ([], 1)
+    assert watcher.ask_json(controls.STATS)["scope"] == "connection"
+
+
+def test_trace_tells_that_a_rule_stops_the_asker_and_who_would_get_it_from_others(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(PolicyRule("a", publish="deny", users=(0,), origin=Origin("f.toml", 1)),)))
+    owner = parlour.guest()
+    owner.subscribe(b"a")
+    assert owner.barrier() == []
+    traced = owner.ask_json(controls.TRACE, b"a")
+    assert (traced["publishable"], traced["reason"]) == (False, "refused by rule 1 of f.toml")
+    assert [entry["id"] for entry in listed(traced, "recipients")] == [1]
