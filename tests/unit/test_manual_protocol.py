@@ -11,7 +11,7 @@ import pytest
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import show_size
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import answers
+from sbusd.daemon import answers, modes
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.daemon.journal import JournalCounters
 from sbusd.protocol import controls
@@ -110,7 +110,7 @@ def test_the_reserved_namespaces_are_the_codes() -> None:
 
 
 def test_the_control_messages_are_the_codes() -> None:
-    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"}
+    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | modes.MODE_KEYS
     documented = re.findall(r"^\.It Li (\S+)", _section(6), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert {name.encode() for name in documented} == constants
@@ -142,6 +142,9 @@ def test_the_bounds_are_the_defaults_of_the_code() -> None:
         "queue_bytes": show_size(limits.queue_bytes),
         "key_bytes": show_size(limits.key_bytes),
         "batch_packets": str(limits.batch_packets),
+        "low_water": str(limits.low_water),
+        "block_timeout": f"{limits.block_timeout:g}s",
+        "queued_memory": show_size(limits.queued_memory),
     }
 
 
