@@ -36,10 +36,13 @@ class Crew:
         self._shared = shared
         self._ready = ready
         self._done = 0
+        self._has_begun = False
 
     def begin(self) -> None:
-        """Say that the attack is on; the victim is measured from here on."""
-        os.write(self._ready, b"x")
+        """Say that the attack is on; the victim is measured from here on. Only the first time counts."""
+        if not self._has_begun:
+            self._has_begun = True
+            os.write(self._ready, b"x")
 
     def count(self, number: int = 1) -> None:
         """Add to the number of hostile acts."""
@@ -94,7 +97,9 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> 
     try:
         os.close(reader)
         _become(user, core)
-        role(crew)
+        with contextlib.suppress(OSError):  # the bus refuses more of this: what there is stays until the kill
+            role(crew)
+        crew.begin()
         status = 0
     except BaseException as error:  # the parent sees the end of the pipe; this says why
         with contextlib.suppress(OSError):

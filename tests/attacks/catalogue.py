@@ -17,6 +17,29 @@ Roles = Callable[[], tuple[Role, ...]]
 
 _HUGE = b"MSG huge/x\0" + bytes(MAX_PACKET_BYTES - 11)
 
+_SMALL_QUOTAS = """[quotas]
+connections = 32
+subscriptions = 100
+pattern_bytes = "64KiB"
+queued_packets = 1000
+queued_bytes = "1MiB"
+control_rate = 100
+control_burst = 500
+connection_rate = 10
+connection_burst = 100
+"""
+"""Which one user soon exhausts, while another works under the same."""
+
+
+def _exhausting() -> tuple[Role, ...]:
+    """Return roles that use up every quota."""
+    return (
+        roles.never_reads(16, b"SUB " + KEY),
+        roles.opens_connections,
+        roles.subscribes(roles.many_patterns()),
+        roles.floods(1, roles.controls_of_all_sorts()),
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Attack:
@@ -58,4 +81,5 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
     Attack("huge packets, 16 slow ones", lambda: (roles.never_reads(16, b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))), True),
+    Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
 )

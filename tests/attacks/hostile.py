@@ -37,9 +37,10 @@ def connect(path: str, *packets: bytes) -> socket.socket:
 
 
 def barrier(sock: socket.socket) -> None:
-    """Wait until the bus has handled all that was sent, throwing away what comes before. Raises ConnectionError at its end."""
+    """Wait until the bus has handled all that was sent, or refuses to answer. Raises ConnectionError at its end."""
+    answers = (b"CMSG !/bus/ping\0hostile", b"CMSG !/bus/error\0EDQUOT")
     sock.send(b"CMSG " + controls.PING + b"\0hostile")
-    while (packet := sock.recv(MAX_PACKET_BYTES)) != b"CMSG !/bus/ping\0hostile":
+    while not (packet := sock.recv(MAX_PACKET_BYTES)).startswith(answers):
         if not packet:
             raise ConnectionResetError("the bus has closed the connection")
 

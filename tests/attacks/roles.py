@@ -159,7 +159,7 @@ def closes_at_every_moment(crew: Crew) -> None:
                 sock.shutdown(dice.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
             if dice.random() < 0.3:
                 select.select([sock], [], [], 0.01)
-                sock.recv(1)
+                sock.recv(1, socket.MSG_DONTWAIT)
         crew.count()
 
 

@@ -10,7 +10,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.config.settings import LimitSettings
+from sbusd.config.loader import load_daemon_settings
+from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks.attacker import Attackers
@@ -23,6 +24,8 @@ from tests.support.wire import RawClient
 from tools.stage import Stage
 
 VICTIM, HOSTILE = FIRST, SECOND
+PACKET_BYTES, CONNECTION_BYTES, SUBSCRIPTION_BYTES = 64, 16 << 10, 1 << 10
+"""What the daemon needs to keep books of each, at most: of a packet that waits, of a connection, of a pattern of 64 bytes."""
 SETTLE_SECONDS = 30.0
 """When a daemon that still has the attackers' connections has leaked them."""
 
@@ -52,7 +55,10 @@ class Trial:
 
     def run(self, attack: Attack) -> Verdict:
         """Make one attack and judge it; whatever stops it is the verdict's problem."""
-        bus = self._start(attack)
+        self._number += 1
+        config = self._folder / f"config{self._number}.toml"
+        config.write_text(attack.config)
+        bus = self._start(config)
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
@@ -65,17 +71,13 @@ class Trial:
             bus.check()
         except AssertionError as error:
             problem = problem or str(error)
-        return Verdict(attack.name, tuple(rounds), memory, idle + allowance(LimitSettings()), attack.takes_a_share, problem)
+        cap = idle + allowance(load_daemon_settings(config, required=True))
+        return Verdict(attack.name, tuple(rounds), memory, cap, attack.takes_a_share, problem)
 
-    def _start(self, attack: Attack) -> Daemon:
-        """Start the attack's daemon."""
-        options: tuple[str, ...] = ()
-        self._number += 1
-        if attack.config:
-            config = self._folder / f"config{self._number}.toml"
-            config.write_text(attack.config)
-            options = ("-C", str(config))
-        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=Stage(sys.executable, {}), user=None, env=None)
+    def _start(self, config: Path) -> Daemon:
+        """Start a daemon on a core of its own."""
+        options, stage = ("-C", str(config)), Stage(sys.executable, {})
+        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=None)
         if self._daemon_core is not None:
             os.sched_setaffinity(bus.pid, {self._daemon_core})
         return bus
@@ -127,6 +129,9 @@ def memory_peak(bus: Daemon) -> int:
     return int(status["VmHWM"].split()[0]) << 10
 
 
-def allowance(limits: LimitSettings) -> int:
-    """Return by how many bytes the daemon may grow under *limits*: its receive buffer, its cache, and what it may hold for users."""
-    return limits.batch_packets * MAX_PACKET_BYTES + limits.cache_bytes + (64 << 20)
+def allowance(settings: DaemonSettings) -> int:
+    """Return by how many bytes the daemon may grow for one hostile user under *settings*, what it needs to keep books included."""
+    limits, quotas = settings.limits, settings.quotas
+    queued = min(quotas.queued_bytes, limits.queued_memory) + quotas.queued_packets * PACKET_BYTES
+    held = quotas.connections * CONNECTION_BYTES + quotas.subscriptions * SUBSCRIPTION_BYTES
+    return limits.batch_packets * MAX_PACKET_BYTES + limits.cache_bytes + queued + held
