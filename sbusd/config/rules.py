@@ -114,6 +114,11 @@ class PolicyRule:
             raise ValueError('the rule decides nothing; write publish or subscribe, each "allow" or "deny"')
 
     @property
+    def prefix(self) -> bytes:
+        """How the keys begin, as the wire has them."""
+        return self.keys.encode()
+
+    @property
     def name(self) -> str:
         """The rule as it is told to people: where it stands, and its comment."""
         return f"{self.origin}: {self.comment}" if self.comment else str(self.origin)

@@ -12,6 +12,7 @@ import resource
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sbusd.config.settings import DaemonSettings
@@ -22,7 +23,7 @@ from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRu
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
-from sbusd.daemon.modes import MODE_KEYS, set_mode
+from sbusd.daemon.modes import MODE_KEYS, note_mode, set_mode
 from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.quotas import Accounts, Excess
@@ -44,6 +45,9 @@ _REFUSALS = {
     ),
     Refusal.BLOCKED_TOO_LONG: error_packet(ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
 }
+
+SETTLE_SECONDS = 0.005
+"""How long new rules may hold up messages before those have their turn."""
 
 _PEERS_OWN = (End.HANGUP, End.BROKEN)
 """Ends that are not the bus's doing."""
@@ -92,6 +96,7 @@ class Broker:
         self._set_publish_rules()
         self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
         self._says_unwatched = True
+        self._sweep: Iterator[None] = iter(())
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
         self.end_reason = ""
@@ -110,8 +115,8 @@ class Broker:
     def reconfigure(self, settings: DaemonSettings, household: Household) -> None:
         """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
 
-        Clients who may not be here any more are told and ended, and so are subscriptions that the rules do not allow any more.
-        Call it between turns of the switch.
+        Clients who may not be here any more are told and ended. Call it between turns of the switch, and :meth:`settle` after it until
+        that says no: it ends the subscriptions that the rules do not allow any more.
         """
         self._household = household
         self._roster.set_owners(household.owners)
@@ -126,7 +131,20 @@ class Broker:
                 continue
             self._place(client)
             self._introduce(client)
-            self._revoke(client)
+        self._sweep = self._revoke_all()
+
+    def settle(self) -> bool:
+        """Go on with what new rules have to end, for some milliseconds, and return whether there was anything left of it.
+
+        Users hold as many patterns as their quotas let them: to look at all at once would hold up every message. Call it between turns.
+        """
+        end = time.monotonic() + SETTLE_SECONDS
+        has_worked = False
+        for _ in self._sweep:
+            has_worked = True
+            if time.monotonic() >= end:
+                break
+        return has_worked
 
     # -- the switch's sink
 
@@ -297,6 +315,7 @@ class Broker:
             return
         if packet.key in MODE_KEYS:
             set_mode(self.switch, client.connection, packet.key)
+            note_mode(client, packet.key)
             return
         answer = self._answers.to(client, packet)
         if answer is not None:
@@ -362,17 +381,29 @@ class Broker:
         quotas = self._accounts[client.connection].quotas
         self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
 
-    def _revoke(self, client: Client) -> None:
+    def _revoke_all(self) -> Iterator[None]:
+        """End the subscriptions of all clients that the rules do not allow any more, a pattern a step."""
+        for client in list(self._roster):
+            if client.connection in self._roster:
+                yield from self._revoke(client)
+
+    def _revoke(self, client: Client) -> Iterator[None]:
         """End the subscriptions of a client that the rules do not allow any more, and tell it which."""
         rule, count = None, 0
-        for pattern, instances in self.switch.patterns(client.connection).items():
+        for pattern in self.switch.patterns(client.connection):
+            yield
+            if client.connection not in self._roster:
+                break
             verdict = self._acceptance.subscription(pattern, client.credentials)
             if verdict.rule is None or verdict.is_allowed:
                 continue
-            for _ in range(instances):
-                self._unsubscribe(client, pattern)
-            self._refuse(client, ErrorCode.EPERM, f"the subscription {printable(pattern)} has ended: {verdict.reason}")
-            rule, count = rule or verdict.rule, count + instances
+            before = count
+            # Not as often as it was when this began: the client may have ended some itself since.
+            while self._unsubscribe(client, pattern):
+                count += 1
+            if count > before:
+                self._refuse(client, ErrorCode.EPERM, f"the subscription {printable(pattern)} has ended: {verdict.reason}")
+                rule = rule or verdict.rule
         if rule is not None:
             self._record(messages.SUBSCRIPTIONS_REVOKED, client, count=count, rule=rule.name)
 

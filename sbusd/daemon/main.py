@@ -76,12 +76,14 @@ def serve(options: Options, settings: DaemonSettings) -> None:
             listener.listen()
             presence.ready(f"serving {listener.address}")
             journal.record(messages.STARTED, address=listener.address, version=sbusd.__version__)
+            is_unsettled = False
             while not broker.is_done:
-                broker.switch.turn(-1)
+                broker.switch.turn(0 if is_unsettled else -1)
+                is_unsettled = is_unsettled and broker.settle()
                 if signals.take_hangup():
                     reloader.reload()
-                    # Whoever it has ended is buried at the end of a turn, and the next one may wait for long.
-                    broker.switch.turn(0)
+                    # So that a turn follows at once, at whose end those are buried whom the reload has ended.
+                    is_unsettled = True
             presence.stopping()
         journal.record(messages.STOPPED, reason=broker.end_reason)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sbusd.daemon.contract import HardMode, Order, SoftMode, Switch
+from sbusd.daemon.roster import Client
 
 _MODES: dict[bytes, SoftMode | HardMode | Order] = {
     **{b"blocking/soft/" + mode.name.lower().encode(): mode for mode in SoftMode},
@@ -23,3 +24,15 @@ def set_mode(switch: Switch, connection: int, key: bytes) -> None:
         switch.set_hard(connection, mode)
     else:
         switch.set_order(connection, mode)
+
+
+def note_mode(client: Client, key: bytes) -> None:
+    """Remember the mode that the control message *key*, one of :data:`MODE_KEYS`, has chosen, to tell it."""
+    mode = _MODES[key]
+    name = mode.name.lower()
+    if isinstance(mode, SoftMode):
+        client.soft = name
+    elif isinstance(mode, HardMode):
+        client.hard = name
+    else:
+        client.order = name

@@ -40,7 +40,7 @@ class Policy:
 
     def publish_rules(self) -> tuple[PublishRule, ...]:
         """Return :attr:`publishing` as the switch takes them."""
-        return tuple(PublishRule(rule.keys.encode(), rule.publish == "allow") for rule in self.publishing)
+        return tuple(PublishRule(rule.prefix, rule.publish == "allow") for rule in self.publishing)
 
     def publish_mask(self, who: Credentials) -> int:
         """Return which of the rules on publishing are about *who*, as bits: what the switch needs to decide by itself."""
@@ -49,7 +49,7 @@ class Policy:
     def publication(self, key: bytes, who: Credentials) -> Decision:
         """Return whether *who* may publish to *key*: what the switch decides for itself, with its rule."""
         for rule in self.rules:
-            if rule.publish is not None and key.startswith(rule.keys.encode()) and _is_about(rule, who):
+            if rule.publish is not None and key.startswith(rule.prefix) and _is_about(rule, who):
                 return Decision(rule.publish == "allow", rule)
         return _UNDECIDED
 
@@ -59,7 +59,7 @@ class Policy:
         for rule in self.rules:
             if rule.subscribe is None or not _is_about(rule, who):
                 continue
-            prefix = rule.keys.encode()
+            prefix = rule.prefix
             if rule.subscribe == "allow":
                 if reach.is_within(prefix):
                     return Decision(True, rule)

@@ -14,7 +14,7 @@ class Client:
     """One connection as the broker knows it.
 
     ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``inode`` is that socket's, by which
-    sock_diag(7) knows it; ``subscriptions`` counts stored instances.
+    sock_diag(7) knows it; ``subscriptions`` counts stored instances; ``soft``, ``hard`` and ``order`` are its modes.
     """
 
     connection: int
@@ -23,6 +23,9 @@ class Client:
     fd: int = -1
     inode: int = 0
     subscriptions: int = 0
+    soft: str = "queue"
+    hard: str = "block"
+    order: str = "queue"
     farewell: str = ""
     """Why the broker ends the connection, once it does."""
 
@@ -49,6 +52,10 @@ class Roster:
     def __iter__(self) -> Iterator[Client]:
         """Iterate over the clients, oldest first."""
         return iter(self._clients.values())
+
+    def __contains__(self, connection: int) -> bool:
+        """Return whether there is such a client."""
+        return connection in self._clients
 
     def __getitem__(self, connection: int) -> Client:
         """Return a client. Raises KeyError if there is no such connection."""

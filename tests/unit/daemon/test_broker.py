@@ -270,6 +270,13 @@ def test_stop_lets_the_loop_end(parlour: Parlour) -> None:
 CLOSED = PolicyRule("lab/", "deny", "deny", groups=(27,), comment="keep out", origin=Origin("f.toml", 1))
 
 
+def reconfigure(parlour: Parlour, settings: DaemonSettings) -> None:
+    """Let *settings* hold, to the end."""
+    parlour.broker.reconfigure(settings, Household(0, None, frozenset({0})))
+    while parlour.broker.settle():
+        pass
+
+
 def test_a_rule_refuses_a_subscription_and_the_connection_stays(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     closed_out, other = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB)
@@ -321,7 +328,7 @@ def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakePa
         guest.subscribe(pattern)
     other.subscribe(b"lab/x")
     assert (guest.barrier(), other.barrier()) == ([], [])
-    parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), Household(0, None, frozenset({0})))
+    reconfigure(parlour, DaemonSettings(policy=(CLOSED,)))
     told = guest.barrier()
     assert sorted(packet.split(b"subscription ")[1].split(b" ")[0] for packet in told) == [b"*/x", b"lab/x"]
     assert {error_code(packet) for packet in told} == {"EPERM"}
@@ -332,6 +339,30 @@ def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakePa
     assert described["subscriptions"] == 2
     (record,) = parlour.recorded()
     assert (record.message.name, record.uid, record.facts["count"]) == ("subscriptions-revoked", ALICE, 3)
+
+
+def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
+    make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sbusd.daemon.broker.SETTLE_SECONDS", 0.0)
+    parlour = make_parlour()
+    gone, guest = (parlour.guest(uid=ALICE, groups=frozenset({27})) for _ in range(2))
+    for client in (gone, guest):
+        for pattern in (b"lab/x", b"lab/y", b"hall"):
+            client.subscribe(pattern)
+        assert client.barrier() == []
+    parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), Household(0, None, frozenset({0})))
+    assert parlour.broker.settle()
+    gone.close()
+    guest.unsubscribe(b"lab/y")
+    parlour.run()
+    steps = 0
+    while parlour.broker.settle():
+        steps += 1
+    assert steps == 2  # one for each pattern that the other still had
+    told = guest.barrier()
+    assert [packet.split(b"subscription ")[1].split(b" ")[0] for packet in told] == [b"lab/x"]
+    assert parlour.switch.patterns(guest.connection) == {b"hall": 1}
 
 
 def test_rules_that_are_gone_refuse_nothing_more(make_parlour: MakeParlour) -> None:
