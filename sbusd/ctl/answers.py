@@ -54,6 +54,9 @@ class Connection:
     queued_bytes: int | None
     lost_packets: int | None
     refused_packets: int | None
+    soft: str | None = None
+    hard: str | None = None
+    order: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +153,9 @@ def users(bus: Asker) -> Pages:
 
 def connection(value: JsonObject) -> Connection:
     """Return one item of ``!/bus/connections``."""
-    counted = {name: integer(value, name) for name in Connection.__slots__ if name != "since"}
-    return Connection(since=number(value, "since"), **counted)
+    counted = {name: integer(value, name) for name in Connection.__slots__ if name not in ("since", "soft", "hard", "order")}
+    soft, hard, order = (text(value, name) for name in ("soft", "hard", "order"))
+    return Connection(since=number(value, "since"), soft=soft, hard=hard, order=order, **counted)
 
 
 def routed(value: JsonObject, *, gets_it: bool) -> Routed:

@@ -129,6 +129,9 @@ class Answers:
             "since": round(client.since, 3),
             "inode": client.inode,
             "subscriptions": client.subscriptions,
+            "soft": client.soft,
+            "hard": client.hard,
+            "order": client.order,
             **self._switch.connection_counters(client.connection)._asdict(),
         }
 

@@ -96,6 +96,15 @@ def test_rates_of_what_happens_between_two_reports(shell: Shell, slow: tuple[Raw
     assert seen["totals"]["received_packets_per_second"] >= writer["received_packets_per_second"]
 
 
+def test_modes(shell: Shell, first_user: User) -> None:
+    client = shell.daemon.client(first_user)
+    for control in (b"blocking/soft/discard", b"blocking/hard/error", b"order/stack"):
+        client.control(control)
+    client.barrier()
+    modes = {row["uid"]: row["mode"] for row in _report(shell)["connections"]}
+    assert modes == {first_user.uid: cast(object, "discard/error/stack"), 0: cast(object, "queue/block/queue")}
+
+
 def test_by_user(shell: Shell, slow: tuple[RawClient, RawClient], first_user: User, second_user: User) -> None:
     users = {row["uid"]: row for row in _report(shell, "--by-uid")["users"]}
     assert users[first_user.uid]["connections"] == users[second_user.uid]["connections"] == 1
@@ -119,7 +128,7 @@ def test_a_pipe_gets_reports_one_below_the_other(shell: Shell) -> None:
     lines = shell.succeed("top", "-n", "2", "-i", _INTERVAL, "--sort", "id").decode().splitlines()
     head = [number for number, line in enumerate(lines) if line.startswith("ID ")]
     assert len(head) == 2
-    assert lines[head[0]].split()[-1] == "REFUSED"
+    assert lines[head[0]].split()[-1] == "MODE"
     assert lines[head[1] - 5] == ""
     assert "\x1b" not in "".join(lines)
     assert len(shell.succeed("top", "--once", "-i", _INTERVAL, "--no-legend").splitlines()) == 1

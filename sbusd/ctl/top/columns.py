@@ -86,6 +86,7 @@ CONNECTION_FIELDS = (
     Field("unit", "unit", "UNIT", 20, 12, _text, is_number=False),
     Field("subscriptions", "subscriptions", "SUBS", 5, 15, _count),
     *_FLOWS,
+    Field("mode", "mode", "MODE", 20, 17, _text, is_number=False),
 )
 """Of the table by connection."""
 

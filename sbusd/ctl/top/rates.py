@@ -45,7 +45,7 @@ def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list
     seconds = 0.0 if earlier is None else later.moment - earlier.moment
     rows: list[Row] = []
     for key, each in later.connections.items():
-        row: Row = {**asdict(each), **names.of(each), **later.depths.get(key, Depths())._asdict()}
+        row: Row = {**asdict(each), "mode": _mode(each), **names.of(each), **later.depths.get(key, Depths())._asdict()}
         before = None if earlier is None else earlier.connections.get(key)
         for counter in RATED:
             value: int | None = getattr(each, counter)
@@ -76,6 +76,12 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
         row |= {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item}
         rows.append(row | _quotas(item))
     return rows
+
+
+def _mode(connection: Connection) -> str | None:
+    """Return the modes of a connection in one word: soft, hard, order; None if the bus does not tell them all."""
+    modes = (connection.soft, connection.hard, connection.order)
+    return "/".join(mode for mode in modes if mode is not None) if None not in modes else None
 
 
 def _quotas(item: JsonObject) -> Row:

@@ -64,6 +64,12 @@ def test_connections_that_stay_come_and_go() -> None:
     assert (new["id"], new["received_packets_per_second"], new["received_bytes_per_second"]) == (3, 2.0, 25.0)
 
 
+def test_modes() -> None:
+    modes = {"soft": "queue", "hard": "block", "order": "random"}
+    rows = connection_rows(None, _sample(1.0, {"id": 1, **modes}, {"id": 2, "soft": "queue"}), NameBook())
+    assert [row["mode"] for row in rows] == ["queue/block/random", None]
+
+
 def test_counters_that_went_back_have_no_rate() -> None:
     (row,) = connection_rows(_sample(1.0, {"id": 1, "received_packets": 5}), _sample(2.0, {"id": 1, "received_packets": 4}), NameBook())
     assert row["received_packets_per_second"] is None
