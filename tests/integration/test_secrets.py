@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import socket
 from collections.abc import Callable
@@ -140,10 +141,10 @@ def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, fold
     config = folder / "sbusd.toml"
     config.write_text('credential_prefix = "!/cred/100/1000/1111"\n')
     bus = daemon("-C", str(config), switch=switch_name)
-    client, rude = bus.client(FIRST), bus.client(FIRST)
+    client, rude = bus.client(), bus.client(FIRST)
     head = client.ask(controls.WHOAMI)
-    assert head.startswith(b"!/cred/100/1000/1111/!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
-    key = b"!/cred/100/1000/1111/!/cred//%d//x" % FIRST.uid
+    assert head == b"!/cred/100/1000/1111/!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
+    key = b"!/cred/100/1000/1111/!/cred//%d//x" % os.getuid()
     for pattern in (head + b"/y", key):
         client.subscribe(pattern)
     client.publish(key, b"1")
@@ -172,3 +173,68 @@ def test_with_dots_there_are_no_secrets_and_slashes_are_ordinary(daemon: StartDa
     assert second.barrier() == []
     assert first.barrier() == [message(b"a.b.c."), message(b"a.b/x.c.d"), message(b"!/cred/0/0/0/x")]
     assert first.ask(controls.WHOAMI).startswith(b"!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
+
+
+def be_process(path: str, *, heir_says: int | None) -> Callable[[], int]:
+    """Return a function that subscribes to a key of its process, publishes, and leaves its socket to a child, if *heir_says* is a pipe.
+
+    It returns the pid. The child writes to the pipe all that it receives, until the bus closes the connection.
+    """
+
+    def run() -> int:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.connect(path)
+        client = RawClient(sock)
+        client.subscribe(b"!/cred///%d/x" % os.getpid())
+        client.barrier()
+        if heir_says is None:
+            for number in range(200):
+                client.publish(b"farewell", b"%d" % number)
+        elif not os.fork():
+            try:
+                os.write(heir_says, b"\n".join(client.receive_to_end()))
+            finally:
+                os._exit(0)
+        return os.getpid()
+
+    return run
+
+
+def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(each_bus: Daemon) -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb") as pipe:
+        try:
+            pid = FIRST.call(be_process(each_bus.path, heir_says=writer))
+        finally:
+            os.close(writer)
+        said = pipe.read()
+    assert said == b"CMSG !/bus/error\0EACCES process %d has ended, and with it the subscription !/cred///%d/x" % (pid, pid)
+    asker = each_bus.client()
+    stats = json.loads(asker.ask(controls.STATS))
+    assert stats["counters"]["connections"] == 1
+    assert stats["counters"]["subscriptions"] == 0
+    each_bus.stop()
+    (line,) = [line for line in each_bus.stderr.splitlines() if "a process has ended" in line]
+    assert f"uid={FIRST.uid}" in line
+
+
+def test_what_a_process_sent_before_it_ended_is_delivered(each_bus: Daemon) -> None:
+    listener = each_bus.client()
+    listener.subscribe(b"farewell")
+    listener.barrier()
+    FIRST.call(be_process(each_bus.path, heir_says=None))
+    assert [listener.receive() for _ in range(200)] == [message(b"farewell", b"%d" % number) for number in range(200)]
+    assert listener.barrier() == []
+    each_bus.stop()
+    assert "a process has ended" not in each_bus.stderr
+
+
+def test_a_secret_of_a_process_that_has_ended_is_refused(each_bus: Daemon) -> None:
+    # The process that connected this one is gone; the test holds its socket.
+    heir = each_bus.client(FIRST)
+    pid = heir.ask(controls.WHOAMI).rsplit(b"/", 1)[1]
+    heir.subscribe(b"!/cred//%d//x" % FIRST.uid)
+    assert heir.barrier() == []
+    heir.subscribe(b"!/cred///%b/x" % pid)
+    (told,) = heir.receive_to_end()
+    assert error_code(told) == "EACCES"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import sys
 from dataclasses import asdict, replace
 from typing import Any, cast
 
@@ -11,9 +13,10 @@ import pytest
 
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon import answers, lifelines
+from sbusd.daemon import answers, broker, lifelines
 from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import UserCounters
+from sbusd.daemon.quotas import RESERVED_DESCRIPTORS
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.wire import error_code, message
@@ -55,6 +58,24 @@ def test_a_connection_too_many_is_told_and_closed_and_others_come_in(make_parlou
     (record,) = parlour.recorded()
     assert (record.message.name, record.uid, record.pid) == ("quota-refused", ALICE, 9)
     assert record.facts["holders"] == "pid 7: 1, pid 8: 1"
+
+
+def test_no_user_but_an_owner_takes_all_descriptors(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbusd.daemon.broker._descriptor_limit", lambda: RESERVED_DESCRIPTORS + 8)
+    parlour = make_parlour()
+    for uid, half in ((ALICE, 4), (BOB, 2)):
+        guests = [parlour.guest(uid=uid) for _ in range(half)]
+        assert [guest.barrier() for guest in guests] == [[]] * half
+        (told, end) = parlour.guest(uid=uid).receive_all()
+        assert b"EDQUOT connections: %d of %d used by user %d, half of the descriptors that" % (half, half, uid) in told
+        assert end == b""
+    assert [parlour.guest(uid=0).barrier() for _ in range(5)] == [[]] * 5
+
+
+def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, expected in ((77, 77), (resource.RLIM_INFINITY, sys.maxsize)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _kind, limit=limit: (limit, 99))
+        assert broker._descriptor_limit() == expected
 
 
 def test_who_is_refused_is_not_the_last_client(make_parlour: MakeParlour) -> None:

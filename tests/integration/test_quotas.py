@@ -1,0 +1,211 @@
+"""Quotas on a real daemon, by real users: each is exhausted by one user while another works on."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.users import FIRST, SECOND
+from tests.support.wire import RawClient, error_code, message
+
+pytestmark = pytest.mark.usefixtures("needs_root")
+
+
+class StartWith(Protocol):
+    """The fixture ``bus_with``."""
+
+    def __call__(self, text: str) -> Daemon:
+        """Return a daemon whose configuration is *text*."""
+
+
+@pytest.fixture
+def bus_with(daemon: StartDaemon, folder: Path, switch_name: str) -> StartWith:
+    """Start a daemon with a configuration, once with each switch."""
+
+    def start(text: str) -> Daemon:
+        (folder / "sbusd.toml").write_text(text)
+        return daemon("-C", str(folder / "sbusd.toml"), switch=switch_name)
+
+    return start
+
+
+class Neighbour:
+    """Two clients of the second user, who talk to each other whatever the first user does."""
+
+    def __init__(self, bus: Daemon) -> None:
+        self.listener, self.talker = bus.client(SECOND), bus.client(SECOND)
+        self.listener.subscribe(b"neighbour")
+        self.listener.barrier()
+        self.count = 0
+
+    def works(self) -> None:
+        """Fail unless a message still goes from one to the other, and nothing else has come."""
+        self.count += 1
+        self.talker.publish(b"neighbour", b"%d" % self.count)
+        assert self.talker.barrier() == []
+        assert self.listener.barrier() == [message(b"neighbour", b"%d" % self.count)]
+
+
+def users(client: RawClient) -> dict[int, dict[str, Any]]:
+    """Return what the bus says of users, by their ids."""
+    return {user["uid"]: user for user in json.loads(client.ask(controls.USERS))["users"]}
+
+
+def recorded(bus: Daemon, what: str) -> list[str]:
+    """Return the lines of the record that say *what*; the bus is ended."""
+    bus.stop()
+    return [line for line in bus.stderr.splitlines() if what in line]
+
+
+def test_connections(bus_with: StartWith) -> None:
+    bus = bus_with("[quotas]\nconnections = 3\n")
+    neighbour = Neighbour(bus)
+    clients = [bus.client(FIRST) for _ in range(3)]
+    assert [client.barrier() for client in clients] == [[]] * 3
+    (told,) = bus.client(FIRST).receive_to_end()
+    assert told == b"CMSG !/bus/error\0EDQUOT connections: 3 of 3 used by user 61001"
+    neighbour.works()
+    clients[0].close()
+    # The bus has read the end of the first before it reads what another sends after.
+    clients[1].barrier()
+    assert bus.client(FIRST).barrier() == []
+    (line,) = recorded(bus, "used up a quota")
+    assert f"uid={FIRST.uid}" in line
+    assert "connections: 3 of 3 used by user 61001; most have: pid " in line
+
+
+def test_connection_attempts(bus_with: StartWith) -> None:
+    bus = bus_with("[quotas]\nconnection_rate = 1\nconnection_burst = 40\n")
+    neighbour = Neighbour(bus)
+    told: list[bytes] = []
+    # A token comes each second: some more attempts than the burst find none, however slow the machine is.
+    while not told:
+        client = bus.client(FIRST)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.control(controls.PING, b"x")
+        first = client.receive()
+        told = [first] if first.startswith(b"CMSG !/bus/error") else []
+        client.close()
+    assert told[0].startswith(b"CMSG !/bus/error\0EDQUOT connection_rate: 40 of 40 attempts used by user 61001; 1 more come a second")
+    neighbour.works()
+
+
+def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
+    bus = bus_with('[quotas]\nsubscriptions = 50\npattern_bytes = "64KiB"\n')
+    neighbour = Neighbour(bus)
+    many, long = bus.client(FIRST), bus.client(FIRST)
+    for number in range(50):
+        many.subscribe(b"%d" % number)
+    assert many.barrier() == []
+    many.subscribe(b"one more")
+    long.subscribe(b"one more")
+    assert many.barrier() == long.barrier() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 50 of 50 used by user 61001"]
+    neighbour.works()
+    many.close()
+    neighbour.works()
+    for number in range(20):
+        long.subscribe(b"%04d" % number * 1_000)
+    assert long.barrier() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 64000 of 65536 used by user 61001"] * 4
+    neighbour.works()
+    own = users(long)
+    assert own.keys() == {FIRST.uid}
+    assert own[FIRST.uid]["refused"] == {"subscriptions": 2, "pattern_bytes": 4}
+    assert users(bus.client()).keys() == {0, FIRST.uid, SECOND.uid}
+
+
+def test_control_packets(bus_with: StartWith) -> None:
+    bus = bus_with("[quotas]\ncontrol_rate = 1\ncontrol_burst = 100\n")
+    neighbour = Neighbour(bus)
+    client, other = bus.client(FIRST), bus.client(FIRST)
+    answers: list[bytes] = []
+    while not answers or answers[-1]:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            client.control(controls.PING, b"x")
+        answers.append(client.receive())
+    assert set(answers) == {
+        b"CMSG !/bus/ping\0x",
+        b"CMSG !/bus/error\0EDQUOT control_rate: 100 of 100 packets used by user 61001; 1 more come a second",
+        b"",
+    }
+    assert answers.index(b"CMSG !/bus/ping\0x") == 0
+    assert sum(packet.startswith(b"CMSG !/bus/error") for packet in answers) > 1_000
+    # Another connection of that user has no more of the rate, but stays, and messages are no control.
+    other.publish(b"x")
+    neighbour.works()
+
+
+def test_what_waits(bus_with: StartWith) -> None:
+    bus = bus_with("[quotas]\nqueued_packets = 100\n")
+    neighbour = Neighbour(bus)
+    slow, talker = bus.client(FIRST), bus.client(FIRST)
+    slow.subscribe(b"flood")
+    slow.barrier()
+    for _ in range(1_000):
+        talker.publish(b"flood", bytes(1_000))
+        talker.barrier()
+    user = users(talker)[FIRST.uid]
+    assert user["queued_packets"] <= 100
+    assert user["lost_packets"] > 0
+    neighbour.works()
+    # No loss is silent: what came and what was told to be lost is all.
+    came = lost = 0
+    while came + lost < 1_000:
+        packet = slow.receive()
+        if packet.startswith(b"CMSG !/bus/lost\0"):
+            lost += int(packet.partition(b"\0")[2])
+        else:
+            assert packet == message(b"flood", bytes(1_000))
+            came += 1
+    assert (came + lost, slow.barrier()) == (1_000, [])
+    assert lost >= user["lost_packets"]
+
+
+def test_overrides_for_a_user_and_for_a_group(bus_with: StartWith) -> None:
+    bus = bus_with(
+        f"""
+[quotas]
+connections = 1
+owner_factor = 5
+[[quotas.overrides]]
+users = [{FIRST.uid}]
+connections = 2
+[[quotas.overrides]]
+groups = [{FIRST.groups[1]}]
+connections = 3
+subscriptions = 1
+"""
+    )
+    admitted = {}
+    for user, limit in ((FIRST, 2), (SECOND, 3), (None, 5)):
+        clients = [bus.client(user) for _ in range(limit)]
+        assert [client.barrier() for client in clients] == [[]] * limit
+        (told,) = bus.client(user).receive_to_end()
+        assert b"EDQUOT connections: %d of %d used" % (limit, limit) in told
+        admitted[limit] = clients[0]
+    # The second override has what the first leaves open, and both users are in that group.
+    for limit in (2, 3):
+        admitted[limit].subscribe(b"a")
+        admitted[limit].subscribe(b"b")
+        assert [error_code(packet) for packet in admitted[limit].barrier()] == ["EDQUOT"]
+
+
+def test_quotas_are_read_again(bus_with: StartWith, folder: Path) -> None:
+    bus = bus_with("[quotas]\nsubscriptions = 1\n")
+    client = bus.client(FIRST)
+    client.subscribe(b"a")
+    assert client.barrier() == []
+    (folder / "sbusd.toml").write_text("[quotas]\nsubscriptions = 2\n")
+    bus.process.send_signal(signal.SIGHUP)
+    # The signal is handled between two turns: the bus answers this one before it or after.
+    while users(client)[FIRST.uid]["limits"]["subscriptions"] != 2:
+        pass
+    client.subscribe(b"b")
+    client.subscribe(b"c")
+    assert [error_code(packet) for packet in client.barrier()] == ["EDQUOT"]
