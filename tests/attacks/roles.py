@@ -39,11 +39,13 @@ def reads_a_byte_a_second(connections: int) -> Role:
 
     def run(crew: Crew) -> None:
         held = [connect(crew.path, b"SUB " + KEY) for _ in range(connections)]
+        for sock in held:
+            sock.setblocking(False)
         crew.begin()
         while True:
             for sock in held:
                 with contextlib.suppress(BlockingIOError):
-                    crew.count(len(sock.recv(1, socket.MSG_DONTWAIT)))
+                    crew.count(len(sock.recv(1)))
             time.sleep(1)
 
     return run
@@ -71,7 +73,7 @@ def asks_and_reads(connections: int, packets: Iterator[bytes]) -> Role:
             crew.count(sent)
             for sock in held:
                 with contextlib.suppress(OSError):
-                    while sock.recv(1, socket.MSG_DONTWAIT):
+                    while sock.recv(1):
                         pass
 
     return run
@@ -159,7 +161,8 @@ def closes_at_every_moment(crew: Crew) -> None:
                 sock.shutdown(dice.choice([socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR]))
             if dice.random() < 0.3:
                 select.select([sock], [], [], 0.01)
-                sock.recv(1, socket.MSG_DONTWAIT)
+                sock.setblocking(False)
+                sock.recv(1)
         crew.count()
 
 
