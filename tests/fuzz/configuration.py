@@ -15,6 +15,7 @@ from typing import get_type_hints
 from sbusd.config.documents import read_settings
 from sbusd.config.errors import ConfigError
 from sbusd.config.quantities import Count, Duration, Size
+from sbusd.config.rules import MAX_PUBLISH_RULES
 from sbusd.config.settings import LEVELS, DaemonSettings
 from sbusd.config.users import LAST_UID
 
@@ -32,6 +33,12 @@ def check(data: bytes) -> None:
     _check_bounds(settings)
     assert settings.log.level in LEVELS
     assert all(0 <= uid <= LAST_UID for uid in settings.allowed_users + settings.admins)
+    assert sum(rule.publish is not None for rule in settings.policy) <= MAX_PUBLISH_RULES
+    for rule in settings.policy:
+        # Only the reader of files says where a rule stands.
+        assert rule.origin.number
+        assert rule.origin.file in {str(file) for file in files}
+        assert rule.name.isprintable()
     keyspace = settings.keyspace
     assert keyspace.separator in {b"/", b"."}
     assert not keyspace.prefix or keyspace.separator == b"/"
