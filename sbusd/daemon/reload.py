@@ -26,17 +26,19 @@ class Reloader:
         self._journal = journal
 
     def reload(self) -> None:
-        """Read the files, and record what has come of it. Never raises, and changes all or nothing. Call it between turns."""
+        """Read the files, and record what has come of it. Never raises; wrong files change nothing. Call it between turns."""
         try:
-            settings, files = self._read()
-            household = Household.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
+            self._reload()
         except ConfigError as error:
             self._journal.record(messages.RELOAD_FAILED, reason=str(error))
-            return
         except Exception as error:
             # A defect of ours must not end the bus because its configuration was touched.
             self._journal.record(messages.INTERNAL_ERROR, error=error, where="reading the configuration again", reason=repr(error))
-            return
+
+    def _reload(self) -> None:
+        """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
+        settings, files = self._read()
+        household = Household.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
         self._journal.configure(settings.log)
         self._broker.reconfigure(settings, household)
         self._journal.record(messages.RELOADED, files=files)

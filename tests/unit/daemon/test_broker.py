@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 
 import pytest
 
-from sbusd.config.rules import Origin, PolicyRule
+from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.daemon.broker import Household
 from sbusd.daemon.messages import Priority
@@ -409,3 +410,40 @@ def test_a_protected_user_who_is_not_admitted_is_critical_too(make_parlour: Make
 
 def test_protected_users_are_those_configured() -> None:
     assert Household.of(DaemonSettings(protected_users=(ALICE,))).protected == {ALICE}
+
+
+def test_a_protected_user_whom_the_switch_ends_is_critical_too(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(
+        DaemonSettings(limits=LimitSettings(queue_packets=2)), Household(0, None, frozenset({0}), protected=frozenset({ALICE}))
+    )
+    deaf, loud = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
+    deaf.control(b"blocking/hard/error")
+    deaf.subscribe(b"a")
+    parlour.run()
+    for _ in range(40):
+        loud.publish(b"a", bytes(100_000))
+        parlour.run()
+    critical = [record for record in parlour.recorded() if record.message.priority == Priority.CRIT]
+    assert [(record.message.name, record.uid, record.facts["reason"]) for record in critical] == [
+        ("protected-user-ended", ALICE, "queue full")
+    ]
+
+
+@pytest.mark.parametrize("may_block", [False, True])
+def test_only_who_has_the_right_holds_up_publishers_of_other_users(make_parlour: MakeParlour, may_block: bool) -> None:
+    rights = RightsSettings(block_others=Subjects((ALICE,) if may_block else ()))
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4), rights=rights))
+    slow, fast = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    slow.subscribe(b"a")
+    slow.control(b"blocking/hard/block")
+    parlour.run()
+    fast.socket.setblocking(False)
+    sent = 0
+    with contextlib.suppress(BlockingIOError):
+        for _ in range(60):
+            fast.publish(b"a", bytes(20_000))
+            sent += 1
+            parlour.run()
+    assert (sent < 60) is may_block
+    arrived = [packet for packet in slow.receive_all() if packet.startswith(b"MSG")]
+    assert (len(arrived) == sent) is may_block
