@@ -43,6 +43,7 @@ class Crew:
         if not self._has_begun:
             self._has_begun = True
             os.write(self._ready, b"x")
+            os.close(self._ready)  # the pipe ends when each process has begun or has failed
 
     def count(self, number: int = 1) -> None:
         """Add to the number of hostile acts."""
