@@ -130,6 +130,19 @@ def test_the_inode_is_that_of_the_bus_s_own_end(parlour: Parlour) -> None:
     assert entry["inode"] != os.fstat(guest.socket.fileno()).st_ino
 
 
+def test_a_connection_s_modes_are_told(parlour: Parlour) -> None:
+    guest = parlour.guest()
+
+    def modes() -> list[object]:
+        (entry,) = listed(guest.ask_json(controls.CONNECTIONS), "connections")
+        return [entry["soft"], entry["hard"], entry["order"]]
+
+    assert modes() == ["queue", "block", "queue"]
+    for control in (b"blocking/soft/error", b"blocking/hard/discard", b"order/random", b"order/unheard-of"):
+        guest.control(control)
+    assert modes() == ["error", "discard", "random"]
+
+
 def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(household=Household(0, None, frozenset({0, ALICE})))
     parlour.guest(uid=BOB)
