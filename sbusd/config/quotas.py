@@ -22,7 +22,7 @@ _NOWHERE = Origin()
 
 _CONNECTIONS = Count(1, 1 << 20, "for each is a descriptor of the bus")
 _SUBSCRIPTIONS = Count(1, 1 << 24, "for each takes memory")
-_PATTERN_BYTES = Size(64 << 10, 1 << 34, "for the longest pattern must fit")
+_PATTERN_BYTES = Size(64 << 10, 1 << 34, "for some patterns must fit")
 _QUEUED_PACKETS = Count(1, 1 << 30, "for each one that waits costs memory")
 _QUEUED_BYTES = Size(MAX_PACKET_BYTES, 1 << 40, "for the largest packet must fit")
 _RATE = Count(1, 10_000_000, "for none would be silence")
@@ -40,8 +40,8 @@ class Quotas:
     """Connections at once: more than a user's session has programs, and 64 users fit into the 16,384 descriptors that the units give."""
     subscriptions: Annotated[int, _SUBSCRIPTIONS] = 16_384
     """Patterns stored, each as often as it is: 64 for each of 256 connections. Some megabytes of the bus's memory."""
-    pattern_bytes: Annotated[int, _PATTERN_BYTES] = 1 << 20
-    """Bytes of these patterns: 64 for each of 16,384. The memory of a pattern grows with its segments, so with its length."""
+    pattern_bytes: Annotated[int, _PATTERN_BYTES] = 16 << 20
+    """Memory of these patterns, by their bytes and their segments: a kilobyte, which is three segments, for each of 16,384."""
     queued_packets: Annotated[int, _QUEUED_PACKETS] = 131_072
     """Packets that wait for the user's connections: eight full queues."""
     queued_bytes: Annotated[int, _QUEUED_BYTES] = 64 << 20

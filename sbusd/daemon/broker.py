@@ -90,7 +90,7 @@ class Broker:
         )
         self.switch: Switch = make_switch(self, settings.keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
-        self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit())
+        self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit(), separator=settings.keyspace.separator)
         self._lifelines = Lifelines(self._process_ended)
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
         self._set_publish_rules()

@@ -34,6 +34,12 @@ PATIENCE_PACKETS = 1_000
 PATIENCE_RATE = 100
 """Of which so many are forgiven in a second."""
 
+SEGMENT_BYTES = 288
+"""Memory that a segment of a pattern takes in the switch at most, measured; the bytes of the pattern are there twice besides.
+
+Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
+"""
+
 TOP_HOLDERS = 3
 
 _TELLS_AT_ONCE, _TELLS_PER_SECOND = 5, 1
@@ -106,14 +112,21 @@ class Account:
 
 
 class Accounts:
-    """The users of one bus. *descriptors* is how many the bus may open; *clock* counts seconds, and is for tests."""
+    """The users of one bus whose keys have this *separator*. *descriptors* is how many it may open; *clock* counts seconds, for tests."""
 
     def __init__(
-        self, settings: QuotaSettings, owners: frozenset[int], descriptors: int, clock: Callable[[], float] = time.monotonic
+        self,
+        settings: QuotaSettings,
+        owners: frozenset[int],
+        descriptors: int,
+        *,
+        separator: bytes = b"/",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._owners = owners
         self._capacity = max(0, descriptors - RESERVED_DESCRIPTORS)
+        self._separator = separator
         self._clock = clock
         self._present: dict[int, Account] = {}
         # In the order in which they left.
@@ -185,19 +198,19 @@ class Accounts:
     def charge_subscription(self, connection: int, pattern: bytes) -> Excess | None:
         """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
         account = self._by_connection[connection]
-        quotas = account.quotas
+        quotas, size = account.quotas, self._memory_of(pattern)
         for quota, used, more, limit in (
             (Quota.SUBSCRIPTIONS, account.subscriptions, 1, quotas.subscriptions),
-            (Quota.PATTERN_BYTES, account.pattern_bytes, len(pattern), quotas.pattern_bytes),
+            (Quota.PATTERN_BYTES, account.pattern_bytes, size, quotas.pattern_bytes),
         ):
             if used + more > limit:
                 return self._refuse(account, quota, f"{used} of {limit} used by user {account.uid}", self._clock())
-        self._hold_pattern(account, connection, 1, len(pattern))
+        self._hold_pattern(account, connection, 1, size)
         return None
 
     def release_subscription(self, connection: int, pattern: bytes) -> None:
         """Give back one stored instance of *pattern*."""
-        self._hold_pattern(self._by_connection[connection], connection, -1, -len(pattern))
+        self._hold_pattern(self._by_connection[connection], connection, -1, -self._memory_of(pattern))
 
     def charge_descriptor(self, connection: int) -> Excess | None:
         """Charge one more descriptor, for the process of a connection, or say why it is not to be opened."""
@@ -228,6 +241,10 @@ class Accounts:
     def absent(self) -> int:
         """Return how many users without a connection are kept."""
         return len(self._absent)
+
+    def _memory_of(self, pattern: bytes) -> int:
+        """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
+        return 2 * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1)
 
     # -- one user
 

@@ -110,13 +110,14 @@ def test_subscriptions_and_bytes_of_patterns(bus_with: StartWith) -> None:
     neighbour.works()
     many.close()
     neighbour.works()
-    for number in range(20):
-        long.subscribe(b"%04d" % number * 1_000)
-    assert long.barrier() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 64000 of 65536 used by user 61001"] * 4
+    # Each is charged 29,000 bytes: a hundred segments of 288, and its own bytes twice.
+    for _ in range(4):
+        long.subscribe(b"x/" + b"/" * 98)
+    assert long.barrier() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 58000 of 65536 used by user 61001"] * 2
     neighbour.works()
     own = users(long)
     assert own.keys() == {FIRST.uid}
-    assert own[FIRST.uid]["refused"] == {"subscriptions": 2, "pattern_bytes": 4}
+    assert own[FIRST.uid]["refused"] == {"subscriptions": 2, "pattern_bytes": 2}
     assert users(bus.client()).keys() == {0, FIRST.uid, SECOND.uid}
 
 

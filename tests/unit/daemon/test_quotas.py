@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.quotas import QuotaOverride, QuotaSettings
 from sbusd.daemon import quotas
-from sbusd.daemon.quotas import PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, Accounts, Excess, Quota
+from sbusd.daemon.quotas import PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, SEGMENT_BYTES, Accounts, Excess, Quota
 from sbusd.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)
@@ -32,7 +32,7 @@ class Bank(Accounts):
 
     def __init__(self, settings: QuotaSettings | None = None, descriptors: int = 1 << 20) -> None:
         self.clock = Clock()
-        super().__init__(settings or QuotaSettings(), frozenset({0}), descriptors, self.clock)
+        super().__init__(settings or QuotaSettings(), frozenset({0}), descriptors, clock=self.clock)
         self.next = 1
 
     def enter(self, who: Credentials) -> int:
@@ -164,15 +164,26 @@ def test_subscriptions_of_all_connections_are_one_user_s() -> None:
     bank.release_subscription(first, b"a")
     assert bank.charge_subscription(second, b"a") is None
     bank.leave(second)
-    assert (bank[first].subscriptions, bank[first].pattern_bytes) == (1, 1)
+    assert (bank[first].subscriptions, bank[first].pattern_bytes) == (1, SEGMENT_BYTES + 2)
 
 
 def test_bytes_of_patterns_are_bounded_apart() -> None:
-    bank = Bank(QuotaSettings(pattern_bytes=10))
+    bank = Bank(QuotaSettings(pattern_bytes=3 * SEGMENT_BYTES + 20))
     connection = bank.enter(ALICE)
-    assert bank.charge_subscription(connection, b"123456") is None
-    assert refused(bank.charge_subscription(connection, b"12345")) == (Quota.PATTERN_BYTES, "pattern_bytes: 6 of 10 used by user 1000")
-    assert bank.charge_subscription(connection, b"1234") is None
+    assert bank.charge_subscription(connection, b"a/2345") is None
+    for pattern in (b"12345", b"/"):
+        words = f"pattern_bytes: {2 * SEGMENT_BYTES + 12} of {3 * SEGMENT_BYTES + 20} used by user 1000"
+        assert refused(bank.charge_subscription(connection, pattern)) == (Quota.PATTERN_BYTES, words)
+    assert bank.charge_subscription(connection, b"1.34") is None
+
+
+def test_what_a_segment_is_depends_on_the_separator() -> None:
+    bank = Accounts(QuotaSettings(), frozenset(), 1 << 20, separator=b".")
+    bank.admit(1, ALICE)
+    bank.charge_subscription(1, b"a.b/c")
+    assert bank[1].pattern_bytes == 2 * SEGMENT_BYTES + 10
+    bank.release_subscription(1, b"a.b/c")
+    assert bank[1].pattern_bytes == 0
 
 
 # -- control packets
@@ -269,7 +280,7 @@ def test_other_settings_hold_for_those_who_are_there_and_forgive_nothing() -> No
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=120))
 def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -> None:
-    bank = Bank(QuotaSettings(connections=4, subscriptions=6, pattern_bytes=12))
+    bank = Bank(QuotaSettings(connections=4, subscriptions=6, pattern_bytes=4 * SEGMENT_BYTES))
     live: list[int] = []
     stored: list[tuple[int, bytes]] = []
     for action, who, size in steps:
@@ -291,7 +302,7 @@ def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -
     for account in bank.page(None, -1, 10)[0]:
         own = [each for each in stored if bank[each[0]] is account]
         assert account.subscriptions == len(own) <= 6
-        assert account.pattern_bytes == sum(len(pattern) for _, pattern in own) <= 12
+        assert account.pattern_bytes == sum(2 * len(pattern) + SEGMENT_BYTES for _, pattern in own) <= 4 * SEGMENT_BYTES
         assert account.descriptors == len(account.holdings) <= 4
     assert sum(len(account.holdings) for account in bank.page(None, -1, 10)[0]) == len(live)
     for connection in live:
