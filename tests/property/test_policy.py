@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.config.rules import PolicyRule
+from sbusd.daemon.acceptance import Acceptance
+from sbusd.daemon.contract import Refusal
 from sbusd.daemon.policy import Policy
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import Reach
+from tests.support.world import REFUSALS, SWITCHES, World
 
 WORDS = st.sampled_from(["allow", "deny", None])
 PREFIXES = st.lists(st.sampled_from(["a", "b", "/"]), max_size=3).map("".join)
@@ -68,3 +72,33 @@ def test_the_bits_of_a_client_decide_as_the_rules_do(rules: list[PolicyRule], ke
     decision = policy.publication(key, who)
     assert decision.rule is by_bits
     assert decision.is_allowed is (by_bits is None or by_bits.publish == "allow")
+
+
+SECRETS = [b"!/cred//1//x", b"!/cred/", b"!/bus/error"]
+SECRET_RULES = st.builds(PolicyRule, st.sampled_from(["!", "!/", "!/cred/"]), st.sampled_from(["allow", "deny"]))
+
+
+@pytest.mark.parametrize("kind", sorted(SWITCHES))
+@settings(deadline=None, max_examples=60)
+@given(st.lists(RULES | SECRET_RULES, max_size=6), st.lists(st.sampled_from(KEYS + SECRETS), max_size=8), CLIENTS)
+def test_a_switch_refuses_what_the_policy_does_and_nothing_else(
+    kind: str, rules: list[PolicyRule], keys: list[bytes], who: Credentials
+) -> None:
+    acceptance = Acceptance(KeySpace(), 4_096, Policy(tuple(rules)))
+    world = World(kind)
+    try:
+        world.switch.set_publish_rules(acceptance.policy.publish_rules())
+        publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x")
+        world.switch.set_party(publisher, who.uid, rules=acceptance.policy.publish_mask(who))
+        for key in keys:
+            world.send(publisher, b"MSG %b\0" % key)
+            world.run()
+        verdicts = [acceptance.publication(key, who) for key in keys]
+        assert world.drain(listener) == [b"MSG %b\0" % key for key, verdict in zip(keys, verdicts, strict=True) if verdict.is_allowed]
+        expected = [
+            REFUSALS[Refusal.RESERVED if verdict.rule is None else Refusal.POLICY] for verdict in verdicts if not verdict.is_allowed
+        ]
+        assert world.drain(publisher) == expected
+        world.check_balance()
+    finally:
+        world.close()
