@@ -50,7 +50,7 @@ def _attack(options: argparse.Namespace) -> list[Verdict]:
         for attack in ATTACKS:
             if not options.only or any(words in attack.name for words in options.only):
                 verdicts.append(trial.run(attack))
-                print(f"attacks: {attack.name}: {', '.join(verdicts[-1].broken) or 'holds'}", file=sys.stderr, flush=True)
+                print("attacks:", "  ".join(cell for cell in verdicts[-1].cells() if cell), file=sys.stderr, flush=True)
     finally:
         shutil.rmtree(folder)
     return verdicts
