@@ -16,18 +16,23 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import ConnectionCounters, Refusal
+from sbusd.daemon.contract import ConnectionCounters, Order, Refusal, SoftMode
 from tests.faults.shim import Fault, Shim
 from tests.support.wire import message
 from tests.support.world import REFUSALS, World
 
 LIMITS = LimitSettings(queue_packets=8, queue_bytes=1_000_000)
+UID = 1_000
+"""Whose the client is that makes the publisher wait, and the publisher; the others are nobody's, and lose packets."""
+
 QUIET_TURNS = 5
 """Turns with nothing ready in a row that mean rest: more than a fault repeats, for an interrupted wait is quiet too."""
 
 EXPECTED_ENDS = {"half", "leaver", "deserter", "babbler"}
 """Clients that end in the course of the scenario."""
 
+BRAKE = b"CMSG blocking/soft/block"
+PICK = b"CMSG order/random"
 LOSS = b"CMSG !/bus/lost\0"
 LAST_WORDS = b"CMSG !/bus/error\0EPROTO"
 
@@ -53,6 +58,8 @@ class Client:
     patterns: list[bytes] = field(default_factory=list)
     meant: list[Meant] = field(default_factory=list)
     received: list[bytes] = field(default_factory=list)
+    is_ordered: bool = True
+    """Whether what waits for it keeps its order."""
 
 
 class Faulty(World):
@@ -68,6 +75,15 @@ class Faulty(World):
     def connected(self, connection: int, fd: int) -> None:
         super().connected(connection, fd)
         self.fds[connection] = fd
+
+    def control(self, connection: int, packet: bytes) -> None:
+        if packet == BRAKE:
+            self.switch.set_party(connection, UID)
+            self.switch.set_soft(connection, SoftMode.BLOCK)
+        elif packet == PICK:
+            self.switch.set_order(connection, Order.RANDOM)
+        else:
+            super().control(connection, packet)
 
     def ended(self, connection: int, end: object, counters: ConnectionCounters) -> None:
         self.told.append(("ended", connection, end, counters))
@@ -201,6 +217,7 @@ class Scenario:
         self.subscribe("slow", b"t/a", b"big")
         self._fan_out_to_a_slow_reader()
         self._large_packets()
+        self._modes()
         self._control_packets()
         self._ends()
         self.publish("publisher", b"t/a", 3)
@@ -223,6 +240,24 @@ class Scenario:
             self.publish("publisher", b"t/a", 2)
             self.publish("three", b"big", 1, size)
             self.read("two", "three", "slow", "one", "publisher")
+
+    def _modes(self) -> None:
+        """A reader makes its publisher wait, and another gets what waits in an order of its own."""
+        self.connect("brake", "picker", send_buffer=4_608)
+        publisher = self.all["publisher"].number
+        if publisher in self.world.switch.connections():
+            self.world.switch.set_party(publisher, UID)
+        self.send("brake", BRAKE)
+        self.send("picker", PICK)
+        self.all["picker"].is_ordered = False
+        self.subscribe("brake", b"b")
+        self.subscribe("picker", b"p")
+        self.publish("publisher", b"b", 40)
+        self.publish("publisher", b"p", 4)
+        self.read("brake", "three")
+        for _ in range(2):
+            self.publish("publisher", b"p", 18)
+            self.read("picker", "three")
 
     def _control_packets(self) -> None:
         """Between messages, and messages that are refused."""
@@ -302,6 +337,9 @@ class Scenario:
                 lost += int(packet[len(LOSS) :])
             elif packet in {b"", b"reset", REFUSALS[Refusal.NO_DESCRIPTOR]}:
                 assert not is_alive, f"{client.name}: {packet!r} on a connection that lives"
+            elif not client.is_ordered:
+                assert packet in meant, f"{client.name}: {packet[:60]!r} was not meant for it, or came twice"
+                meant.remove(packet)
             else:
                 assert position < len(meant), f"{client.name}: {packet[:60]!r} was not meant for it"
                 assert packet == meant[position], f"{client.name}: {packet[:60]!r} in the place of {meant[position][:60]!r}"
