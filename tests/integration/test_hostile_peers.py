@@ -73,7 +73,8 @@ def test_one_that_never_reads_while_it_is_flooded_costs_others_nothing(small_bus
             speaker.barrier()
             assert listener.barrier() == [message(b"a", b"%d" % each + bytes(1_000)) for each in range(number - 39, number + 1)]
     found = counters(owner)
-    assert found["queued_packets"] == 100
+    # Of a queue of 100, another user's messages get what they leave free.
+    assert found["queued_packets"] == 50
     assert found["lost_packets"] > 1_000
     deaf.close()
     found = settle(owner, 3)
@@ -91,7 +92,8 @@ def test_many_who_never_read_cost_no_more_than_their_bound(small_bus: Daemon) ->
         speaker.publish(b"a/b", bytes(2_000))
         speaker.barrier()
     found = counters(owner)
-    assert found["queued_packets"] == 1_000
+    # Of ten queues of 100, another user's messages get what they leave free.
+    assert found["queued_packets"] == 500
     parts = ("delivered_packets", "queued_packets", "lost_packets", "abandoned_packets")
     assert found["deliveries"] == sum(found[name] for name in parts)
 
