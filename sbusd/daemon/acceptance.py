@@ -48,7 +48,7 @@ class Acceptance:
     def subscription(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern*."""
         verdict = self._by_protocol(pattern, credentials)
-        if not verdict.is_allowed:
+        if not verdict.is_allowed or not self.policy.rules:
             return verdict
         return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
 

@@ -43,8 +43,11 @@ cdef enum:
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
     SLOT_STAGGER = 192
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
-    WALKED_NODES = 4096         # of the trie, for one batch: some 0.1 ms; who costs more is read in smaller batches
-    BATCH_GROWTH = 4            # how fast a batch grows again: an expensive batch after cheap ones must not pay
+    # What a packet costs beside its delivery, in nanoseconds, measured: a node of the trie, and a byte received and sent on.
+    NODE_NS = 40
+    QUARTERS_NS_PER_BYTE = 2    # in quarters
+    PENALTY = 4                 # who has taken more than its share of time gives way for so many times as long
+    MAX_PENALTY_MS = 100
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
@@ -79,6 +82,7 @@ cdef cppclass Connection:
     bint blocks_others          # it may block publishers of other users
     uint64_t rules              # bit i: publish rule i is about it
     uint32_t batch_limit        # packets read from it in a turn
+    int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
     uint32_t blockers           # recipients that it waits for; not read while there are any
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
@@ -87,6 +91,13 @@ cdef cppclass Connection:
     uint64_t received_packets
     uint64_t received_bytes
     uint64_t refused_packets
+
+
+cdef int64_t now_ns() noexcept nogil:
+    """Return the monotonic clock in nanoseconds."""
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef int64_t now_ms() noexcept nogil:
@@ -135,6 +146,9 @@ cdef class Switch:
     cdef vector[uint32_t] blocking              # slots that block someone
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
+    cdef int64_t clock                          # nanoseconds: when what was served last ended
+    cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
+    cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
     cdef int64_t block_timeout                  # milliseconds
     cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
@@ -165,6 +179,7 @@ cdef class Switch:
         self.totals.held_limit = limits.queued_memory
         self.block_timeout = round(limits.block_timeout * 1000)
         self.low_water = limits.low_water
+        self.turn_time = round(limits.turn_time * 1e9)
         self.words_of_full = Refusal.QUEUE_FULL
         self.words_of_blocked = Refusal.BLOCKED_TOO_LONG
         self.next_id = 1
@@ -240,6 +255,7 @@ cdef class Switch:
         fresh.blocks_others = False
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
+        fresh.gives_way_until = 0
         fresh.blockers = 0
         fresh.blocking_since = -1
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
@@ -329,7 +345,7 @@ cdef class Switch:
 
     def turn(self, int timeout_ms):
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
-        cdef int count, i
+        cdef int count, i, giving_way = 0, served = 0
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
@@ -350,6 +366,7 @@ cdef class Switch:
         if count == 0 and self.is_paused:
             self.resume()
         self.turns += 1
+        self.clock = now_ns()
         for i in range(count):
             data = self.ready[i].data.u64
             if data & LISTENER:
@@ -358,8 +375,16 @@ cdef class Switch:
                 # A callback may have ended the watch of another descriptor that was ready too.
                 if (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
                     callback()
+            elif self.slots[data].gives_way_until > self.clock:
+                giving_way += 1
             else:
                 self.serve(self.slots[data], self.ready[i].events)
+                served += 1
+        if giving_way and not served:
+            # Nobody else has anything to do, so nobody has to wait.
+            for i in range(count):
+                if self.ready[i].data.u64 < LISTENER and self.slots[self.ready[i].data.u64].gives_way_until > 0:
+                    self.serve(self.slots[self.ready[i].data.u64], self.ready[i].events)
         self.end_blocks()
         self.report_losses()
         while self.ending.size():
@@ -375,7 +400,8 @@ cdef class Switch:
     cdef int serve(self, Connection* connection, uint32_t events) except -1:
         """Handle one connection's readiness."""
         cdef size_t count, i = 0
-        cdef uint64_t walked
+        cdef uint64_t walked, received
+        cdef int64_t started
         if connection.is_ending:
             return 0
         if events & EPOLLOUT:
@@ -385,24 +411,41 @@ cdef class Switch:
         if connection.blockers and not events & (EPOLLHUP | EPOLLERR):
             return 0
         if connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
-            walked = self.router.visited
+            walked, received = self.router.visited, self.received_bytes
+            self.control_time = 0
             count = self.receive(connection, events)
             while i < count and not connection.is_ending:
                 i = self.route(connection, i, count)
                 if i < count:
+                    started = now_ns()
                     self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+                    self.control_time += now_ns() - started
                     i += 1
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
-            if self.router.visited - walked > WALKED_NODES:
-                connection.batch_limit = 1
-            elif connection.batch_limit < self.batch_packets:
-                connection.batch_limit = min(connection.batch_limit + <uint32_t>BATCH_GROWTH, self.batch_packets)
+            self.assess(connection, count, (self.router.visited - walked) * NODE_NS
+                        + (self.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + self.control_time)
             if connection.is_at_end:
                 self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
             self.finish(connection, HANGUP)
         return 0
+
+    cdef void assess(self, Connection* connection, size_t count, uint64_t cost) noexcept nogil:
+        """Let a connection that costs much be read in smaller batches, and give way to others after a long one.
+
+        *cost* is what its batch of *count* packets took beside deliveries, which larger batches make cheaper.
+        """
+        cdef int64_t now = now_ns(), taken = now - self.clock
+        cdef uint32_t limit = self.batch_packets
+        self.clock = now
+        if count and cost > <uint64_t>self.turn_time:
+            limit = max(<uint32_t>1, <uint32_t>(count * <uint64_t>self.turn_time // cost))
+        # It grows again by doubling, so that an expensive batch behind a cheap one does not pay.
+        connection.batch_limit = min(limit, min(connection.batch_limit * 2, self.batch_packets))
+        connection.gives_way_until = 0
+        if taken > self.turn_time:
+            connection.gives_way_until = now + min(taken * PENALTY, <int64_t>MAX_PENALTY_MS * 1000000)
 
     cdef bytes inbound_bytes(self, size_t index):
         """Return a copy of a received packet."""
