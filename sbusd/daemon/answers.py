@@ -101,7 +101,7 @@ class Answers:
                 "switch": self._switch.kind,
                 "uptime_seconds": round(time.monotonic() - self._started, 3),
                 "counters": self._switch.counters()._asdict(),
-                "control": dict(self._counts),
+                "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early},
                 "log": self._journal.counters._asdict(),
             }
         )
