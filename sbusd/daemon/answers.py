@@ -37,7 +37,7 @@ TRACED_BYTES = 64 << 10
 Else a user with many connections that hold deep patterns could stop the bus for minutes by one question.
 """
 
-FEATURES = ("connections", "echo", "errors", "explain", "lost", "ping", "secret", "stats", "trace", "users", "whoami")
+FEATURES = ("connections", "echo", "errors", "explain", "lost", "modes", "ping", "secret", "stats", "trace", "users", "whoami")
 
 
 class Answers:
