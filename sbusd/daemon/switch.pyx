@@ -371,12 +371,18 @@ cdef class Switch:
             data = self.ready[i].data.u64
             if data & LISTENER:
                 self.accept_some(<int>(data & 0xFFFFFFFF))
+                self.clock = now_ns()       # what strangers cost must not be laid at the door of who is served next
             elif data & WATCHED:
                 # A callback may have ended the watch of another descriptor that was ready too.
                 if (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
                     callback()
+                self.clock = now_ns()
             elif self.slots[data].gives_way_until > self.clock:
+                # It is not read now; what waits for it goes out all the same.
                 giving_way += 1
+                if self.ready[i].events & EPOLLOUT:
+                    flush(&self.slots[data].out)
+                    self.settle(self.slots[data])
             else:
                 self.serve(self.slots[data], self.ready[i].events)
                 served += 1
@@ -938,6 +944,7 @@ cdef class Switch:
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
+                self.leave_account(self.slots[slot])
                 hang_up(self.slots[slot].out.fd)
                 del self.slots[slot]
                 self.slots[slot] = NULL
