@@ -11,7 +11,8 @@ The rules of delivery, which the tests hold both switches to:
 3. What a recipient's socket does not take is for its soft mode; what its queue does not take, for its hard mode. What is discarded
    is counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``: with ``Order.QUEUE`` in the place
    of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages.
-4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting.
+4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting. The compiled
+   switch reads one whose packets are costly in smaller batches, and after one that took more than ``turn_time`` serves others first.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
