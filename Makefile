@@ -8,17 +8,18 @@ SOURCES := pyproject.toml $(wildcard sbusd/*/*.pyx sbusd/*/*.pxd)
 COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source:.pyx=.cpp) $(wildcard $(source:.pyx=).*.so))
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
+ROWS ?= 20000000
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench attacks soak fuzz clean prepare-run prepare-test
+.PHONY: help build run test test-sanitize lint check bench bench-pipeline attacks soak fuzz deb rpm storm bench-relay clean prepare-run prepare-test prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
 
 build: $(STAMP) ## compile, and put everything into .venv
 
-run: prepare-run $(STAMP) ## start a bus and show on it what it does, between two users
+run: prepare-run $(STAMP) ## start a bus, show on it what it does between two users, and report on it
 	@$(BIN)/python -m tools.demo
 
 test: prepare-test $(STAMP) lint check ## run every check and every test
@@ -35,8 +36,17 @@ check: $(STAMP)
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run
 
+bench-pipeline: prepare-test $(STAMP) ## measure recorder, pipeline and report with ROWS (20000000) records, beside DuckDB and polars
+	@$(BIN)/python -m tests.bench.pipeline.run --rows $(ROWS)
+
 attacks: $(STAMP) ## attack the bus as one user and measure what another notices (as root)
 	@$(BIN)/python -m tests.attacks.run
+
+storm: prepare-test $(STAMP) ## 10,000 requests between two hosts whose relays and Redis are killed again and again
+	@SBUS_STORM_REQUESTS=10000 $(BIN)/pytest -q tests/integration/relay/test_kills.py -k storm
+
+bench-relay: prepare-test $(STAMP) ## measure calls between hosts against plain Redis and plain HTTP
+	@$(BIN)/python -m tests.bench.hosts
 
 soak: $(STAMP) ## random clients of all kinds for MINUTES (20), and every message accounted for
 	@$(BIN)/python -m tests.soak.run --minutes $(MINUTES)
@@ -46,6 +56,12 @@ test-sanitize: prepare-test $(STAMP) ## run what touches compiled code under Add
 
 fuzz: $(STAMP) ## fuzz for FUZZ_SECONDS (600)
 	@$(BIN)/python -m tests.fuzz.run --seconds $(FUZZ_SECONDS)
+
+deb: prepare-package ## build the Debian packages, into dist/ (as root; the first time downloads a root of Debian 13)
+	@"$$(tools/prepare python)" -m tools.packages deb
+
+rpm: prepare-package ## build the RPMs, into dist/ (as make deb does)
+	@"$$(tools/prepare python)" -m tools.packages rpm
 
 clean: ## remove .venv and all that was built
 	rm -rf $(VENV) build dist sbusd.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/bench/build
@@ -57,6 +73,9 @@ prepare-run:
 
 prepare-test:
 	@tools/prepare test
+
+prepare-package:
+	@tools/prepare package
 
 # Without isolation the extension modules are compiled with the Cython and setuptools of .venv, so a second build needs no network.
 # What was compiled goes first: neither setuptools nor Cython sees every change of a .pxd.

@@ -7,10 +7,15 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.support import skips
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
+
+# No test may depend on how fast the machine is, nor on what else it does.
+settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("sbusd")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

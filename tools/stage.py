@@ -22,9 +22,11 @@ ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65_534
 """A user and a group that own nothing: what they can read, anybody can."""
 
-_ONLY_FOR_DEVELOPERS = shutil.ignore_patterns(
-    "__pycache__", "pip*", "mypy*", "ruff*", "atheris*", "hypothesis*", "Cython*", "cython*", "setuptools*", "__editable__*", "*.pth"
-)
+_NOT_FOR_OTHERS = shutil.ignore_patterns(
+    "__pycache__", "pip*", "mypy*", "ruff*", "atheris*", "hypothesis*", "Cython*", "cython*", "setuptools*", "__editable__*", "*.pth",
+    "pyspark*", "py4j*", "plotly*",
+)  # fmt: skip
+"""What developers need, and what makes tables and reports, which no other user has to: Spark alone is half a gigabyte."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,18 @@ def open_folder() -> Path:
     return folder
 
 
+def own_stage() -> Stage:
+    """Return the tree itself, for the user who runs this."""
+    return Stage(sys.executable, _environment([str(ROOT)]))
+
+
 def make_stage() -> Stage:
     """Return a stage: the tree itself where any user can run it, a copy of it elsewhere. Only root needs a copy, to act as others.
 
     Raises:
         RuntimeError: no Python of this version can be run by others.
     """
-    plain = Stage(sys.executable, _environment([str(ROOT)]))
+    plain = own_stage()
     return plain if os.geteuid() != 0 or _can_use(plain) else _copy_of_tree()
 
 
@@ -102,7 +109,7 @@ def _copy_of_tree() -> Stage:
     folder = open_folder()
     packages = folder / "packages"
     shutil.copytree(ROOT / "sbusd", folder / "sbusd", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(sysconfig.get_path("platlib"), packages, ignore=_ONLY_FOR_DEVELOPERS, symlinks=True)
+    shutil.copytree(sysconfig.get_path("platlib"), packages, ignore=_NOT_FOR_OTHERS, symlinks=True)
     for entry in [folder, *folder.rglob("*")]:
         if not entry.is_symlink():
             entry.chmod(entry.stat().st_mode | (0o755 if entry.is_dir() else 0o444))

@@ -3,17 +3,22 @@
 from typing import TYPE_CHECKING, Any
 
 from sbusd.client.address import Scope, bus_address
+from sbusd.client.calls import CALL_SECONDS, Answer, Outcome
 from sbusd.client.errors import (
     AnswerLost,
     BadAddressError,
+    CallTimeout,
     Closed,
     Disconnected,
     ErrorCode,
     InboxFull,
     NoBus,
+    NoRecipient,
     NotSubscribed,
     PayloadTooLarge,
+    PeerDisconnected,
     ProtocolError,
+    RemoteError,
     RemoteRefusal,
     SbusError,
     TimedOut,
@@ -21,20 +26,33 @@ from sbusd.client.errors import (
 )
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
 from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.presence import Change, PresenceEvent, PresenceItem
+from sbusd.client.service import Allow, Request, ServiceError
 from sbusd.client.statistics import Statistics
-from sbusd.client.sync import Bus, Subscription
+from sbusd.client.sync import Bus
+from sbusd.client.sync_streams import Presence, Subscription, Tap
+from sbusd.client.tap import TapItem, TapRecord
+from sbusd.protocol.peers import Peer
 
 if TYPE_CHECKING:
-    from sbusd.client.aio import AsyncBus, AsyncSubscription
+    from sbusd.client.aio import AsyncBus
+    from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
 
 __all__ = [
+    "CALL_SECONDS",
     "QUEUE_BYTES",
     "QUEUE_PACKETS",
+    "Allow",
+    "Answer",
     "AnswerLost",
     "AsyncBus",
+    "AsyncPresence",
     "AsyncSubscription",
+    "AsyncTap",
     "BadAddressError",
     "Bus",
+    "CallTimeout",
+    "Change",
     "Closed",
     "Disconnected",
     "ErrorCode",
@@ -43,16 +61,29 @@ __all__ = [
     "Item",
     "Message",
     "NoBus",
+    "NoRecipient",
     "NotSubscribed",
+    "Outcome",
     "Overflow",
     "PayloadTooLarge",
+    "Peer",
+    "PeerDisconnected",
+    "Presence",
+    "PresenceEvent",
+    "PresenceItem",
     "ProtocolError",
     "Reconnected",
+    "RemoteError",
     "RemoteRefusal",
+    "Request",
     "SbusError",
     "Scope",
+    "ServiceError",
     "Statistics",
     "Subscription",
+    "Tap",
+    "TapItem",
+    "TapRecord",
     "TimedOut",
     "Unanswered",
     "bus_address",
@@ -61,7 +92,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Import the asyncio half when it is asked for: asyncio takes longer to import than the rest, and most programs do without."""
-    if name not in ("AsyncBus", "AsyncSubscription"):
+    if name not in ("AsyncBus", "AsyncPresence", "AsyncSubscription", "AsyncTap"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from sbusd.client import aio  # noqa: PLC0415
 

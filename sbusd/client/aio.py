@@ -1,4 +1,4 @@
-"""The bus for asyncio: :class:`AsyncBus` and :class:`AsyncSubscription`. ``sync`` is the same for programs that wait.
+"""The bus for asyncio: :class:`AsyncBus`. ``sync`` is the same for programs that wait.
 
 An ``AsyncBus`` belongs to one event loop; any number of its tasks may use it. It reads whenever the loop runs and no subscription is
 full. With ``Overflow.BLOCK``, the default, a full one stops the reading, for answers and other subscriptions too, until its task
@@ -11,104 +11,32 @@ answer that comes late is dropped, and a subscription that was not returned is t
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self, overload
 
 from sbusd.client.address import Scope, bus_address
 from sbusd.client.aio_link import AioLink
+from sbusd.client.aio_server import AsyncServer
+from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
+from sbusd.client.calls import CALL_SECONDS, Answer, Caller, Invocation, Outcome
 from sbusd.client.connection import parse_target
+from sbusd.client.deadline import Deadline
 from sbusd.client.encoding import pattern_list, publication, to_bytes
-from sbusd.client.errors import Closed
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
-from sbusd.client.messages import Item
+from sbusd.client.membership import members, own_address
+from sbusd.client.presence import PRESENCE_PATTERN
+from sbusd.client.questions import ReceiptCall
+from sbusd.client.service import Allow, H, Reception
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
+from sbusd.client.sweep import Sweep
+from sbusd.client.tap import begin_tap, end_tap
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
-
-
-class AsyncSubscription:
-    """Messages for one or more patterns, from :meth:`AsyncBus.subscribe`: iterate over it, or call :meth:`receive`.
-
-    It begins with ``async with``, which also ends it, or with ``await``, and then you close it. Iteration ends when you close the
-    subscription or the bus, or take the last pattern away; the bus's end raises ``Disconnected``.
-    """
-
-    def __init__(self, link: AioLink, inbox: Inbox) -> None:
-        self._link = link
-        self._inbox = inbox
-        self._is_begun = False
-
-    @property
-    def patterns(self) -> tuple[bytes, ...]:
-        """The patterns it holds now."""
-        return tuple(self._inbox.patterns)
-
-    async def receive(self, timeout: float | None = None) -> Item:
-        """Return the next item, waiting up to *timeout* seconds: None is for ever, 0 takes what is there.
-
-        Raises:
-            TimedOut: nothing came in time.
-            Closed: you closed the subscription or the bus.
-            Disconnected: the bus ended the connection, and everything that came before has been received.
-            RemoteRefusal: the bus refused something that nobody waited for, such as a publication; receiving goes on after it.
-            RuntimeError: the subscription has not begun.
-        """
-        if not self._is_begun:
-            raise RuntimeError("a subscription begins with 'async with' or 'await'")
-        return await self._link.receive(self._inbox, timeout)
-
-    async def close(self) -> None:
-        """Send UNSUB for every pattern and forget what has not been received. Harmless when done already."""
-        self._link.session.unsubscribe_all(self._inbox)
-        self._inbox.patterns.clear()
-        self._link.push()
-
-    def __aiter__(self) -> Self:
-        return self
-
-    async def __anext__(self) -> Item:
-        """Return the next item; the end comes when the subscription is closed."""
-        link = self._link
-        if not (link.session.refusals or link.is_paused) and (item := self._inbox.take()) is not None:
-            return item
-        try:
-            return await self.receive()
-        except Closed:
-            raise StopAsyncIteration from None
-
-    def __await__(self) -> Generator[None, None, Self]:
-        return (yield from self._begin().__await__())
-
-    async def __aenter__(self) -> Self:
-        return await self._begin()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self.close()
-
-    async def _begin(self) -> Self:
-        """Subscribe, unless that is done."""
-        if self._is_begun:
-            return self
-        session, inbox = self._link.session, self._inbox
-        calls: list[Call] = []
-
-        def start() -> Sequence[Call]:
-            calls.extend(session.subscribe(inbox))
-            return calls
-
-        try:
-            await self._link.call("subscribing", start)
-            for call in calls:
-                call.result()
-        except BaseException:
-            session.roll_back(inbox, calls)
-            self._link.push()
-            raise
-        self._is_begun = True
-        return self
+from sbusd.protocol.peers import Peer
 
 
 class AsyncBus:
@@ -123,6 +51,8 @@ class AsyncBus:
     def __init__(self, link: AioLink) -> None:
         self._link = link
         self._session = link.session
+        self._caller: Caller | None = None
+        self._reception: Reception | None = None
 
     @classmethod
     def connect(
@@ -152,18 +82,39 @@ class AsyncBus:
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow))
         return cls(AioLink(target, session, timeout, reconnect=reconnect))
 
-    async def publish(self, key: str | bytes, payload: bytes | str = b"") -> None:
+    @overload
+    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ...) -> None: ...
+
+    @overload
+    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int: ...
+
+    async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
         Waits while the socket is full; after an error nothing was sent. A refusal comes later, at the next receive or ping.
+        With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
+        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent.
 
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.
             ProtocolError: *key* has a NUL.
-            TimedOut: the socket was full for too long.
+            TimedOut: the socket was full for too long, or the receipt did not come.
             Disconnected: the bus ended the connection.
+            RemoteRefusal, AnswerLost: with *receipt* alone.
         """
-        await self._link.send(publication(key, payload))
+        packet = publication(key, payload)
+        if not receipt:
+            await self._link.send(packet)
+            return None
+        calls: list[ReceiptCall] = []
+
+        def start() -> list[ReceiptCall]:
+            calls.append(self._session.publish(packet))
+            return calls
+
+        await self._link.call(f"the receipt for {key!r}", start)
+        calls[0].result()
+        return calls[0].recipients
 
     def subscribe(self, *patterns: str | bytes) -> AsyncSubscription:
         """Subscribe to *patterns*, at least one, with ``async with`` or ``await``; when that is done, messages are not missed any more.
@@ -233,14 +184,143 @@ class AsyncBus:
     async def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
         """Send a control message that is not answered, such as ``echo/off``. A refusal comes later, at the next receive or ping.
 
+        A mode is set again on each new connection.
+
         Raises what ``publish`` raises.
         """
-        await self._link.send(control_packet(to_bytes(key), None if payload is None else to_bytes(payload)))
+        packet = control_packet(to_bytes(key), None if payload is None else to_bytes(payload))
+        await self._link.send(packet)
+        self._session.remember_mode(to_bytes(key), packet)
+
+    @property
+    def address(self) -> Coroutine[None, None, bytes]:
+        """The connection's own address, ``!/conn/<id>/``: keys under it reach this connection alone. Another one after a reconnection.
+
+        Await it; the bus is asked once. Raises what ``control`` raises.
+        """
+        return self._link.run(own_address(self._session, Deadline("the own address", self._link.timeout)))
+
+    async def members(self, key: str | bytes) -> tuple[Peer, ...]:
+        """Return who would get a message with *key* now, in the order of their numbers.
+
+        Raises:
+            RemoteRefusal: this client may not publish to *key*, or not know its members.
+            AnswerLost, TimedOut, Disconnected: the answer did not come.
+        """
+        return await self._link.run(members(self._session, to_bytes(key), Deadline(f"the members of {key!r}", self._link.timeout)))
+
+    def presence(self) -> AsyncPresence:
+        """Subscribe to who comes and goes, and to what they subscribe to, as far as this client may know; begin with ``async with``.
+
+        To know who is there: begin, then ask for the members, then apply the events to them; never the other way round.
+        """
+        return AsyncPresence(self.subscribe(PRESENCE_PATTERN))
+
+    async def tap(self, pattern: str | bytes = b"") -> AsyncTap:
+        """Return what the bus tells of its traffic, by the keys that match *pattern*, secret ones too; on return it has begun.
+
+        For owners of the bus, and those whom its configuration lets. What this client is too slow for is lost to it, and told as ``Gap``.
+
+        Raises:
+            RemoteRefusal: this user may not.
+            ValueError: the connection has a tap already.
+            AnswerLost, TimedOut, Disconnected: the bus could not be asked.
+        """
+        made: list[tuple[Inbox, Call]] = []
+        try:
+            await self._link.call("the tap", lambda: begin_tap(self._session, to_bytes(pattern), made))
+            made[0][1].result()
+        except BaseException:
+            for inbox, _ in made:
+                end_tap(self._session, inbox)
+            raise
+        return AsyncTap(self._link, made[0][0])
+
+    async def call(
+        self,
+        command: str,
+        data: bytes | str = b"",
+        *,
+        timeout: float | None = CALL_SECONDS,
+        member: Peer | None = None,
+        twin: int | None = None,
+    ) -> Answer:
+        """Have a service run *command* on *data*, and return its answer. Spec: sbus-rpc(7).
+
+        Called is whoever serves it, all of them if they are more, and the first answer counts; or *member* alone, from ``members`` or
+        ``presence``. With *twin*, the service is on that other host. *timeout* is in seconds, None for ever. The answer's ``callee`` is
+        who answered, by the bus's word. From the first call on messages come with their senders.
+
+        Raises:
+            NoRecipient: nobody serves it; at once.
+            PeerDisconnected: who was to answer has gone; at once. It may have been run.
+            CallTimeout: no answer in time. It may have been run; the answer is dropped if it comes late.
+            RemoteError: the service answered with an error.
+            RemoteRefusal: the bus does not let this client call it.
+            ValueError: *command* cannot be one, or *member* and *twin* are both given.
+            PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
+        """
+        if member is not None and twin is not None:
+            raise ValueError("a call goes to a member of a group here, or to another host; give member or twin, not both")
+        caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout, twin)
+        deadline = request.deadline()
+        outstanding = await self._link.run(caller.open(request, deadline, member))
+        return await self._link.run(caller.wait(request, outstanding, deadline))
+
+    async def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
+        """Have each service of *command* run it on *data*, and yield what came of each, in the order in which that is known.
+
+        Those are called who are there when it begins, each at its own address, and each is waited for up to *timeout* seconds on its
+        own; an ``Outcome`` has the answer or the error. Nothing is yielded where nobody serves it.
+
+        Raises what ``members`` raises, and ValueError where *command* cannot be one.
+        """
+        caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout)
+        sweep = Sweep(caller, request)
+        try:
+            while (outcome := await self._link.run(sweep.next())) is not None:
+                yield outcome
+        finally:
+            sweep.close()
+
+    def service(self, command: str, *, allow: Allow | None = None) -> Callable[[H], H]:
+        """Return the decorator of a function that runs *command* for callers; :meth:`serve` serves all that have been decorated.
+
+        The function gets a ``Request`` and returns bytes, text or None, or is a coroutine function that does. With *allow*, only those
+        users and groups may call; others are told so. A ``ServiceError`` that it raises tells the caller its words; of any other
+        exception the caller gets one line, and the log the traceback.
+
+        Raises:
+            ValueError: *command* cannot be one, or has been decorated already.
+        """
+        reception = self._begin_services()
+
+        def decorate(handler: H) -> H:
+            reception.add(command, handler, allow)
+            return handler
+
+        return decorate
+
+    async def serve(self, *, ready: Callable[[], None] | None = None) -> None:
+        """Serve the commands of :meth:`service` until the bus is closed; *ready* is called when callers find them.
+
+        Users take turns, whoever sent more. Up to 64 coroutines run at once; plain functions hold up the loop. Who still waits at
+        the end is told that the service has stopped. From now on messages come with their senders.
+
+        Raises:
+            RemoteRefusal: the bus does not let this client serve one of the commands.
+            ValueError: there is none.
+            Disconnected: the bus ended the connection.
+        """
+        await AsyncServer(self._link, self._begin_services()).run(ready)
 
     @property
     def statistics(self) -> Statistics:
         """The counts up to now; the bus may be closed."""
-        return self._session.statistics()
+        statistics = self._session.statistics()
+        if (caller := self._caller) is not None:
+            statistics = replace(statistics, stray_answers=caller.table.strays, unwatched_callees=caller.table.unwatched)
+        return replace(statistics, requests=dict(self._reception.counts)) if self._reception is not None else statistics
 
     def fileno(self) -> int:
         """Return the descriptor to poll for reading; a new one after a reconnection.
@@ -269,3 +349,19 @@ class AsyncBus:
         """Connect, unless that is done."""
         await self._link.open()
         return self
+
+    def _begin_calls(self) -> Caller:
+        """Return what calls are made with; the envelope's model is imported now, for its import is slow and most programs make none."""
+        if self._caller is None:
+            from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
+
+            self._caller = Caller(self._session, read_envelope)
+        return self._caller
+
+    def _begin_services(self) -> Reception:
+        """Return what serves; see :meth:`_begin_calls` for the import."""
+        if self._reception is None:
+            from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
+
+            self._reception = Reception(read_envelope)
+        return self._reception

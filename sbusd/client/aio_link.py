@@ -18,6 +18,7 @@ import socket
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from sbusd.client.backoff import Backoff
 from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
@@ -36,7 +37,10 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item
+from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
+
+T = TypeVar("T")
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -122,10 +126,28 @@ class AioLink:
             TimedOut: not in time. What comes late is dropped.
             Disconnected, Closed: there is no connection to begin with.
         """
-        deadline = Deadline(request, self.timeout)
+        await self.begin(start, Deadline(request, self.timeout))
+
+    async def begin(self, start: Callable[[], Sequence[Call]], deadline: Deadline) -> None:
+        """Do as :meth:`call`, until *deadline*."""
         calls: list[Call] = []
         await self._take_turn(lambda: calls.extend(start()), deadline)
         await self._await(calls, deadline)
+
+    async def run(self, procedure: Procedure[T]) -> T:
+        """Do what *procedure* wants to be waited for, and return its result."""
+        try:
+            step = next(procedure)
+            while True:
+                try:
+                    await self._perform(step)
+                except BaseException as error:  # also a cancellation: the procedure puts in order what it has begun
+                    step = procedure.throw(error)
+                else:
+                    step = next(procedure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     async def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
@@ -161,6 +183,22 @@ class AioLink:
         if self.is_paused and not self.session.stalled and self._sock is not None:
             self.is_paused = False
             self._loop.add_reader(self._sock.fileno(), self._take_in)
+
+    async def _perform(self, step: Begin | Settle) -> None:
+        """Wait for one step of a procedure."""
+        if isinstance(step, Begin):
+            await self.begin(step.start, step.deadline)
+            return
+        if any(request.is_done for request in step.requests):
+            return
+        done = self._new_future()
+        for request in step.requests:
+            request.on_done = _resolver(done)
+        try:
+            await self._wait(done, step.deadline)
+        finally:
+            for request in step.requests:
+                request.on_done = None
 
     # Reading
 
@@ -310,11 +348,12 @@ class AioLink:
         for call in calls:
             if not call.is_done:
                 done = self._new_future()
-                call.on_done = _resolver(done)
+                resolve = _resolver(done)
+                call.on_done.append(resolve)
                 try:
                     await self._wait(done, deadline)
                 finally:
-                    call.on_done = None
+                    call.on_done.remove(resolve)
 
     # Ends and beginnings
 

@@ -12,6 +12,10 @@
     ├── Unanswered (RuntimeError)       a control message that the bus does not answer
     ├── AnswerLost (RuntimeError)       the bus discarded an answer, because this client reads too slowly
     ├── TimedOut (TimeoutError)         the bus did not do it in time
+    │   └── CallTimeout                 a service did not answer in time
+    ├── NoRecipient (LookupError)       nobody serves that command, so nobody has run it
+    ├── PeerDisconnected (ConnectionError)  who was to answer has gone, and may have run it
+    ├── RemoteError (RuntimeError)      the service answered that it could not
     ├── InboxFull (BufferError)         a subscription that nobody reads is in the way (``Overflow.BLOCK``)
     ├── PayloadTooLarge (ValueError)    a packet that the socket, or the protocol, cannot carry
     └── NotSubscribed (LookupError)     no subscription holds that pattern
@@ -24,18 +28,23 @@ import os
 from collections.abc import Callable
 
 from sbusd.protocol.errors import BadAddressError, ErrorCode, ProtocolError, SbusError
+from sbusd.protocol.peers import Peer
 
 __all__ = [
     "AnswerLost",
     "BadAddressError",
+    "CallTimeout",
     "Closed",
     "Disconnected",
     "ErrorCode",
     "InboxFull",
     "NoBus",
+    "NoRecipient",
     "NotSubscribed",
     "PayloadTooLarge",
+    "PeerDisconnected",
     "ProtocolError",
+    "RemoteError",
     "RemoteRefusal",
     "SbusError",
     "TimedOut",
@@ -151,6 +160,50 @@ class NotSubscribed(SbusError, LookupError):
     def __init__(self, pattern: bytes) -> None:
         super().__init__(f"no subscription to {repr(pattern)[1:]}")
         self.pattern = pattern
+
+
+class CallTimeout(TimedOut):
+    """No answer came in time from those who serve ``command``: ``callees``, still connected. Whether they have run it is not known."""
+
+    def __init__(self, command: str, seconds: float, callees: tuple[Peer, ...] = ()) -> None:
+        super().__init__(f"the answer to {command!r}{_from(callees)}", seconds)
+        self.command = command
+        self.callees = callees
+
+
+class NoRecipient(SbusError, LookupError):
+    """Nobody serves ``command``, or the one ``member`` that was called does not: known at once, and nobody has run it."""
+
+    def __init__(self, command: str, member: Peer | None = None) -> None:
+        where = "" if member is None else f" at {member.address.decode('ascii')}"
+        super().__init__(f"nobody serves {command!r}{where}")
+        self.command = command
+        self.member = member
+
+
+class PeerDisconnected(SbusError, ConnectionError):
+    """All who were to answer, ``callees``, have gone: known at once. Whether they have run ``command`` before is not known."""
+
+    def __init__(self, command: str, callees: tuple[Peer, ...] = ()) -> None:
+        super().__init__(f"who was to answer {command!r} has disconnected{_from(callees)}")
+        self.command = command
+        self.callees = callees
+
+
+class RemoteError(SbusError, RuntimeError):
+    """The service answered ``command`` with an error. ``words`` are its own: a stranger's, so show them with care."""
+
+    def __init__(self, command: str, words: str, callee: Peer | None = None) -> None:
+        super().__init__(f"{command!r} failed: {words}")
+        self.command = command
+        self.words = words
+        self.callee = callee
+
+
+def _from(peers: tuple[Peer, ...]) -> str:
+    """Return who *peers* are, the first few."""
+    named = ", ".join(f"connection {peer.connection} of user {peer.uid}" for peer in peers[:3])
+    return f" from {named}{' and others' if len(peers) > 3 else ''}" if peers else ""
 
 
 def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> Callable[[], SbusError]:

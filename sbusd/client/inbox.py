@@ -23,6 +23,8 @@ waited for always comes into reach (see :class:`Overflow`)."""
 QUEUE_BYTES = 32 << 20
 """Default bound in bytes: four times the bus's own, for the same reason."""
 
+_UNKNOWN = -1
+
 
 class Overflow(enum.Enum):
     """What becomes of a packet for a subscription whose queue is full."""
@@ -64,7 +66,7 @@ class Inbox:
         self.items: deque[Item] = deque()
         """What waits, for others to look at only."""
         self.lost = 0
-        """Packets missing behind the last item."""
+        """Packets missing behind the last item; below 0: nobody knows how many."""
         self._bytes = 0
         self._max_packets = bounds.packets
         self._max_bytes = bounds.bytes
@@ -73,7 +75,7 @@ class Inbox:
 
     def __len__(self) -> int:
         """Return how many items wait, a gap at the end included."""
-        return len(self.items) + (self.lost > 0)
+        return len(self.items) + (self.lost != 0)
 
     def put(self, message: Message) -> None:
         """Queue *message*, or under ``Overflow.DISCARD`` drop and count it if the queue is full."""
@@ -88,8 +90,8 @@ class Inbox:
             self._mark_full()
 
     def put_gap(self, lost: int) -> None:
-        """Note that *lost* packets are missing here."""
-        self.lost += lost
+        """Note that *lost* packets are missing here; 0: nobody knows how many, if any."""
+        self.lost = self.lost + lost if lost and self.lost >= 0 else _UNKNOWN
 
     def put_reconnected(self, event: Reconnected) -> None:
         """Note that the connection was made anew here."""
@@ -106,7 +108,7 @@ class Inbox:
         items = self.items
         if not items:
             lost, self.lost = self.lost, 0
-            return Gap(lost) if lost else None
+            return Gap(max(0, lost)) if lost else None
         item = items.popleft()
         if not items:
             self._bytes = 0
@@ -125,7 +127,7 @@ class Inbox:
     def _put_carefully(self, message: Message) -> None:
         """Queue *message* where a bound is near or a gap is open."""
         if self._overflow is Overflow.DISCARD and self._is_full():
-            self.lost += 1
+            self.put_gap(1)
             self.discarded += 1
             return
         if self.lost:
@@ -138,7 +140,7 @@ class Inbox:
 
     def _place_gap(self) -> None:
         """Put the open gap into the queue."""
-        self.items.append(Gap(self.lost))
+        self.items.append(Gap(max(0, self.lost)))
         self.lost = 0
 
     def _is_full(self) -> bool:

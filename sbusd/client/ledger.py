@@ -48,8 +48,8 @@ class Expects(enum.Enum):
 class Call:
     """One request to the bus, and what became of it: ``is_done``, then ``error`` or else ``answer``.
 
-    ``key`` is that of the answer, or the pattern of a SUB. ``on_done`` is called once, when it is done; replace it to hand the outcome
-    to somebody else, as an abandoned SUB needs.
+    ``key`` is that of the answer, or the pattern of a SUB. ``on_done`` are called once, when it is done: several may wait for
+    one call, and an abandoned SUB hands its outcome to who takes it back.
     """
 
     __slots__ = ("answer", "error", "expects", "is_done", "key", "on_done", "request")
@@ -61,7 +61,7 @@ class Call:
         self.answer = b""
         self.error: SbusError | None = None
         self.is_done = False
-        self.on_done: Callable[[], None] | None = None
+        self.on_done: list[Callable[[], None]] = []
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
         """Settle the call, unless it is settled already."""
@@ -70,8 +70,15 @@ class Call:
         self.is_done = True
         self.answer = answer
         self.error = error
-        if self.on_done is not None:
-            self.on_done()
+        for told in self.on_done:
+            told()
+
+    def take(self, key: bytes, payload: bytes) -> bool:
+        """Take a control message that came while the call's section was open; return whether it was for this call."""
+        if self.expects is not Expects.ANSWER or self.key != key:
+            return False
+        self.finish(payload)
+        return True
 
     def result(self) -> bytes:
         """Return the answer of a call that is done, or raise its error."""
@@ -108,10 +115,7 @@ class Ledger:
     def answered(self, key: bytes, payload: bytes) -> bool:
         """Give an answer to the call it belongs to; return whether there is one."""
         call = self._current_call()
-        if call is None or call.expects is not Expects.ANSWER or call.key != key:
-            return False
-        call.finish(payload)
-        return True
+        return call is not None and call.take(key, payload)
 
     def refused(self, refusal: RemoteRefusal) -> bool:
         """Give an error to the call it belongs to; return whether there is one that still waits for its outcome."""

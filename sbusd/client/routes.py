@@ -51,6 +51,17 @@ class Routes:
                 return inbox
         return None
 
+    def move(self, old: bytes, new: bytes) -> list[bytes]:
+        """Let every pattern that begins with *old* begin with *new*, and return these patterns as they are now."""
+        moved: list[bytes] = []
+        for inbox in self._inboxes:
+            for index, pattern in enumerate(inbox.patterns):
+                if pattern.startswith(old):
+                    inbox.patterns[index] = new + pattern[len(old) :]
+                    moved.append(inbox.patterns[index])
+        self._cache.clear()
+        return moved
+
     def holds(self, pattern: bytes) -> bool:
         """Return whether an inbox holds *pattern*."""
         return any(pattern in inbox.patterns for inbox in self._inboxes)

@@ -12,21 +12,55 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sbusd.client.errors import AnswerLost, NotSubscribed, PayloadTooLarge, RemoteRefusal, SbusError
 from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.ledger import Call, Expects, Ledger
 from sbusd.client.messages import Message, Reconnected
+from sbusd.client.questions import AddressCall, ReceiptCall
 from sbusd.client.routes import Routes
 from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.protocol.packets import Control, control_packet, parse_error, parse_packet, subscribe_packet, unsubscribe_packet
+from sbusd.protocol.packets import (
+    Publish,
+    control_packet,
+    parse_error,
+    parse_packet,
+    subscribe_packet,
+    unsubscribe_packet,
+)
+from sbusd.protocol.peers import Peer, parse_address, parse_sender
 
 _KEPT_REFUSALS = 64
 """Errors kept for the next receive; the oldest are the causes, so the newest are dropped, and counted."""
+
+_FROM_PACKET = b"CMSG " + controls.FROM
+
+_CACHED_SENDERS = 1_024
+"""Senders that are remembered; then the cache starts anew, so that no flood of connections can grow it."""
+
+_MODE_GROUPS = frozenset({b"echo", b"sender", b"order", b"blocking/soft", b"blocking/hard", b"tap"})
+"""What stands before the last ``/`` of a mode: of each group the last one holds."""
+
+
+class Listener(Protocol):
+    """What sees messages before the inboxes do: the calls that wait for their answers."""
+
+    def take(self, message: Message) -> bool:
+        """Look at *message*; return whether it is nobody else's."""
+
+    def watches(self, key: bytes) -> bool:
+        """Return whether a message with *key* was expected here, though others may have it too."""
+
+    def lost(self) -> None:
+        """Take note that packets for this connection are missing."""
+
+    def disconnected(self, make_error: Callable[[], SbusError]) -> None:
+        """Fail all that waits: the connection is gone."""
 
 
 class Session:
@@ -41,13 +75,21 @@ class Session:
         """Whether a packet that may draw an error has been sent since the last barrier."""
         self.packet_limit = MAX_PACKET_BYTES
         """Largest packet that the connection can send, bytes."""
+        self.address = b""
+        """The connection's own address, ``!/conn/<id>/``; empty until it is asked for, and when the connection has ended."""
+        self.tap_inbox: Inbox | None = None
+        """Where what the bus tells of its traffic goes, ``!/tap``."""
+        self.listener: Listener | None = None
+        self._stale_address = b""
+        self._modes: dict[bytes, bytes] = {}
+        self._senders: dict[bytes, Peer] = {}
         self._bounds = bounds or Bounds()
         self._routes = Routes(KeySpace(separator))
         self._ledger = Ledger()
         self._sole: Inbox | None = None
         self._unsettled = 0
         self._last_words: tuple[int, RemoteRefusal] | None = None
-        self._received = self._lost_remote = self._unclaimed = self._refused = self._refusals_dropped = 0
+        self._received = self._lost_remote = self._lost_unknown = self._unclaimed = self._refused = self._refusals_dropped = 0
         self._retired_delivered = self._retired_discarded = self._reconnects = self._attempts = 0
 
     # Received
@@ -65,16 +107,9 @@ class Session:
         if packet.startswith(b"MSG "):
             end = packet.find(b"\0", 4)
             if end >= 0:
-                message = Message(packet[4:end], packet[end + 1 :])
-                inbox = self._sole
-                if inbox is None:
-                    self._dispatch(message)
-                elif inbox is taker and not inbox.items and not inbox.lost:
-                    inbox.delivered += 1
-                    return message
-                else:
-                    inbox.put(message)
-                return None
+                return self._receive_message(Message(packet[4:end], packet[end + 1 :]), taker)
+        elif packet.startswith(_FROM_PACKET):
+            return self._receive_message(self._sent_message(packet), taker)
         self._receive_control(packet)
         return None
 
@@ -87,7 +122,7 @@ class Session:
 
     def ping(self) -> Call:
         """Put a barrier into ``outgoing``. Its call is told of an error that what was sent before drew."""
-        return self._send_call(Call("ping", Expects.PONG), None)
+        return self._send_call(Call("ping", Expects.PONG))
 
     def control(self, key: bytes, payload: bytes | None = None) -> Call:
         """Put a control message into ``outgoing``; its call gets the answer under the same key.
@@ -96,7 +131,49 @@ class Session:
             ProtocolError: *key* has a NUL.
             PayloadTooLarge: the connection cannot send it.
         """
-        return self._send_call(Call(f"CMSG {repr(key)[1:]}", Expects.ANSWER, key), self._fitting(control_packet(key, payload)))
+        if key == controls.ADDRESS:
+            return self.ask_address()
+        packet = self._fitting(control_packet(key, payload))
+        self.remember_mode(key, packet)
+        return self._send_call(Call(f"CMSG {repr(key)[1:]}", Expects.ANSWER, key), packet)
+
+    def send_call(self, call: Call, *packets: bytes) -> Call:
+        """Put *packets* into ``outgoing``, all or none, behind what may draw errors of its own; *call* gets what they are answered with.
+
+        Raises:
+            PayloadTooLarge: the connection cannot send one of them.
+        """
+        for packet in packets:
+            self._fitting(packet)
+        return self._send_call(call, *packets)
+
+    def send_quietly(self, packet: bytes) -> None:
+        """Put a packet into ``outgoing`` that is not answered, and draws no error."""
+        self.outgoing.append(packet)
+
+    def ask_address(self) -> Call:
+        """Put the question for the own address into ``outgoing``; once it is answered, ``address`` is known."""
+        return self._send_call(AddressCall(self._learn_address), control_packet(controls.ADDRESS))
+
+    def publish(self, packet: bytes) -> ReceiptCall:
+        """Put a MSG into ``outgoing`` whose call gets a receipt. Raises PayloadTooLarge if the connection cannot send it."""
+        call = ReceiptCall(b"sbusd.client/%d" % (self._ledger.last_token + 1))
+        self.send_call(call, control_packet(controls.RECEIPT_ALWAYS, call.token), packet)
+        return call
+
+    def remember_mode(self, key: bytes, packet: bytes) -> None:
+        """Take note of *packet*, if its *key* sets a mode, for the next connection."""
+        group, _, last = key.rpartition(b"/")
+        if group in _MODE_GROUPS:
+            if key in (controls.TAP_OFF, controls.SENDER_OFF):
+                self._modes.pop(group, None)
+            elif last:
+                self._modes[group] = packet
+
+    def listen(self, listener: Listener) -> None:
+        """Show every message to *listener* first."""
+        self.listener = listener
+        self._choose_sole()
 
     def new_inbox(self, patterns: Sequence[bytes]) -> Inbox:
         """Return an inbox that no message reaches yet."""
@@ -121,7 +198,7 @@ class Session:
             if call.is_done:
                 undo()
             else:
-                call.on_done = undo
+                call.on_done.append(undo)
 
     def unsubscribe_all(self, inbox: Inbox) -> None:
         """End the subscription of *inbox*: no message reaches it any more, and the bus is told. Harmless when done already."""
@@ -149,16 +226,36 @@ class Session:
         self._unsettled = 0
         self._ledger.fail(make_error)
         self._last_words = None
+        self._stale_address, self.address = self.address or self._stale_address, b""
         self._choose_sole()
+        if self.listener is not None:
+            self.listener.disconnected(make_error)
 
     def resubscribe(self) -> list[Call]:
-        """Put the SUBs of all subscriptions into ``outgoing`` for a new connection; the calls tell how it went."""
-        return [call for inbox in self._routes.inboxes for call in self._send_patterns(inbox)]
+        """Put the modes, and the SUBs of all subscriptions, into ``outgoing`` for a new connection; the calls tell how it went.
+
+        Patterns under the old connection's address follow when the new one is known: the list grows then, so wait for its calls in order.
+        """
+        for packet in self._modes.values():
+            self.outgoing.append(packet)
+            self.is_dirty = True
+        calls: list[Call] = []
+        patterns = [pattern for inbox in self._routes.inboxes for pattern in inbox.patterns]
+        old = self._stale_address
+        if old and any(pattern.startswith(old) for pattern in patterns):
+
+            def move(address: bytes) -> None:
+                self._learn_address(address)
+                calls.extend(self._send_pattern(pattern) for pattern in self._routes.move(old, address))
+
+            calls.append(self._send_call(AddressCall(move), control_packet(controls.ADDRESS)))
+        calls.extend(self._send_pattern(pattern) for pattern in patterns if not (old and pattern.startswith(old)))
+        return calls
 
     def reconnected(self, attempts: int, seconds: float) -> None:
         """Note in every subscription that the connection is new."""
         self._reconnects += 1
-        for inbox in self._routes.inboxes:
+        for inbox in self._all_inboxes():
             inbox.put_reconnected(Reconnected(attempts, seconds))
 
     def attempted(self) -> None:
@@ -178,6 +275,7 @@ class Session:
             delivered=self._retired_delivered + sum(inbox.delivered for inbox in inboxes),
             lost_local=self._retired_discarded + sum(inbox.discarded for inbox in inboxes),
             lost_remote=self._lost_remote,
+            lost_unknown=self._lost_unknown,
             unclaimed=self._unclaimed,
             refusals=self._refused,
             refusals_dropped=self._refusals_dropped,
@@ -187,20 +285,59 @@ class Session:
 
     # Private
 
+    def _receive_message(self, message: Message, taker: Inbox | None) -> Message | None:
+        """Queue *message*, or return it if it is for *taker* alone and nothing waits in front of it."""
+        inbox = self._sole
+        if inbox is None:
+            self._dispatch(message)
+        elif inbox is taker and not inbox.items and not inbox.lost:
+            inbox.delivered += 1
+            return message
+        else:
+            inbox.put(message)
+        return None
+
+    def _sent_message(self, packet: bytes) -> Message:
+        """Return the message of a packet that names its sender. Raises ProtocolError if it is none that a bus sends."""
+        head, _, inner = packet.partition(b"\0")
+        sender = self._senders.get(head)
+        if sender is None:
+            sender = parse_sender(head[5:])
+            if len(self._senders) >= _CACHED_SENDERS:
+                self._senders.clear()
+            self._senders[head] = sender
+        parsed = parse_packet(inner)
+        if not isinstance(parsed, Publish):
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {inner[:24]!r}… with a sender, which is no MSG")
+        return Message(parsed.key, parsed.payload, sender)
+
+    def _learn_address(self, address: bytes) -> None:
+        """Take note of the connection's own address. Raises ProtocolError if it is none."""
+        parse_address(address)
+        self.address = address
+
+    def _all_inboxes(self) -> tuple[Inbox, ...]:
+        """Return the inboxes of the subscriptions, and of the tap if there is one."""
+        return self._routes.inboxes if self.tap_inbox is None else (*self._routes.inboxes, self.tap_inbox)
+
     def _dispatch(self, message: Message) -> None:
         """Queue *message* wherever a pattern matches."""
+        listener = self.listener
+        if listener is not None and listener.take(message):
+            return
         inboxes = self._routes.find(message.key)
-        if not inboxes:
+        if not inboxes and not (listener is not None and listener.watches(message.key)):
             self._unclaimed += 1
         for inbox in inboxes:
             inbox.put(message)
 
     def _receive_control(self, packet: bytes) -> None:
         """Take in a packet that is not a message."""
-        control = parse_packet(packet)
-        if not isinstance(control, Control) or control.payload is None:
+        # Not parse_packet(): what a tap is told is longer than the largest packet by its line.
+        head, nul, payload = packet.partition(b"\0")
+        if not nul or not head.startswith(b"CMSG "):
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {packet[:24]!r}…, which no bus sends to a client")
-        key, payload = control.key, control.payload
+        key = head[5:]
         if key == controls.ERROR:
             self._receive_error(payload)
         elif key == controls.LOST:
@@ -209,6 +346,8 @@ class Session:
             if self._unsettled and token >= self._unsettled:
                 self._unsettled = 0
                 self._choose_sole()
+        elif key == controls.TAP and self.tap_inbox is not None:
+            self.tap_inbox.put(Message(key, payload))
         elif not self._ledger.answered(key, payload):
             self._unclaimed += 1
 
@@ -231,18 +370,20 @@ class Session:
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {controls.LOST.decode()} with {payload[:24]!r} in place of a count")
         count = int(payload)
         self._lost_remote += count
-        for inbox in self._routes.inboxes:
+        self._lost_unknown += not count
+        for inbox in self._all_inboxes():
             inbox.put_gap(count)
         if self._ledger.lost():
             self._send_barrier()
+        if self.listener is not None:
+            self.listener.lost()
 
-    def _send_call(self, call: Call, packet: bytes | None) -> Call:
+    def _send_call(self, call: Call, *packets: bytes) -> Call:
         """Put a request and its barriers into ``outgoing``, and return its call."""
         # A ping is told the errors of what went before it, so it wants no barrier in front.
         if self.is_dirty and call.expects is not Expects.PONG:
             self._send_barrier()
-        if packet is not None:
-            self.outgoing.append(packet)
+        self.outgoing.extend(packets)
         self._send_barrier(call)
         return call
 
@@ -253,8 +394,13 @@ class Session:
 
     def _send_patterns(self, inbox: Inbox) -> list[Call]:
         """Put the SUBs of *inbox* into ``outgoing``, each with its barrier."""
-        packets = {pattern: self._fitting(subscribe_packet(pattern)) for pattern in inbox.patterns}
-        return [self._send_call(Call(f"SUB {repr(pattern)[1:]}", Expects.SILENCE, pattern), packets[pattern]) for pattern in inbox.patterns]
+        for pattern in inbox.patterns:
+            self._fitting(subscribe_packet(pattern))
+        return [self._send_pattern(pattern) for pattern in inbox.patterns]
+
+    def _send_pattern(self, pattern: bytes) -> Call:
+        """Put the SUB of *pattern*, and a barrier, into ``outgoing``."""
+        return self._send_call(Call(f"SUB {repr(pattern)[1:]}", Expects.SILENCE, pattern), subscribe_packet(pattern))
 
     def _fitting(self, packet: bytes) -> bytes:
         """Return *packet*, if the connection can send it: in ``outgoing`` one that it cannot would stand in the way of all others."""
@@ -293,4 +439,4 @@ class Session:
 
     def _choose_sole(self) -> None:
         """Note the inbox that every message is for: the only one there is, unless messages of an ended subscription may be under way."""
-        self._sole = None if self._unsettled else self._routes.sole
+        self._sole = None if self._unsettled or self.listener is not None else self._routes.sole

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
     """The counts of one bus object since it was connected; reconnections do not reset them."""
 
-    received: int
+    received: int = 0
     """Packets read from the bus, of every kind."""
-    delivered: int
+    delivered: int = 0
     """Messages put into subscriptions; one that two subscriptions match counts twice."""
-    lost_local: int
+    lost_local: int = 0
     """Messages dropped because a subscription was full, with ``Overflow.DISCARD``; each is in a ``Gap``."""
-    lost_remote: int
+    lost_remote: int = 0
     """Packets that the bus said it discarded for this connection; each is in a ``Gap``."""
-    unclaimed: int
+    lost_unknown: int = 0
+    """How often the bus said that it had been killed, and does not know what it lost; each is a ``Gap`` of 0."""
+    unclaimed: int = 0
     """Messages that no subscription matched any more, and control messages that nobody waited for."""
-    refusals: int
+    refusals: int = 0
     """Errors that the bus sent: ``!/bus/error``."""
-    refusals_dropped: int
+    refusals_dropped: int = 0
     """Those of them that nobody was told of: no call waited, nobody received, and more came than are kept."""
-    reconnects: int
+    reconnects: int = 0
     """Connections made anew."""
-    reconnect_attempts: int
+    reconnect_attempts: int = 0
     """Tries to make them, failed ones too."""
+    stray_answers: int = 0
+    """Answers to calls that did not count: they came late, or from somebody who had not been called."""
+    unwatched_callees: int = 0
+    """Calls of services whose end would not have been heard, because the bus's rules hide it: such a call can only time out."""
+    requests: Mapping[str, int] = field(default_factory=dict)
+    """Requests that came to services of this bus object, and what became of them, by the names of sbus-rpc(7) §8."""

@@ -7,6 +7,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from sbusd.client.backoff import Backoff
 from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
@@ -26,7 +27,10 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item, Message
+from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
+
+T = TypeVar("T")
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
@@ -83,13 +87,31 @@ class SyncLink:
             InboxFull: a full subscription stops the reading.
             Disconnected: there is no connection to begin with.
         """
-        deadline = Deadline(request, self.timeout)
+        self.begin(start, Deadline(request, self.timeout))
+
+    def begin(self, start: Callable[[], Sequence[Call]], deadline: Deadline) -> None:
+        """Do as :meth:`call`, until *deadline*."""
         self._open_again(deadline)
         # Nothing is added before the last call's packets are gone, so that calls which time out cannot pile up.
         while self.session.outgoing and not self._flush():
             self._wait_writable(deadline)
             self._open_again(deadline)
         self._await(start(), deadline)
+
+    def run(self, procedure: Procedure[T]) -> T:
+        """Do what *procedure* wants to be waited for, and return its result."""
+        try:
+            step = next(procedure)
+            while True:
+                try:
+                    self._perform(step)
+                except BaseException as error:  # also Ctrl-C: the procedure puts in order what it has begun
+                    step = procedure.throw(error)
+                else:
+                    step = next(procedure)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
@@ -131,6 +153,14 @@ class SyncLink:
         """Send what can be sent now without waiting; the rest goes with the next call."""
         if self._sock is not None:
             self._flush()
+
+    def _perform(self, step: Begin | Settle) -> None:
+        """Wait for one step of a procedure."""
+        if isinstance(step, Begin):
+            self.begin(step.start, step.deadline)
+            return
+        while not any(request.is_done for request in step.requests):
+            self._step(step.deadline)
 
     # Moving packets
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from sbusd.config.files import configuration_files
+from sbusd.config.recorder import RecorderSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
 
@@ -24,6 +25,20 @@ def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSe
     from sbusd.config.documents import read_settings  # noqa: PLC0415
 
     return read_settings(files, DaemonSettings)
+
+
+def load_recorder_settings(main_file: Path, *, required: bool = False) -> RecorderSettings:
+    """Return the settings of the recorder whose main file is *main_file*; where there is no file at all, the defaults.
+
+    Raises:
+        ConfigError: as :func:`load_daemon_settings`.
+    """
+    files = configuration_files(main_file, required=required)
+    if not files:
+        return RecorderSettings()
+    from sbusd.config.documents import read_settings  # noqa: PLC0415
+
+    return read_settings(files, RecorderSettings)
 
 
 def check_daemon_settings(main_file: Path, *, required: bool = False) -> str:

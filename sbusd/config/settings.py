@@ -49,14 +49,14 @@ class LimitSettings:
     key_bytes: Annotated[int, Size(16, 64 << 10, "for a match costs the key's depth")] = MAX_KEY_BYTES
     """Longest routing key or pattern."""
     batch_packets: Annotated[int, Count(1, 64, "for the switch has room for 64 packets at once")] = 64
-    """Packets read from one connection before the others have their turn."""
+    """Packets read from one connection, or from all of a user while others wait, before the others have their turn."""
     cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "for the cache must hold some keys")] = 4 << 20
     """Memory of the route cache, for all connections together."""
     low_water: Annotated[int, Count(0, 99, "in percent of a queue")] = 50
     """How far a queue must have drained, in percent of its bounds, before the publishers that it blocks go on."""
     block_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 30.0
     """Seconds for which a client may block publishers; then it is disconnected."""
-    turn_time: Annotated[float, Duration(1e-5, 10.0, "for below the clock shows nothing, and above others wait too long")] = 200 * 1e-6
+    turn_time: Annotated[float, Duration(1e-5, 10.0, "for below the clock shows nothing, and above others wait too long")] = 100 * 1e-6
     """Seconds of the bus that one connection may take in a turn; one that has taken more lets others go first for four times as long."""
     queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 256 << 20
     """Memory of all packets that wait; a user may hold at most as much as it leaves free."""

@@ -84,7 +84,7 @@ def raw_piece() -> Piece:
 
 def message_json(message: Received) -> dict[str, object]:
     """Return a message as a JSON object."""
-    return {"type": "message", "time": message.time, **_text_or_base64("key", message.key), **_text_or_base64("payload", message.payload)}
+    return {"type": "message", "time": message.time, **text_or_base64("key", message.key), **text_or_base64("payload", message.payload)}
 
 
 def gap_json(lost: int, time: float) -> dict[str, object]:
@@ -105,7 +105,7 @@ def _directives(encode: Callable[[str], bytes], *, is_terminal: bool) -> dict[st
         "b": lambda message: base64.b64encode(message.payload),
         "x": lambda message: message.payload.hex().encode("ascii"),
         "l": lambda message: b"%d" % len(message.payload),
-        "t": lambda message: _local_time(message.time).encode("ascii"),
+        "t": lambda message: local_time(message.time).encode("ascii"),
         "U": lambda message: f"{message.time:.6f}".encode("ascii"),
         "j": json_piece(JsonStyle.SHORT),
         "%": _constant(b"%"),
@@ -117,12 +117,12 @@ def _constant(text: bytes) -> Piece:
     return lambda _: text
 
 
-def _local_time(time: float) -> str:
+def local_time(time: float) -> str:
     """Return RFC 3339 with microseconds and the local offset."""
     return datetime.fromtimestamp(time, UTC).astimezone().isoformat(timespec="microseconds")
 
 
-def _text_or_base64(name: str, value: bytes) -> dict[str, str]:
+def text_or_base64(name: str, value: bytes) -> dict[str, str]:
     """Return *value* under *name*, or in base64 under ``<name>_base64`` if it is not UTF-8."""
     try:
         return {name: value.decode("utf-8")}

@@ -10,9 +10,31 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from sbusd.ctl.output import OutputClosedError, complain, words_of
+from sbusd.ctl.statuses import status_of
 from sbusd.protocol.errors import SbusError
 
-COMMANDS = ("whoami", "pub", "sub", "ping", "connections", "top", "stats", "trace", "explain", "doctor", "version")
+COMMANDS = (
+    "whoami",
+    "pub",
+    "sub",
+    "call",
+    "serve",
+    "members",
+    "presence",
+    "monitor",
+    "ping",
+    "connections",
+    "top",
+    "stats",
+    "trace",
+    "explain",
+    "record",
+    "replay",
+    "report",
+    "relay",
+    "doctor",
+    "version",
+)
 """All commands, as the manual orders them; each is the function ``command`` of the module of that name."""
 
 INTERRUPTED = 128 + signal.SIGINT
@@ -45,8 +67,8 @@ class CommandGroup(TyperGroup):
         """Run the command.
 
         Raises:
-            typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; 1, and one line on standard error, after
-                any error of the bus, of its files or of the system.
+            typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or
+                of the system, and one line on standard error, what :func:`~sbusd.ctl.statuses.status_of` says.
         """
         try:
             return super().invoke(ctx)
@@ -56,7 +78,7 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(OUTPUT_CLOSED) from None
         except (SbusError, OSError) as error:
             complain(words_of(error))
-            raise typer.Exit(1) from None
+            raise typer.Exit(status_of(error)) from None
 
 
 def _load(name: str) -> TyperCommand:

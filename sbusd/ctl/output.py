@@ -100,7 +100,11 @@ def json_text(value: Mapping[str, object], style: JsonStyle) -> str:
 
 def words_of(error: Exception) -> str:
     """Return what *error* says to a person: of an error of the protocol the words alone, for its code is for programs."""
-    return error.words if isinstance(error, ProtocolError) else str(error)
+    if isinstance(error, ProtocolError):
+        return error.words
+    if isinstance(error, OSError) and not isinstance(error, SbusError) and error.filename is not None and error.strerror:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def complain(message: str) -> None:

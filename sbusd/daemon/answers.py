@@ -12,7 +12,9 @@ from collections.abc import Callable
 from dataclasses import asdict
 
 import sbusd
+from sbusd.daemon import standing
 from sbusd.daemon.acceptance import Acceptance
+from sbusd.daemon.chronicle import Chronicle
 from sbusd.daemon.contract import Switch
 from sbusd.daemon.explanation import explain
 from sbusd.daemon.journal import Journal
@@ -20,6 +22,7 @@ from sbusd.daemon.quotas import Account, Accounts
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import SECRET_HEAD, address_of
 from sbusd.protocol.packets import Control
 
 PAGE_CLIENTS = 200
@@ -37,7 +40,33 @@ TRACED_BYTES = 64 << 10
 Else a user with many connections that hold deep patterns could stop the bus for minutes by one question.
 """
 
-FEATURES = ("connections", "echo", "errors", "explain", "lost", "modes", "ping", "secret", "stats", "trace", "users", "whoami")
+PAGE_MEMBERS = 500
+"""Members in one answer: with their credentials about 30 kB of JSON."""
+
+FEATURES = (
+    "conn",
+    "connections",
+    "echo",
+    "errors",
+    "explain",
+    "lost",
+    "members",
+    "modes",
+    "ping",
+    "presence",
+    "receipt",
+    "secret",
+    "sender",
+    "stats",
+    "subscriptions",
+    "tap",
+    "trace",
+    "users",
+    "whoami",
+)
+
+_RESERVED_FEATURES = frozenset({"conn", "presence", "secret"})
+"""What a bus whose keys are not reserved does not have."""
 
 
 class Answers:
@@ -53,21 +82,31 @@ class Answers:
         self._keyspace = acceptance.keyspace
         self._journal = journal
         self._counts = counts
-        self._started = time.monotonic()
+        self._chronicle = Chronicle()
+        self.started = time.monotonic()
+        """When the bus was started, in seconds of the monotonic clock; a restart that it outlives does not count."""
         self._by_key: dict[bytes, Callable[[Client, bytes], bytes]] = {
             controls.WHOAMI: self._whoami,
+            controls.MEMBERS: self._members,
             controls.FEATURES: self._features,
             controls.PING: self._ping,
             controls.STATS: self._stats,
             controls.CONNECTIONS: self._connections,
             controls.USERS: self._users,
+            controls.SUBSCRIPTIONS: self._subscriptions,
             controls.TRACE: self._trace,
             controls.EXPLAIN: self._explain,
         }
+        if self._keyspace.namespaces:
+            self._by_key[controls.ADDRESS] = self._address
 
     def set_acceptance(self, acceptance: Acceptance) -> None:
         """Answer by these rules from now on; its keys are as they were."""
         self._acceptance = acceptance
+
+    def set_chronicle(self, chronicle: Chronicle) -> None:
+        """Tell also what *chronicle* could not keep."""
+        self._chronicle = chronicle
 
     def to(self, client: Client, packet: Control) -> bytes | None:
         """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.
@@ -82,9 +121,42 @@ class Answers:
         """Return the client's credentials as the head of its secret keys."""
         return client.credentials.key(self._keyspace.prefix)
 
+    def _address(self, client: Client, _payload: bytes) -> bytes:
+        """Return the client's address."""
+        return address_of(client.connection)
+
+    def _members(self, client: Client, payload: bytes) -> bytes:
+        """Return a page of the connections that a message with a key would reach."""
+        key, _, after = payload.partition(b"\0")
+        self._check_curiosity(client, key)
+        start = _parse_number(after)
+        found = [number for number in self._switch.recipients(key) if number > start and number in self._roster]
+        page = [self._roster[number] for number in found[:PAGE_MEMBERS]]
+        return _json(
+            {
+                "members": [{"id": each.connection, "cred": self._cred(each)} for each in page],
+                "next": page[-1].connection if len(found) > PAGE_MEMBERS else None,
+            }
+        )
+
+    def _check_curiosity(self, client: Client, key: bytes) -> None:
+        """Raise ProtocolError (EPERM, EMSGSIZE) if a client may not know who would get a message with *key*."""
+        verdict = self._acceptance.publication(key, client.credentials)
+        if verdict.code is not None and not (verdict.rule is not None and self._roster.is_owner(client)):
+            raise ProtocolError(verdict.code, f"you may not publish to this key, nor know its members: {verdict.reason}")
+        is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
+        # Who listens to a secret key is a part of the secret.
+        if is_secret and not self._roster.is_owner(client) and not self._acceptance.opens(key, client.credentials):
+            raise ProtocolError(ErrorCode.EPERM, "only those whom a secret key is for may know its members")
+
+    def _cred(self, client: Client) -> str:
+        """Return a client's credentials as it is told them itself."""
+        return client.credentials.key(self._keyspace.prefix).decode()
+
     def _features(self, _client: Client, _payload: bytes) -> bytes:
         """Return what this bus can do, a name a line."""
-        return "\n".join(FEATURES).encode()
+        own = FEATURES if self._keyspace.namespaces else sorted(set(FEATURES) - _RESERVED_FEATURES)
+        return "\n".join(own).encode()
 
     def _ping(self, _client: Client, payload: bytes) -> bytes:
         """Return the token: all that the client sent before has been routed."""
@@ -99,9 +171,9 @@ class Answers:
                 "scope": "bus",
                 "version": sbusd.__version__,
                 "switch": self._switch.kind,
-                "uptime_seconds": round(time.monotonic() - self._started, 3),
+                "uptime_seconds": round(time.monotonic() - self.started, 3),
                 "counters": self._switch.counters()._asdict(),
-                "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early},
+                "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early, **self._chronicle.counts()},
                 "log": self._journal.counters._asdict(),
             }
         )
@@ -132,6 +204,8 @@ class Answers:
             "soft": client.soft,
             "hard": client.hard,
             "order": client.order,
+            "sender": client.wants_senders,
+            "tap": client.tap is not None,
             **self._switch.connection_counters(client.connection)._asdict(),
         }
 
@@ -143,6 +217,12 @@ class Answers:
         users, following = self._accounts.page(only, after, PAGE_USERS)
         hidden = 0 if only is None else len(self._accounts) - 1
         return _json({"users": [self._describe_user(each) for each in users], "next": following, "hidden": hidden})
+
+    def _subscriptions(self, client: Client, payload: bytes) -> bytes:
+        """Return a page of all subscriptions, to those who are told of each new one by a tap."""
+        if not (self._roster.is_owner(client) or self._acceptance.policy.may_tap(client.credentials)):
+            raise ProtocolError(ErrorCode.EPERM, "only owners of this bus and those with the right tap may know all subscriptions")
+        return _json(standing.page(self._switch, self._roster, self._keyspace.prefix, payload))
 
     def _describe_user(self, account: Account) -> dict[str, object]:
         """Return what a user holds, and what it may."""

@@ -1,4 +1,4 @@
-"""The way to the background, and how whoever started the bus learns that it is ready. Spec: sbusd(8), daemon(7), sd_notify(3).
+"""The way to the background, and how whoever started the bus learns that it is ready. Spec: sbusd(8), daemon(7).
 
 ::
 
@@ -6,9 +6,8 @@
     …read the configuration, open the listener…
     presence = Presence.enter(options)   # forks, unless -f; before any thread
     listener.listen()                    # errors are still seen where the bus was started
-    presence.ready(status)               # the parent exits 0; or, with -f, standard output ends
+    presence.ready()                     # the parent exits 0; or, with -f, standard output ends
     …
-    presence.stopping()
     presence.leave()                     # the pid file goes
 
 In the background the parent waits for the bus: it exits with 0 once that is ready, and with 1 if that ends before.
@@ -22,8 +21,6 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from systemd import daemon
-
 from sbusd.daemon.options import Options
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
@@ -35,7 +32,7 @@ _LAST_STREAM = 2
 
 
 class PresenceError(SbusError, OSError):
-    """The pid file cannot be written, or systemd not be told; its text is one line. The program exits with status 1."""
+    """The pid file cannot be written; its text is one line. The program exits with status 1."""
 
 
 class Presence:
@@ -47,6 +44,25 @@ class Presence:
         self._parent = parent
         self._pid_file = pid_file
         self._written: os.stat_result | None = None
+
+    @classmethod
+    def resume(cls, options: Options, *, background: bool, pid_file: tuple[int, int] | None) -> Presence:
+        """Return the presence that this same process had before it was started anew in place.
+
+        *pid_file* is device and inode of the file that was made, see :attr:`pid_file`.
+        """
+        presence = cls(parent=None, pid_file=options.pid_file)
+        presence._background = background
+        with contextlib.suppress(OSError):
+            found = None if options.pid_file is None else os.lstat(options.pid_file)
+            if found is not None and (found.st_dev, found.st_ino) == pid_file:
+                presence._written = found
+        return presence
+
+    @property
+    def pid_file(self) -> tuple[int, int] | None:
+        """Device and inode of the pid file that was made here, or None."""
+        return None if self._written is None else (self._written.st_dev, self._written.st_ino)
 
     @classmethod
     def enter(cls, options: Options) -> Presence:
@@ -68,23 +84,18 @@ class Presence:
         """Whether the bus runs in the background."""
         return self._background
 
-    def ready(self, status: str) -> None:
-        """Tell whoever waits, and systemd with *status* as its words, that the bus can be used; let go of the standard streams."""
-        _notify(f"READY=1\nSTATUS={printable(status)}")
+    def ready(self) -> None:
+        """Tell whoever waits that the bus can be used, and let go of the standard streams."""
         _release_streams(background=self.is_background)
-        if self._parent is not None:
+        if self._background:
             # A folder that the bus stays in could not be unmounted.
             os.chdir("/")
+        if self._parent is not None:
             # The parent may have been killed while it waited: then nobody wants to know.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._parent, b"\0")
             os.close(self._parent)
             self._parent = None
-
-    def stopping(self) -> None:
-        """Tell systemd that the bus is about to end. A failure is no matter: systemd will see the end itself."""
-        with contextlib.suppress(PresenceError):
-            _notify("STOPPING=1")
 
     def leave(self) -> None:
         """Remove the pid file if it was made here and is still the same file. May be called twice."""
@@ -166,11 +177,3 @@ def _release_streams(*, background: bool) -> None:
             os.dup2(null, fd)
     finally:
         os.close(null)
-
-
-def _notify(state: str) -> None:
-    """Tell systemd, if it asked to be told."""
-    try:
-        daemon.notify(state)
-    except OSError as error:
-        raise PresenceError(f"cannot tell systemd through $NOTIFY_SOCKET: {error.strerror}; unset it if systemd is not there") from None

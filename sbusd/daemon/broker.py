@@ -8,42 +8,42 @@ alone. Spec: sbus-protocol(7) §4, §6, §8.
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon import messages
+from sbusd.daemon import messages, wishes
 from sbusd.daemon.acceptance import Acceptance, Verdict
 from sbusd.daemon.answers import Answers
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Switch
+from sbusd.daemon.chronicle import Chronicle
+from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Sight, Switch
+from sbusd.daemon.heartbeat import Traffic
+from sbusd.daemon.inventory import Parts
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
-from sbusd.daemon.modes import MODE_KEYS, note_mode, set_mode
 from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.policy import Policy
-from sbusd.daemon.quotas import Accounts, Excess
+from sbusd.daemon.presence import Presence
+from sbusd.daemon.quotas import Accounts, Excess, descriptor_limit
 from sbusd.daemon.roster import Client, Roster
+from sbusd.daemon.tapping import Tapping
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, control_packet, error_packet, parse_packet
 from sbusd.protocol.printable import printable
 
-_REFUSALS = {
-    Refusal.RESERVED: error_packet(ErrorCode.EPERM, "the key begins with !/ and is not a whole !/cred/<gid>/<uid>/<pid>/<rest>"),
-    Refusal.KEY_TOO_LONG: error_packet(ErrorCode.EMSGSIZE, "the key is longer than this bus allows"),
-    Refusal.TRUNCATED: error_packet(ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
-    Refusal.POLICY: error_packet(ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
-    Refusal.NO_DESCRIPTOR: error_packet(ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
-    Refusal.QUEUE_FULL: error_packet(
-        ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"
-    ),
-    Refusal.BLOCKED_TOO_LONG: error_packet(ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
+_REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
+    Refusal.RESERVED: (ErrorCode.EPERM, "the key begins with !/ and is not a whole !/cred/<gid>/<uid>/<pid>/<rest>"),
+    Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than this bus allows"),
+    Refusal.TRUNCATED: (ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
+    Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
+    Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
+    Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"),
+    Refusal.BLOCKED_TOO_LONG: (ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
 }
 
 SETTLE_SECONDS = 0.005
@@ -88,29 +88,50 @@ class Broker:
         self._counts: Counter[str] = Counter(
             control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0
         )
-        self.switch: Switch = make_switch(self, settings.keyspace, settings.limits, tuple(_REFUSALS[refusal] for refusal in Refusal))
+        self.switch: Switch = make_switch(
+            self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal)
+        )
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
-        self._accounts = Accounts(settings.quotas, household.owners, _descriptor_limit(), separator=settings.keyspace.separator)
+        self._accounts = Accounts(settings.quotas, household.owners, descriptor_limit(), separator=settings.keyspace.separator)
         self._lifelines = Lifelines(self._process_ended)
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
-        self._set_publish_rules()
+        self._tapping = Tapping(self.switch, settings.keyspace.prefix)
+        self._presence = Presence(self.switch, settings.keyspace, self._tapping, Credentials(os.getpid(), os.geteuid(), os.getegid()))
         self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
         self._says_unwatched = True
         self._sweep: Iterator[None] = iter(())
+        self._chronicle = Chronicle()
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
+        self.is_for_good = False
+        """Whether nobody is to go on with it."""
         self.end_reason = ""
         """Why, for the record."""
 
-    def stop(self, reason: str = "it was told to end") -> None:
-        """Let the loop end after this turn."""
+    def stop(self, reason: str = "it was told to end", *, for_good: bool = False) -> None:
+        """Let the loop end after this turn; *for_good* if no other process is to go on with the bus."""
         self.is_done = True
+        self.is_for_good = for_good
         self.end_reason = reason
 
-    def close(self) -> None:
-        """Close the switch, and with it every connection. Nothing may be called after."""
-        self.switch.close()
+    def close(self, *, keeps_connections: bool = False) -> None:
+        """Close the switch, and with it every connection, unless another process *keeps* them. Nothing may be called after."""
+        self.switch.close(keeps_connections=keeps_connections)
         self._lifelines.close()
+
+    def parts(self) -> Parts:
+        """Return what those need who write down what the bus knows, or bring it back."""
+        return Parts(
+            self.switch, self._roster, self._accounts, self._acceptance, self._lifelines, self._answers, self._presence, self._journal,
+            self._counts,
+            admits=self._household.admits, may_tap=self._may_tap, place=self._place, end=self._end, refuse=self._refuse,
+            process_ended=self._process_ended,
+        )  # fmt: skip
+
+    def set_chronicle(self, chronicle: Chronicle) -> None:
+        """Tell *chronicle* of every change from now on."""
+        self._chronicle = chronicle
+        self._answers.set_chronicle(chronicle)
 
     def reconfigure(self, settings: DaemonSettings, household: Household) -> None:
         """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
@@ -124,13 +145,14 @@ class Broker:
         self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
         self._answers.set_acceptance(self._acceptance)
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
-        self._set_publish_rules()
         for client in list(self._roster):
             if not household.admits(client.credentials.uid):
                 self._end(client, ErrorCode.EACCES, _not_admitted(client.credentials.uid))
                 continue
             self._place(client)
-            self._introduce(client)
+            if client.tap is not None and not self._may_tap(client):
+                self._untap(client)
+                self._refuse(client, ErrorCode.EPERM, "the right to tap this bus has been taken away", b"CMSG " + controls.TAP_ON)
         self._sweep = self._revoke_all()
 
     def settle(self) -> bool:
@@ -146,10 +168,15 @@ class Broker:
                 break
         return has_worked
 
+    def traffic(self) -> Traffic:
+        """Return how many clients there are, and how many messages there were."""
+        return Traffic(len(self._roster), self.switch.counters().messages)
+
     # -- the switch's sink
 
     def connected(self, connection: int, fd: int) -> None:
         """Take note of a new client, or refuse it."""
+        self._chronicle.numbered(connection)
         try:
             credentials = credentials_of(fd)
         except OSError as error:
@@ -159,16 +186,17 @@ class Broker:
         if not self._household.admits(credentials.uid):
             # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
             self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
-            self._turn_away(connection, credentials, error_packet(ErrorCode.EACCES, _not_admitted(credentials.uid)), "it is not admitted")
+            self._turn_away(connection, credentials, ErrorCode.EACCES, _not_admitted(credentials.uid))
             return
         excess = self._accounts.admit(connection, credentials)
         if excess is not None:
             self._count_excess(connection, credentials, excess)
-            self._turn_away(connection, credentials, error_packet(ErrorCode.EDQUOT, excess.words), excess.words)
+            self._turn_away(connection, credentials, ErrorCode.EDQUOT, excess.words)
             return
         client = self._roster.add(connection, credentials, time.time(), fd, os.fstat(fd).st_ino)
         self._place(client)
-        self._introduce(client)
+        self._chronicle.opened(client)
+        self._presence.connected(client)
         self._record(messages.CLIENT_CONNECTED, client)
 
     def control(self, connection: int, packet: bytes) -> None:
@@ -177,12 +205,12 @@ class Broker:
         client = self._roster[connection]
         excess = self._accounts.charge_control(connection)
         if excess is not None:
-            self._tell_excess(client, excess)
+            self._tell_excess(client, excess, packet)
             return
         try:
             self._handle(client, packet)
         except ProtocolError as error:
-            self._refuse(client, error.code, error.words)
+            self._refuse(client, error.code, error.words, packet)
         except Exception as error:
             # A defect of ours must end nobody but the client that found it, and must be seen.
             self._counts["internal_errors"] += 1
@@ -193,6 +221,7 @@ class Broker:
         """Record messages that were not routed; the sender has been told by the switch."""
         self._counts["errors_told"] += count
         client = self._roster[connection]
+        self._tapping.denial(connection, client.credentials, b"MSG " + key, *_REFUSALS[refusal], count=count)
         if refusal is Refusal.RESERVED:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=key, packet="MSG", count=count)
         elif refusal is Refusal.POLICY:
@@ -205,7 +234,9 @@ class Broker:
 
     def lost(self, connection: int, count: int) -> None:
         """Record packets that a client was too slow for."""
-        self._record(messages.PACKETS_LOST, self._roster[connection], count=count)
+        client = self._roster[connection]
+        self._tapping.loss(connection, client.credentials, count)
+        self._record(messages.PACKETS_LOST, client, count=count)
 
     def accept_failed(self, errno: int) -> None:
         """Record that a connect could not be taken."""
@@ -218,13 +249,15 @@ class Broker:
         client = self._roster.remove(connection)
         if client is None:
             return
+        self._chronicle.closed(connection)
+        self._presence.ended(client)
         if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._household.protected:
             self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
         if self._household.ends_when_empty and not len(self._roster):
-            self.stop("the last client has left")
+            self.stop("the last client has left", for_good=True)
 
     # -- packets
 
@@ -239,35 +272,34 @@ class Broker:
             self._counts["unknown_unsubscriptions"] += not self._unsubscribe(client, packet.pattern)
         # A well-formed MSG does not come here: the switch keeps it.
 
-    def _introduce(self, client: Client) -> None:
-        """Tell the switch whose a connection is, and what it needs to hold it to the rules by itself."""
-        who, policy = client.credentials, self._acceptance.policy
-        self.switch.set_party(client.connection, who.uid, blocks_others=policy.may_block_others(who), rules=policy.publish_mask(who))
-
     def _subscribe(self, client: Client, pattern: bytes) -> None:
         """Store a pattern, if the client may have it."""
-        verdict = self._acceptance.subscription(pattern, client.credentials)
+        verdict = self._acceptance.subscription(pattern, client.credentials, client.connection)
         if verdict.code is not None:
             self._record_refusal(client, verdict.code, pattern, verdict)
-            self._refuse(client, verdict.code, verdict.reason)
+            self._refuse(client, verdict.code, verdict.reason, b"SUB " + pattern)
             return
         excess = self._accounts.charge_subscription(client.connection, pattern)
         if excess is not None:
-            self._tell_excess(client, excess)
+            self._tell_excess(client, excess, b"SUB " + pattern)
         elif self._acceptance.names_process(pattern) and not self._bind(client, pattern):
             self._accounts.release_subscription(client.connection, pattern)
         else:
             self.switch.subscribe(client.connection, pattern)
             client.subscriptions += 1
+            self._chronicle.subscribed(client.connection, pattern)
+            self._presence.subscribed(client, pattern)
 
     def _unsubscribe(self, client: Client, pattern: bytes) -> bool:
         """Remove one instance of a pattern and return True, or return False if there is none."""
         if not self.switch.unsubscribe(client.connection, pattern):
             return False
         client.subscriptions -= 1
+        self._chronicle.unsubscribed(client.connection, pattern)
         self._accounts.release_subscription(client.connection, pattern)
         if self._lifelines.release(client.connection, pattern):
             self._accounts.release_descriptor(client.connection)
+        self._presence.unsubscribed(client, pattern)
         return True
 
     def _bind(self, client: Client, pattern: bytes) -> bool:
@@ -275,7 +307,7 @@ class Broker:
         is_new = not self._lifelines.holds(client.connection)
         excess = self._accounts.charge_descriptor(client.connection) if is_new else None
         if excess is not None:
-            self._tell_excess(client, excess)
+            self._tell_excess(client, excess, b"SUB " + pattern)
             return False
         try:
             if self._lifelines.bind(client.connection, client.fd, pattern):
@@ -294,9 +326,8 @@ class Broker:
     def _refuse_binding(self, client: Client, pattern: bytes, error: OSError) -> None:
         """Tell a client why its process cannot be watched."""
         if not isinstance(error, ProcessLookupError):
-            self._refuse(
-                client, ErrorCode.EMFILE, f"the bus cannot watch process {client.credentials.pid}: {os.strerror(error.errno or 0)}"
-            )
+            words = f"the bus cannot watch process {client.credentials.pid}: {os.strerror(error.errno or 0)}"
+            self._refuse(client, ErrorCode.EMFILE, words, b"SUB " + pattern)
         elif not is_hung_up(client.fd):
             # Where nobody holds the socket any more, nobody is to be told, and what was sent on it is still read.
             self._process_ended(client.connection, pattern)
@@ -306,16 +337,20 @@ class Broker:
         client = self._roster[connection]
         self._record(messages.PROCESS_ENDED, client, key=pattern)
         words = f"process {client.credentials.pid} has ended, and with it the subscription {printable(pattern)}"
-        self._refuse(client, ErrorCode.EACCES, words)
+        self._refuse(client, ErrorCode.EACCES, words, b"SUB " + pattern)
 
     def _control(self, client: Client, packet: Control) -> None:
         """Answer a control message. Raises ProtocolError with what the client is to be told."""
-        if packet.key in (controls.ECHO_ON, controls.ECHO_OFF):
-            self.switch.set_echo(client.connection, packet.key == controls.ECHO_ON)
+        if wishes.grant(self.switch, client.connection, packet):
+            wishes.note(client, packet.key)
+            if packet.key in wishes.LASTING:
+                self._chronicle.changed(client.connection)
             return
-        if packet.key in MODE_KEYS:
-            set_mode(self.switch, client.connection, packet.key)
-            note_mode(client, packet.key)
+        if packet.key == controls.TAP_ON:
+            self._tap(client, packet.payload or b"")
+            return
+        if packet.key == controls.TAP_OFF:
+            self._untap(client)
             return
         answer = self._answers.to(client, packet)
         if answer is not None:
@@ -323,9 +358,41 @@ class Broker:
         elif packet.key.startswith(controls.RESERVED_HEAD):
             raise ProtocolError(ErrorCode.ENOSYS, f"unknown control message {packet.key[:64].decode('utf-8', 'backslashreplace')}")
 
-    def _refuse(self, client: Client, code: ErrorCode, words: str) -> None:
-        """Tell a client of its error, and end it where the error does."""
+    def _may_tap(self, client: Client) -> bool:
+        """Return whether a client may be told of all traffic."""
+        return self._roster.is_owner(client) or self._acceptance.policy.may_tap(client.credentials)
+
+    def _tap(self, client: Client, pattern: bytes) -> None:
+        """Let a client be told of all traffic that *pattern* takes. Raises ProtocolError with what the client is to be told."""
+        if not self._may_tap(client):
+            self._record(messages.TAP_REFUSED, client, key=pattern)
+            raise ProtocolError(ErrorCode.EPERM, "only owners of this bus and those with the right tap may tap it")
+        if b"\0" in pattern:
+            raise ProtocolError(ErrorCode.EINVAL, "the pattern of a tap has no NUL")
+        if len(pattern) > self._acceptance.key_bytes:
+            raise ProtocolError(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self._acceptance.key_bytes}")
+        excess = self._accounts.charge_subscription(client.connection, pattern)
+        if excess is not None:
+            self._tell_excess(client, excess, b"CMSG " + controls.TAP_ON)
+            return
+        self._untap(client)
+        client.tap = pattern
+        self.switch.set_tap(client.connection, pattern)
+        self._chronicle.tapped(client.connection, pattern)
+        self._record(messages.TAP_OPENED, client, key=pattern)
+
+    def _untap(self, client: Client) -> None:
+        """Let a client be told of nothing."""
+        if client.tap is not None:
+            self._accounts.release_subscription(client.connection, client.tap)
+            client.tap = None
+            self.switch.set_tap(client.connection, None)
+            self._chronicle.tapped(client.connection, None)
+
+    def _refuse(self, client: Client, code: ErrorCode, words: str, packet: bytes) -> None:
+        """Tell a client of its error, which *packet* was refused for, and end it where the error does."""
         self._counts["errors_told"] += 1
+        self._tapping.denial(client.connection, client.credentials, packet, code, words)
         if code is ErrorCode.EPROTO:
             self._record(messages.MALFORMED_PACKET, client, reason=words)
         if code.disconnects:
@@ -333,9 +400,10 @@ class Broker:
         else:
             self.switch.send(client.connection, error_packet(code, words))
 
-    def _tell_excess(self, client: Client, excess: Excess) -> None:
-        """Tell a client which quota of its user is used up, and end it where that ends it."""
+    def _tell_excess(self, client: Client, excess: Excess, packet: bytes) -> None:
+        """Tell a client which quota of its user is used up, which *packet* was refused for, and end it where that ends it."""
         self._count_excess(client.connection, client.credentials, excess)
+        self._tapping.denial(client.connection, client.credentials, packet, ErrorCode.EDQUOT, excess.words)
         self._counts["errors_told"] += 1
         if excess.ends:
             self._end(client, ErrorCode.EDQUOT, excess.words)
@@ -357,27 +425,25 @@ class Broker:
                 reason=excess.words,
             )
 
-    def _turn_away(self, connection: int, who: Credentials, last_words: bytes, reason: str) -> None:
+    def _turn_away(self, connection: int, who: Credentials, code: ErrorCode, words: str) -> None:
         """End a connection that never was a client's."""
-        self.switch.disconnect(connection, last_words)
+        self.switch.disconnect(connection, error_packet(code, words))
+        self._tapping.refused_connection(connection, who, code, words)
         if who.uid in self._household.protected:
-            self._journal.record(messages.PROTECTED_USER_ENDED, uid=who.uid, pid=who.pid, connection=connection, reason=reason)
+            self._journal.record(messages.PROTECTED_USER_ENDED, uid=who.uid, pid=who.pid, connection=connection, reason=words)
 
     def _end(self, client: Client, code: ErrorCode, words: str) -> None:
         """End a connection with the last words of an error."""
         client.farewell = f"{code.name} {words}"
         self.switch.disconnect(client.connection, error_packet(code, words))
 
-    def _set_publish_rules(self) -> None:
-        """Give the switch the rules by which it decides about MSG; the masks of :meth:`_place` mean these."""
-        publishing = self._acceptance.policy.publishing
-        self.switch.set_publish_rules(tuple(PublishRule(rule.keys.encode(), rule.publish == "allow") for rule in publishing))
-
     def _place(self, client: Client) -> None:
-        """Tell the switch whose a client is, what its user may make the bus hold, whom it may block, and which rules are about it."""
+        """Tell the switch whose a client is, and what it needs to hold it to rules, rights and quotas by itself."""
         policy, who = self._acceptance.policy, client.credentials
+        sight = Sight.ALL if self._roster.is_owner(client) else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
+        cred = who.key(self._acceptance.keyspace.prefix)
         blocks_others, rules = policy.may_block_others(who), policy.publish_mask(who)
-        self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules)
+        self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=cred)
         quotas = self._accounts[client.connection].quotas
         self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
 
@@ -394,7 +460,7 @@ class Broker:
             yield
             if client.connection not in self._roster:
                 break
-            verdict = self._acceptance.subscription(pattern, client.credentials)
+            verdict = self._acceptance.subscription(pattern, client.credentials, client.connection)
             if verdict.rule is None or verdict.is_allowed:
                 continue
             before = count
@@ -402,7 +468,8 @@ class Broker:
             while self._unsubscribe(client, pattern):
                 count += 1
             if count > before:
-                self._refuse(client, ErrorCode.EPERM, f"the subscription {printable(pattern)} has ended: {verdict.reason}")
+                words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
+                self._refuse(client, ErrorCode.EPERM, words, b"SUB " + pattern)
                 rule = rule or verdict.rule
         if rule is not None:
             self._record(messages.SUBSCRIPTIONS_REVOKED, client, count=count, rule=rule.name)
@@ -430,9 +497,3 @@ class Broker:
 def _not_admitted(uid: int) -> str:
     """Return what a user is told who may not be here."""
     return f"user {uid} is not admitted to this bus; its -u options and allowed_users say who is"
-
-
-def _descriptor_limit() -> int:
-    """Return how many descriptors this process may have open."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

@@ -11,13 +11,17 @@ The rules of delivery, which the tests hold both switches to:
 3. What a recipient's socket does not take is for its soft mode; what its queue does not take, for its hard mode. What is discarded
    is counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``: with ``Order.QUEUE`` in the place
    of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages.
-4. A turn reads at most ``batch_packets`` from each readable connection, so that no client can keep the others waiting. The compiled
-   switch reads one whose packets are costly in smaller batches, and after one that took more than ``turn_time`` serves others first.
+4. A turn reads at most ``batch_packets`` from each readable connection, and from all of a user together while others can be read, so
+   that neither a client nor many of one user can keep the others waiting. The compiled switch reads one whose packets are costly in
+   smaller batches, and after one that took more than ``turn_time`` serves others first; where that went into control packets of a
+   user who owns nothing here, before all connections of that user.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
    much as it leaves free, so that no publisher can keep the next one out. The same rule shares ``queued_memory`` among users.
-7. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
+7. What is told besides costs who asked for it: a sender's name counts as a part of the packet that it stands in front of, and a tap
+   is served after all recipients of a batch.
+8. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
    only shut down its sending side, shutdown(2), stays a recipient until it closes.
 """
 
@@ -28,6 +32,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
 
 
@@ -91,6 +96,17 @@ class Order(enum.IntEnum):
     """The newest."""
     RANDOM = 2
     """The one that frees most memory: the largest that no other queue holds; among equals the oldest."""
+
+
+class Sight(enum.IntEnum):
+    """What a connection may know of those of other users; each includes what stands before it. Spec: sbus-protocol(7) §5."""
+
+    OWN = 0
+    """That they come and go."""
+    PRESENCE = 1
+    """Their subscriptions too, but for secret keys."""
+    ALL = 2
+    """Everything."""
 
 
 class PublishRule(NamedTuple):
@@ -212,15 +228,50 @@ class Switch(Protocol):
     def unsubscribe(self, connection: int, pattern: bytes) -> bool:
         """Remove one instance of *pattern* and return True, or return False if there is none."""
 
+    def instances(self, connection: int, pattern: bytes) -> int:
+        """Return how many instances of *pattern* the connection has stored."""
+
     def send(self, connection: int, packet: bytes) -> None:
         """Hand *packet* to the connection, behind all that waits for it, under the same bounds."""
+
+    def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
+        """Hand *packet*, a MSG of the bus itself, to each connection with a pattern that takes its key, which may be a reserved one, and
+        that may know of it: that has at least *sight*, or is of *uid*. As :meth:`send` does, in order of their numbers. *cred* names the
+        bus itself to those who want senders."""
+
+    def set_sender(self, connection: int, on: bool) -> None:
+        """Set whether each MSG comes to the connection as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and name of
+        who sent it, 0 for the bus itself; False at first. For what is routed from now on; it counts with its whole length."""
+
+    def set_tap(self, connection: int, pattern: bytes | None) -> None:
+        """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.
+
+        ``CMSG !/tap NUL {...} LF <the MSG packet>``, behind what goes to the recipients, under the same modes, but that it blocks nobody.
+        It is no recipient: it counts in no receipt, and not in ``undeliverable``.
+        """
+
+    def is_tapped(self) -> bool:
+        """Return whether any connection has a tap."""
+
+    def report(self, key: bytes, packet: bytes) -> None:
+        """Hand *packet* to each connection with a tap whose pattern takes *key*, as :meth:`send` does, in order of their numbers."""
 
     def set_echo(self, connection: int, on: bool) -> None:
         """Set whether the connection gets the MSG of its own that it has subscribed to; True at first."""
 
-    def set_party(self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0) -> None:
+    def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
+        """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
+
+        ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused.
+        Without *always* nothing is told where there are recipients. What was armed before is forgotten.
+        """
+
+    def set_party(
+        self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0, sight: Sight = Sight.OWN, cred: bytes = b""
+    ) -> None:
         """Say whose a connection is: *uid* is charged for what waits for it; it may block publishers of other users if *blocks_others*;
-        bit i of *rules* says that publish rule i is about it. Until then it is nobody's: charged to none, blocking none."""
+        bit i of *rules* says that publish rule i is about it; *sight* is what it may know of others; *cred* is what names it as a sender,
+        of letters, digits, ``!`` and ``/``. Until then it is nobody's: charged to none, blocking none, without a name."""
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
         """Bound what may wait for all connections of *uid* together, in packets and bytes; the user must have a connection."""
@@ -249,8 +300,14 @@ class Switch(Protocol):
     def patterns(self, connection: int) -> dict[bytes, int]:
         """Return the connection's patterns, each with how many instances are stored."""
 
+    def patterns_after(self, connection: int, after: bytes | None, most: int) -> list[bytes]:
+        """Return up to *most* of the connection's patterns behind *after* in the order of their bytes; None: the first."""
+
     def recipients(self, key: bytes) -> list[int]:
-        """Return the connections that a MSG with *key* from another one would reach now, in order of their numbers."""
+        """Return the connections that a MSG with *key* from another one would reach now, in order of their numbers.
+
+        Those that have ended in this turn are among them until the sink is told, so that what it says agrees with what it has heard.
+        """
 
     def connection_counters(self, connection: int) -> ConnectionCounters:
         """Return the counters of one connection. Raises KeyError if there is no such connection."""
@@ -258,8 +315,35 @@ class Switch(Protocol):
     def counters(self) -> SwitchCounters:
         """Return the counters of the switch."""
 
-    def close(self) -> None:
-        """Close every connection without telling the sink, and the switch's own descriptors. Nothing may be called after."""
+    def settings(self, connection: int) -> ConnectionSettings:
+        """Return what the connection has asked for itself."""
+
+    def progress(self, connection: int) -> ConnectionProgress:
+        """Return what the connection has done; together with what waits for it, :meth:`queues`, it is all of it."""
+
+    def queues(self) -> tuple[list[bytes], dict[int, Queue]]:
+        """Return the packets that wait, each once, and what of them waits for whom; who has nothing waiting is left out."""
+
+    def tally(self) -> SwitchTotals:
+        """Return what the switch has done."""
+
+    def next_connection(self) -> int:
+        """Return the number that the next connection will get."""
+
+    def restore(self, connection: int, settings: ConnectionSettings, progress: ConnectionProgress) -> None:
+        """Let an adopted connection go on where it was. Those that it blocks must be there when :meth:`restore_all` is called."""
+
+    def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
+        """Let the switch go on where another was: after every connection is adopted, has its party, and is restored.
+
+        What waits is sent from the next turn on, not before. Numbers of connections begin at *next_connection* at least.
+        """
+
+    def close(self, *, keeps_connections: bool = False) -> None:
+        """Close every connection without telling the sink, and the switch's own descriptors. Nothing may be called after.
+
+        With *keeps_connections* only this process's descriptors are closed: for peers nothing ends while others hold duplicates.
+        """
 
 
 MakeSwitch = Callable[[Sink, KeySpace, LimitSettings, tuple[bytes, ...]], Switch]

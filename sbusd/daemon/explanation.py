@@ -13,7 +13,10 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 NO_ID = -2
 """A process or group that nobody is in: what is asked about a user in general is true of none of its processes in particular."""
 
-_FORM = "ask with <uid> NUL publish or subscribe NUL <key>"
+THE_PUBLIC = Credentials(NO_ID, NO_ID, NO_ID)
+"""Somebody whom no rule names, as asked about with an empty uid. What holds then holds for everyone, so anyone may ask."""
+
+_FORM = "ask with <uid> NUL publish or subscribe NUL <key>; the uid is empty for somebody whom no rule names"
 
 
 def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_owner: bool) -> dict[str, object]:
@@ -25,10 +28,12 @@ def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_ow
     """
     digits, _, rest = payload.partition(b"\0")
     action, nul, key = rest.partition(b"\0")
-    uid = int(digits) if digits.isdigit() and len(digits) <= 10 else -1
-    if not 0 <= uid <= LAST_UID or action not in (b"publish", b"subscribe") or not nul or b"\0" in key:
+    uid = _uid(digits)
+    if action not in (b"publish", b"subscribe") or not nul or b"\0" in key:
         raise ProtocolError(ErrorCode.EINVAL, _FORM)
-    if uid == asker.uid:
+    if uid is None:
+        who = THE_PUBLIC
+    elif uid == asker.uid:
         who = asker
     elif is_owner:
         who = credentials_of_user(uid)
@@ -44,6 +49,16 @@ def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_ow
         "rule": None if verdict.rule is None else verdict.rule.name,
         "reason": verdict.reason,
     }
+
+
+def _uid(digits: bytes) -> int | None:
+    """Return the uid that *digits* spell, None if they are none. Raises ProtocolError."""
+    if not digits:
+        return None
+    uid = int(digits) if digits.isdigit() and len(digits) <= 10 else -1
+    if not 0 <= uid <= LAST_UID:
+        raise ProtocolError(ErrorCode.EINVAL, _FORM)
+    return uid
 
 
 def credentials_of_user(uid: int) -> Credentials:

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -130,6 +130,19 @@ class Journal:
                 self._start_writer()
                 self._changed.notify()
 
+    def flush(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Wait until what waits is written, for at most *timeout* seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._state.waiting and not self._state.writing, timeout)
+
+    def restore(self, counters: Mapping[str, int]) -> None:
+        """Count on from an earlier process's *counters*, by their names; what waited then is lost, and told as such."""
+        with self._changed:
+            self._state.written += counters.get("written", 0)
+            self._state.suppressed += counters.get("suppressed", 0)
+            self._state.dropped += counters.get("dropped", 0)
+            self._drop(counters.get("waiting", 0))
+
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Write what waits, for at most *timeout* seconds; what is left then is counted as dropped, as is all that comes later."""
         with self._changed:
@@ -191,6 +204,7 @@ class Journal:
             written = self._write(record)
             with self._changed:
                 self._account(record, written=written)
+                self._changed.notify_all()
 
     def _account(self, record: Record, *, written: bool) -> None:
         """Count what became of *record*; if writing works, tell next how many were lost before."""

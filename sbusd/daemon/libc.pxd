@@ -53,7 +53,7 @@ cdef extern from *:
 
 cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec* time)
-    int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE
+    int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:

@@ -12,6 +12,7 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Mapping
 
 from systemd import daemon
 
@@ -67,6 +68,11 @@ class Listener:
         """Return the descriptor."""
         return self.socket.fileno()
 
+    @property
+    def identity(self) -> tuple[int, int] | None:
+        """Device and inode of the path, if it was made here, so that whoever goes on with this socket removes it at the end."""
+        return None if self._made is None else (self._made.st_dev, self._made.st_ino)
+
     def close(self) -> None:
         """Stop listening, and remove the path if it was made here and is still the same file. May be called twice."""
         self.socket.close()
@@ -77,8 +83,26 @@ class Listener:
                 os.unlink(self._path)
 
 
-def open_listener(options: Options) -> Listener:
+def resume_listener(fd: int, made: tuple[int, int] | None) -> Listener:
+    """Return the listener of this same process before it was started anew in place; *made* is its :attr:`Listener.identity`.
+
+    Raises:
+        ListenError: *fd* is no such socket.
+    """
+    inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the bus before,", "start the bus anew", must_listen=True)
+    path = os.fsencode(inherited.getsockname())
+    found = None
+    if made is not None:
+        with contextlib.suppress(OSError):
+            found = os.lstat(path)
+    is_same = found is not None and (found.st_dev, found.st_ino) == made
+    return Listener(inherited, made=found if is_same else None)
+
+
+def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> Listener:
     """Return the bus's listener: where ``-a`` says, else the socket that systemd passed, else one at the default address.
+
+    *passed* are the sockets that systemd passed, with their names; None: find out (:func:`passed_descriptors`).
 
     Raises:
         ListenError: there is no such socket, or it is of another kind.
@@ -86,7 +110,7 @@ def open_listener(options: Options) -> Listener:
     """
     address = options.address
     if address is None:
-        activated = _activated_socket()
+        activated = _activated_socket(passed_descriptors() if passed is None else passed)
         if activated is not None:
             return Listener(activated)
         address = options.default_address()
@@ -102,11 +126,14 @@ def open_listener(options: Options) -> Listener:
             return _bind(address, options, announce=False)
 
 
-def _activated_socket() -> socket.socket | None:
-    """Return the socket that systemd passed, or None if it passed none to this process. Source: sd_listen_fds(3)."""
+def passed_descriptors() -> dict[int, str]:
+    """Return what systemd passed to this process, by descriptor, with the names; only once, for it is taken out of the environment.
+
+    Source: sd_listen_fds(3). Raises ListenError if the environment is wrong.
+    """
     variables = {name: os.environ.get(name, "") for name in ("LISTEN_FDS", "LISTEN_PID")}
     try:
-        passed = daemon.listen_fds_with_names(unset_environment=True)
+        return dict(daemon.listen_fds_with_names(unset_environment=True))
     except OSError as error:
         said = " ".join(f"{name}={printable(value)}" for name, value in variables.items())
         raise ListenError(f"the environment's {said} names no socket: {error.strerror}; let systemd set them, or nobody") from None
@@ -114,6 +141,10 @@ def _activated_socket() -> socket.socket | None:
         # systemd's library takes them out of the environment that a program we start would get, but Python keeps a copy.
         for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
             os.environ.pop(variable, None)
+
+
+def _activated_socket(passed: Mapping[int, str]) -> socket.socket | None:
+    """Return the socket that systemd passed, or None if it passed none."""
     if not passed:
         return None
     if len(passed) > 1:

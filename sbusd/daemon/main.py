@@ -8,17 +8,18 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-import sbusd
 from sbusd.config import ConfigError, DaemonSettings, LogSettings, check_daemon_settings, load_daemon_settings
-from sbusd.daemon import messages
+from sbusd.daemon import fdstore, messages
 from sbusd.daemon.background import Presence, open_standard_streams
 from sbusd.daemon.broker import Broker, Household
 from sbusd.daemon.contract import MakeSwitch
+from sbusd.daemon.heritage import Heritage, heritage_of, take_in_place
 from sbusd.daemon.journal import Journal
-from sbusd.daemon.listener import open_listener
+from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
 from sbusd.daemon.options import Options, SwitchName, parse_options
 from sbusd.daemon.reload import Reloader
-from sbusd.daemon.signals import Signals
+from sbusd.daemon.run import Run, Surface
+from sbusd.daemon.service_manager import ServiceManager
 from sbusd.protocol.errors import SbusError
 
 EXIT_FAILED = 1
@@ -57,35 +58,52 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def serve(options: Options, settings: DaemonSettings) -> None:
-    """Open a bus, serve it until a signal or the last client ends it, and remove what it made. Raises SbusError if it cannot start."""
+    """Open a bus, or go on with that of the process before; serve it until it ends, and remove what it made. Raises SbusError."""
     with ExitStack() as ends:
-        listener = open_listener(options)
-        ends.callback(listener.close)
-        presence = Presence.enter(options)
-        ends.callback(presence.leave)
+        manager = ServiceManager.of_environment()
+        ends.callback(manager.close)
+        folder = _current_folder()
+        heritage = take_heritage(options)
+        listener, presence = _surface(options, heritage, ends)
         journal = Journal.open(settings.log, background=presence.is_background)
         ends.callback(journal.close)
         _raise_descriptor_limit()
         household = Household.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, household, journal, find_switch(options.switch))
-        ends.callback(broker.close)
-        reloader = Reloader(options, settings, broker, journal)
-        with Signals(broker.stop) as signals:
-            broker.switch.watch(signals.fileno(), signals.drain)
-            broker.switch.listen(listener.fileno())
-            listener.listen()
-            presence.ready(f"serving {listener.address}")
-            journal.record(messages.STARTED, address=listener.address, version=sbusd.__version__)
-            is_unsettled = False
-            while not broker.is_done:
-                broker.switch.turn(0 if is_unsettled else -1)
-                is_unsettled = is_unsettled and broker.settle()
-                if signals.take_hangup():
-                    reloader.reload()
-                    # So that a turn follows at once, at whose end those are buried whom the reload has ended.
-                    is_unsettled = True
-            presence.stopping()
-        journal.record(messages.STOPPED, reason=broker.end_reason)
+        run = Run(broker, journal, Surface(listener, presence, manager), Reloader(options, settings, broker, journal), folder)
+        ends.callback(run.close)
+        run.serve(heritage)
+
+
+def _surface(options: Options, heritage: Heritage, ends: ExitStack) -> tuple[Listener, Presence]:
+    """Return the socket and the presence of the bus, new ones or those of this same process before; *ends* will remove them."""
+    before = heritage.in_place
+    if before is None:
+        listener = open_listener(options, heritage.sockets)
+        ends.callback(listener.close)
+        presence = Presence.enter(options)
+    else:
+        listener = resume_listener(before.listener, before.listener_made)
+        ends.callback(listener.close)
+        presence = Presence.resume(options, background=before.background, pid_file=before.pid_file)
+    ends.callback(presence.leave)
+    return listener, presence
+
+
+def take_heritage(options: Options) -> Heritage:
+    """Return what the process before this one has left, and what systemd has passed. Raises ListenError if that makes no sense."""
+    in_place = take_in_place(os.environ)
+    # With -a, what systemd passes is of no interest, but for what it has kept.
+    wants_passed = options.address is None or fdstore.is_there(os.environ)
+    return heritage_of(passed_descriptors() if in_place is None and wants_passed else {}, in_place)
+
+
+def _current_folder() -> str:
+    """Return where the bus was started; the root if that is not there any more."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return "/"
 
 
 def find_switch(name: SwitchName) -> MakeSwitch:

@@ -80,6 +80,12 @@ SUBSCRIPTIONS_REVOKED = LogMessage(
     "subscriptions-revoked",
     "subscriptions that the rules do not allow any more have ended: {count}, the first for {rule}",
 )
+TAP_OPENED = LogMessage(
+    "4263cd3ab4d64207ad1d429e3ac5adc6", Priority.NOTICE, "tap-opened", "a client is told of all traffic from now on that its tap takes"
+)
+TAP_REFUSED = LogMessage(
+    "faae65d3157b4945997b052b7b1b9be4", Priority.NOTICE, "tap-refused", "a tap was refused: this user may not be told of all traffic"
+)
 PROTECTED_USER_ENDED = LogMessage(
     "65a487dd126544d2a3962ed5af32c009",
     Priority.CRIT,
@@ -117,12 +123,54 @@ PROCESSES_UNWATCHED = LogMessage(
     "processes-unwatched",
     "this kernel does not tell when the process of a client ends (Linux 6.5 does): secret keys that name a process outlive it",
 )
+HANDED_OVER = LogMessage(
+    "316b26751dbb4087b31b5df849b354dd",
+    Priority.INFO,
+    "handed-over",
+    "the bus hands over: connections {connections}, packets that wait {packets}",
+)
+RESTORED = LogMessage(
+    "0771cfdc6d624fdf95330788bea7f54a",
+    Priority.INFO,
+    "restored",
+    "the bus goes on {manner}: connections {connections}, those that could not be kept {gone}",
+)
+HANDOVER_REFUSED = LogMessage(
+    "785689c8696e4ee585edfef559c77648",
+    Priority.ERR,
+    "handover-refused",
+    "the state of the bus before this one cannot be used, so its connections were closed ({closed}): {reason}",
+)
+HANDOVER_FAILED = LogMessage(
+    "0234a98e26d84bb7916afd8b7218cca9",
+    Priority.ERR,
+    "handover-failed",
+    "the bus was told to start anew in place and cannot, so it goes on as it is: {reason}",
+)
+STATE_UNKEPT = LogMessage(
+    "733ff20e968345179797abdaf8729182",
+    Priority.ERR,
+    "state-unkept",
+    "what the bus knows could not be written down, so connections would not outlive it now: {reason}",
+)
+CONNECTION_UNPARKED = LogMessage(
+    "b6db5ca0978f4b3097d849cf746e0f88",
+    Priority.WARNING,
+    "connection-unparked",
+    "a connection could not be put aside, so it would not outlive the bus; let the bus have more descriptors (LimitNOFILE=)",
+)
 CONFIGURATION_ERROR = LogMessage("8345b5252cf84bbc82de4656f791ad96", Priority.ERR, "configuration-error", "{reason}")
 INTERNAL_ERROR = LogMessage(
     "8cab299d59544cd6b3dc203628c0e134",
     Priority.CRIT,
     "internal-error",
     "an error in the bus itself, in {where}: {reason}; please report it",
+)
+SERVICE_MANAGER_DEAF = LogMessage(
+    "7e8796bed2e147ff96d2d15b51c2769a",
+    Priority.WARNING,
+    "service-manager-deaf",
+    "systemd did not take a sign of life of the bus, which is given again in a moment; without any the watchdog ends the bus",
 )
 CLIENT_CONNECTED = LogMessage("92a622edd65547a6aa6cf665ed58abd1", Priority.DEBUG, "client-connected", "a client has connected")
 CLIENT_DISCONNECTED = LogMessage("37b2e86566f341f2b394371ecaf6baee", Priority.DEBUG, "client-disconnected", "a client has gone: {reason}")

@@ -1,6 +1,6 @@
 # What waits for one client, and how it gets there; used by the switch without the interpreter. See outbox.pyx.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport iovec
@@ -29,7 +29,13 @@ cdef struct Packet:         # its bytes follow it in the same allocation
 
 cdef struct Entry:
     Packet* packet
+    Packet* head            # what goes out in front of it, in one packet with it; NULL: nothing
     uint32_t payer          # the uid of who published it
+
+
+cdef struct Head:           # what goes in front of a packet of a batch, for those who asked for it
+    iovec part
+    Packet* kept            # its shared copy, made when the first recipient has to wait for it; else NULL
 
 
 cdef cppclass Account:      # one user
@@ -37,6 +43,9 @@ cdef cppclass Account:      # one user
     uint64_t connections
     uint64_t lost_packets
     Pool room
+    uint64_t turn           # the last turn in which a connection of it was readable
+    uint32_t readable       # how many of them were then
+    int64_t gives_way_until # nanoseconds of the monotonic clock: until then, the connections of other users go first
 
 
 cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchCounters
@@ -51,8 +60,16 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t held_limit
 
 
+cdef struct Tally:              # what became of one packet of a batch: for how many connections it was each
+    uint32_t handed
+    uint32_t queued
+    uint32_t discarded
+
+
 cdef struct Batch:
     uint32_t payer              # the uid of who sent it
+    bint is_tallied             # somebody wants to know what became of its packets
+    Tally tally[BATCH_PARTS]    # set to nothing by who tallies
     iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received
     Packet* kept[BATCH_PARTS]   # each one's shared copy, made when the first recipient has to wait for it; else NULL
 
@@ -81,10 +98,15 @@ cdef cppclass Outbox:
 
 cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
 cdef void assign(Outbox* box, Account* account) noexcept nogil
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block) noexcept nogil
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
+cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil
+cdef char* data_of(Packet* packet) noexcept nogil
+cdef void release(Packet* packet) noexcept nogil
+cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
 cdef void end_batch(Batch* batch, size_t count) noexcept nogil
+cdef void let_head_go(Head* head) noexcept nogil
 cdef size_t waiting_count(Outbox* box) noexcept nogil
 cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil

@@ -15,10 +15,8 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
-from libcpp.algorithm cimport partial_sort
-from libcpp.utility cimport pair
-from libcpp.vector cimport vector
 
+from sbusd.daemon.orders cimport choose
 from sbusd.daemon.pools cimport charge, discharge, has_space, may_share
 from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, iovec, mmsghdr, send, sendmmsg, shutdown
 
@@ -32,9 +30,8 @@ cdef enum Outcome:
     PEER_GONE
 
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
-cdef iovec queued_parts[BATCH_PACKETS]
+cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
 cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
-cdef vector[pair[uint64_t, size_t]] ranked  # for ORDER_RANDOM: what each packet would free, upside down, and its place
 
 
 cdef char* data_of(Packet* packet) noexcept nogil:
@@ -98,20 +95,53 @@ cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
     return box.room.packets * 100 <= box.room.packets_limit * percent and box.room.bytes * 100 <= box.room.bytes_limit * percent
 
 
+cdef size_t length_of(mmsghdr* header) noexcept nogil:
+    """Return how long a packet is that is to be sent."""
+    cdef size_t length = header.msg_hdr.msg_iov[0].iov_len
+    if header.msg_hdr.msg_iovlen == 2:
+        length += header.msg_hdr.msg_iov[1].iov_len
+    return length
+
+
+cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
+    """Set the header at *place* to a packet, behind *head* if that is not NULL, without copying either."""
+    if head is NULL:
+        headers[place].msg_hdr.msg_iov = part
+        headers[place].msg_hdr.msg_iovlen = 1
+    else:
+        parts[2 * place] = head.part
+        parts[2 * place + 1] = part[0]
+        headers[place].msg_hdr.msg_iov = &parts[2 * place]
+        headers[place].msg_hdr.msg_iovlen = 2
+
+
+cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept nogil:
+    """Set the header at *place* to a packet that waits."""
+    parts[2 * place].iov_base = data_of(packet if head is NULL else head)
+    parts[2 * place].iov_len = packet.length if head is NULL else head.length
+    if head is not NULL:
+        parts[2 * place + 1].iov_base = data_of(packet)
+        parts[2 * place + 1].iov_len = packet.length
+    headers[place].msg_hdr.msg_iov = &parts[2 * place]
+    headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
+
+
 cdef size_t transmit(Outbox* box, size_t count, Outcome* outcome) noexcept nogil:
     """Send the first *count* of `headers`; return how many the socket took, and why not more."""
-    cdef size_t done = 0, i
+    cdef size_t done = 0, i, length
     cdef ssize_t taken
     while done < count:
-        if count - done == 1:
+        if count - done == 1 and headers[done].msg_hdr.msg_iovlen == 1:
             taken = send(box.fd, headers[done].msg_hdr.msg_iov.iov_base, headers[done].msg_hdr.msg_iov.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
             taken = -1 if taken < 0 else 1
         else:
             taken = sendmmsg(box.fd, &headers[done], count - done, MSG_DONTWAIT | MSG_NOSIGNAL)
         if taken > 0:
+            length = 0
             for i in range(done, done + taken):
-                box.delivered_bytes += headers[i].msg_hdr.msg_iov.iov_len
-                box.totals.delivered_bytes += headers[i].msg_hdr.msg_iov.iov_len
+                length += length_of(&headers[i])
+            box.delivered_bytes += length
+            box.totals.delivered_bytes += length
             box.delivered_packets += taken
             box.totals.delivered_packets += taken
             done += taken
@@ -142,17 +172,25 @@ cdef bint has_room(Outbox* box, uint32_t payer, size_t length) noexcept nogil:
     return box.totals.held_bytes + box.account.room.bytes + length <= box.totals.held_limit
 
 
-cdef void keep(Outbox* box, Packet* packet, uint32_t payer, bint is_note) noexcept nogil:
-    """Let a packet wait."""
+cdef size_t size_of(Entry entry) noexcept nogil:
+    """Return how long a packet is that waits."""
+    return entry.packet.length + (0 if entry.head is NULL else entry.head.length)
+
+
+cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
+    """Let a packet wait, behind *head* if that is not NULL."""
     cdef Entry entry
     entry.packet = packet
+    entry.head = head
     entry.payer = payer
     packet.references += 1
-    charge(&box.room, owner_of(box), payer, packet.length)
+    if head is not NULL:
+        head.references += 1
+    charge(&box.room, owner_of(box), payer, size_of(entry))
     if box.account is not NULL:
-        charge(&box.account.room, box.account.uid, payer, packet.length)
+        charge(&box.account.room, box.account.uid, payer, size_of(entry))
     box.totals.queued_packets += 1
-    box.totals.queued_bytes += packet.length
+    box.totals.queued_bytes += size_of(entry)
     if is_note:
         box.notes.push_back(entry)
     else:
@@ -161,12 +199,14 @@ cdef void keep(Outbox* box, Packet* packet, uint32_t payer, bint is_note) noexce
 
 cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
     """Account for a packet that waits no more, and release it."""
-    discharge(&box.room, owner_of(box), entry.payer, entry.packet.length)
+    discharge(&box.room, owner_of(box), entry.payer, size_of(entry))
     if box.account is not NULL:
-        discharge(&box.account.room, box.account.uid, entry.payer, entry.packet.length)
+        discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
     box.totals.queued_packets -= 1
-    box.totals.queued_bytes -= entry.packet.length
+    box.totals.queued_bytes -= size_of(entry)
     release(entry.packet)
+    if entry.head is not NULL:
+        release(entry.head)
 
 
 cdef void lose(Outbox* box) noexcept nogil:
@@ -178,14 +218,14 @@ cdef void lose(Outbox* box) noexcept nogil:
         box.account.lost_packets += 1
 
 
-cdef Packet* loss_notice(Outbox* box) noexcept nogil:
-    """Return the packet that tells the peer what it lost, or NULL if memory is short; the count starts anew."""
+cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
+    """Return the packet that tells the peer of *count* of the packets that it lost, or NULL if memory is short."""
     cdef char text[48]
-    cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>box.untold)
+    cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>count)
     cdef Packet* notice = new_packet(text, length, box.totals)
     if notice is not NULL:
-        box.told += box.untold
-        box.untold = 0
+        box.told += count
+        box.untold -= count
         box.totals.deliveries += 1
     return notice
 
@@ -197,10 +237,10 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
         return True
     if not has_space(&box.room, 48) or not has_room(box, owner_of(box), 48):
         return False
-    notice = loss_notice(box)
+    notice = loss_notice(box, box.untold)
     if notice is NULL:
         return False
-    keep(box, notice, owner_of(box), box.order != ORDER_QUEUE)
+    keep(box, notice, NULL, owner_of(box), box.order != ORDER_QUEUE)
     return True
 
 
@@ -225,25 +265,46 @@ cdef bint is_kept(Outbox* box, uint32_t payer, size_t length, bint may_block) no
     return tell_loss(box)
 
 
-cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block) noexcept nogil:
+cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
+    """Make the shared copy of a part of a batch, if there is none yet; return whether there is one now."""
+    if kept[0] is NULL:
+        kept[0] = new_packet(<const char*>part.iov_base, part.iov_len, totals)
+        if kept[0] is not NULL:
+            kept[0].references = 1      # the batch's own, until it ends
+    return kept[0] is not NULL
+
+
+cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, Head* head) noexcept nogil:
     """Let one packet of a batch wait, or lose it."""
-    if not is_kept(box, batch.payer, batch.parts[index].iov_len, may_block):
+    cdef size_t length = batch.parts[index].iov_len + (0 if head is NULL else head.part.iov_len)
+    cdef Packet* kept_head = NULL
+    if (not is_kept(box, batch.payer, length, may_block)
+            or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
+            or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
         lose(box)
+        if batch.is_tallied:
+            batch.tally[index].discarded += 1
         return
-    if batch.kept[index] is NULL:
-        batch.kept[index] = new_packet(<const char*>batch.parts[index].iov_base, batch.parts[index].iov_len, box.totals)
-        if batch.kept[index] is NULL:
-            lose(box)
-            return
-        batch.kept[index].references = 1        # the batch's own, until end_batch
+    if batch.is_tallied:
+        batch.tally[index].queued += 1
+    if head is not NULL:
+        kept_head = head.kept
     # What stands behind the packets of a batch are the bus's own words for its sender.
-    keep(box, batch.kept[index], batch.payer, index >= BATCH_PACKETS and box.order != ORDER_QUEUE)
+    keep(box, batch.kept[index], kept_head, batch.payer, index >= BATCH_PACKETS and box.order != ORDER_QUEUE)
 
 
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block) noexcept nogil:
+cdef Head* head_for(Head* heads, size_t stride, uint32_t index) noexcept nogil:
+    """Return what goes in front of a packet of a batch: nothing in front of the bus's own words."""
+    if heads is NULL or index >= BATCH_PACKETS:
+        return NULL
+    return &heads[index * stride]
+
+
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil:
     """Hand the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if nothing waits.
 
-    *may_block*: the publisher can be made to wait; `has_blocked` says whether it must be.
+    *may_block*: the publisher can be made to wait; `has_blocked` says whether it must be. *heads*, if not NULL, are what goes in
+    front: with a *stride* of 1 each packet has its own, by its index; with one of 0 all have the first.
     """
     cdef Outcome outcome = SOCKET_FULL
     cdef size_t done = 0, i
@@ -252,20 +313,30 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         box.totals.abandoned_packets += count
         return
     if waiting_count(box) == 0 and box.untold == 0:
-        for i in range(count):
-            headers[i].msg_hdr.msg_iov = &batch.parts[indexes[i]]
-            headers[i].msg_hdr.msg_iovlen = 1
+        if heads is NULL:
+            for i in range(count):
+                headers[i].msg_hdr.msg_iov = &batch.parts[indexes[i]]
+                headers[i].msg_hdr.msg_iovlen = 1
+        else:
+            for i in range(count):
+                line_up(i, &batch.parts[indexes[i]], head_for(heads, stride, indexes[i]))
         done = transmit(box, count, &outcome)
         if outcome == PEER_GONE:
             box.is_broken = True
             box.totals.abandoned_packets += count - done
-            return
+    if batch.is_tallied:
+        for i in range(done):
+            batch.tally[indexes[i]].handed += 1
+    if box.is_broken:
+        return
     if outcome == PACKET_TOO_BIG:
         lose(box)
+        if batch.is_tallied:
+            batch.tally[indexes[done]].discarded += 1
         done += 1
         tell_loss(box)
     for i in range(done, count):
-        hold(box, batch, indexes[i], may_block)
+        hold(box, batch, indexes[i], may_block, head_for(heads, stride, indexes[i]))
     if outcome == PACKET_TOO_BIG or (box.untold and waiting_count(box) == 0):
         flush(box)
 
@@ -279,10 +350,9 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
         box.totals.abandoned_packets += 1
         return
     if waiting_count(box) == 0 and box.untold == 0:
-        queued_parts[0].iov_base = <void*>data
-        queued_parts[0].iov_len = length
-        headers[0].msg_hdr.msg_iov = &queued_parts[0]
-        headers[0].msg_hdr.msg_iovlen = 1
+        parts[0].iov_base = <void*>data
+        parts[0].iov_len = length
+        line_up(0, &parts[0], NULL)
         transmit(box, 1, &outcome)
         if outcome == ALL_TAKEN:
             return
@@ -299,7 +369,14 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
     if packet is NULL:
         lose(box)
     else:
-        keep(box, packet, owner_of(box), box.order != ORDER_QUEUE)
+        keep(box, packet, NULL, owner_of(box), box.order != ORDER_QUEUE)
+
+
+cdef void let_head_go(Head* head) noexcept nogil:
+    """Let go of the copy that a head needed."""
+    if head.kept is not NULL:
+        release(head.kept)
+        head.kept = NULL
 
 
 cdef void end_batch(Batch* batch, size_t count) noexcept nogil:
@@ -309,30 +386,6 @@ cdef void end_batch(Batch* batch, size_t count) noexcept nogil:
         if batch.kept[i] is not NULL:
             release(batch.kept[i])
             batch.kept[i] = NULL
-
-
-cdef size_t choose(Outbox* box) noexcept nogil:
-    """Set `chosen` to the messages that go next, by the client's order; return how many they are."""
-    cdef size_t total = box.waiting.size() - box.first
-    cdef size_t count = min(total, <size_t>BATCH_PACKETS)
-    cdef size_t i
-    cdef Packet* packet
-    cdef pair[uint64_t, size_t] rank
-    if box.order == ORDER_RANDOM:
-        ranked.clear()
-        for i in range(box.first, box.waiting.size()):
-            packet = box.waiting[i].packet
-            # Freed at once is what no other queue still holds.
-            rank.first = <uint64_t>0xFFFFFFFF - (packet.length if packet.references == 1 else 0)
-            rank.second = i
-            ranked.push_back(rank)
-        partial_sort(ranked.begin(), ranked.begin() + count, ranked.end())
-        for i in range(count):
-            chosen[i] = ranked[i].second
-    else:
-        for i in range(count):
-            chosen[i] = box.waiting.size() - 1 - i if box.order == ORDER_STACK else box.first + i
-    return count
 
 
 cdef void take_out(Outbox* box, size_t count) noexcept nogil:
@@ -357,13 +410,8 @@ cdef void take_out(Outbox* box, size_t count) noexcept nogil:
 cdef Outcome send_notes(Outbox* box) noexcept nogil:
     """Send the bus's own packets that do not wait among messages."""
     cdef Outcome outcome = ALL_TAKEN
-    cdef Packet* packet
     while box.first_note < box.notes.size():
-        packet = box.notes[box.first_note].packet
-        queued_parts[0].iov_base = data_of(packet)
-        queued_parts[0].iov_len = packet.length
-        headers[0].msg_hdr.msg_iov = &queued_parts[0]
-        headers[0].msg_hdr.msg_iovlen = 1
+        line_up_packet(0, box.notes[box.first_note].packet, NULL)
         transmit(box, 1, &outcome)
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             return outcome
@@ -379,12 +427,9 @@ cdef Outcome send_notes(Outbox* box) noexcept nogil:
 cdef Outcome send_messages(Outbox* box) noexcept nogil:
     """Send one batch of the messages that wait."""
     cdef Outcome outcome = ALL_TAKEN
-    cdef size_t i, sent, count = choose(box)
+    cdef size_t i, sent, count = choose(box, chosen)
     for i in range(count):
-        queued_parts[i].iov_base = data_of(box.waiting[chosen[i]].packet)
-        queued_parts[i].iov_len = box.waiting[chosen[i]].packet.length
-        headers[i].msg_hdr.msg_iov = &queued_parts[i]
-        headers[i].msg_hdr.msg_iovlen = 1
+        line_up_packet(i, box.waiting[chosen[i]].packet, box.waiting[chosen[i]].head)
     sent = transmit(box, count, &outcome)
     if outcome == PACKET_TOO_BIG:
         take_out(box, sent + 1)
@@ -396,15 +441,18 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
 
 
 cdef void tell_in_place(Outbox* box) noexcept nogil:
-    """Tell of a packet that was just taken out because it can never be sent: in its place, where messages go in their order."""
+    """Tell of a packet that was just taken out because it can never be sent: in its place, where messages go in their order.
+
+    Of that one alone: others that the peer is not told of yet were lost behind what waits.
+    """
     cdef Packet* notice
     cdef Entry moved
     if box.order != ORDER_QUEUE:
         return
-    notice = loss_notice(box)
+    notice = loss_notice(box, 1)
     if notice is NULL:
         return
-    keep(box, notice, owner_of(box), False)
+    keep(box, notice, NULL, owner_of(box), False)
     moved = box.waiting.back()
     box.waiting.pop_back()
     box.first -= 1

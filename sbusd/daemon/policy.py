@@ -72,6 +72,10 @@ class Policy:
         """Return whether *who* may know of other users' connections."""
         return _has(who, self.rights.presence)
 
+    def may_tap(self, who: Credentials) -> bool:
+        """Return whether *who* may be told of all traffic."""
+        return _has(who, self.rights.tap)
+
     def may_block_others(self, who: Credentials) -> bool:
         """Return whether a full queue of *who* may hold up publishers of other users."""
         return _has(who, self.rights.block_others)

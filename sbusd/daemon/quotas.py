@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import enum
 import heapq
+import resource
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 
 from sbusd.config.quotas import Quotas, QuotaSettings
 from sbusd.daemon.buckets import Bucket
+from sbusd.daemon.state import AccountState, BucketState, HoldingState
 from sbusd.protocol.credentials import Credentials
 
 RESERVED_DESCRIPTORS = 32
@@ -43,6 +46,9 @@ Without it a megabyte of separators would cost the bus a quarter of a gigabyte, 
 TOP_HOLDERS = 3
 
 _TELLS_AT_ONCE, _TELLS_PER_SECOND = 5, 1
+
+_NO_GROUP = (1 << 32) - 1
+"""The kernel never gives it to a process."""
 
 
 class Quota(enum.Enum):
@@ -164,6 +170,60 @@ class Accounts:
             self._by_connection[connection] = account
         self._file(account, now)
         return excess
+
+    def readmit(self, connection: int, credentials: Credentials, held: HoldingState) -> None:
+        """Charge a connection that outlived a restart to its user; it was admitted before, and is not refused for what changed since."""
+        now = self._clock()
+        account = self._present.get(credentials.uid)
+        if account is None:
+            account = self._present[credentials.uid] = self._open(credentials, now)
+        patience = None if held.patience is None else Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
+        if patience is not None and held.patience is not None:
+            _restore_bucket(patience, held.patience)
+        account.holdings[connection] = Holding(credentials.pid, 0, control_packets=held.control_packets, patience=patience)
+        self._by_connection[connection] = account
+        self._hold_descriptor(account, connection, 1)
+
+    def rehold(self, connection: int, pattern: bytes, count: int) -> None:
+        """Charge *count* instances of a pattern that a connection held before a restart."""
+        self._hold_pattern(self._by_connection[connection], connection, count, count * self._memory_of(pattern))
+
+    def rehold_descriptor(self, connection: int) -> None:
+        """Charge the descriptor of the process of a connection that had it before a restart."""
+        self._hold_descriptor(self._by_connection[connection], connection, 1)
+
+    def holding_state(self, connection: int) -> HoldingState:
+        """Return what a connection has done, for after a restart."""
+        held = self._by_connection[connection].holdings[connection]
+        return HoldingState(held.control_packets, None if held.patience is None else _bucket_state(held.patience))
+
+    def states(self) -> list[AccountState]:
+        """Return what users have used, for after a restart: first those who are there, then the absent in the order they left."""
+        return [
+            AccountState(
+                each.uid,
+                _bucket_state(each.control),
+                _bucket_state(each.attempts),
+                _bucket_state(each.tells),
+                dict(each.refused),
+                each.untold,
+            )
+            for each in (*self._present.values(), *self._absent.values())
+        ]
+
+    def restore(self, states: list[AccountState], forgotten_early: int) -> None:
+        """Let users go on where they were, after all connections are readmitted."""
+        now = self._clock()
+        self.forgotten_early += forgotten_early
+        for each in states:
+            account = self._present.get(each.uid)
+            if account is None:
+                # Who they are in detail the kernel says when they come again; until then only their rates matter.
+                account = self._absent[each.uid] = self._open(Credentials(0, each.uid, _NO_GROUP), now)
+            for bucket, state in ((account.control, each.control), (account.attempts, each.attempts), (account.tells, each.tells)):
+                _restore_bucket(bucket, state)
+            account.refused.update(each.refused)
+            account.untold = each.untold
 
     def leave(self, connection: int) -> None:
         """Give back all that a connection held; one that was not admitted held nothing."""
@@ -333,6 +393,18 @@ class Accounts:
         self._descriptors += count
 
 
+def _bucket_state(bucket: Bucket) -> BucketState:
+    """Return what a bucket holds, for after a restart."""
+    return BucketState(bucket.tokens, bucket.since)
+
+
+def _restore_bucket(bucket: Bucket, state: BucketState) -> None:
+    """Let a bucket hold what it held, as far as it goes now."""
+    # A clock that is behind what was written is another machine's or another boot's: then nothing comes until it is there.
+    bucket.since = min(bucket.since, state.since)
+    bucket.tokens = min(bucket.burst, state.tokens)
+
+
 _AMOUNTS: Mapping[Quota, Callable[[Holding], int]] = {
     Quota.SUBSCRIPTIONS: lambda held: held.subscriptions,
     Quota.PATTERN_BYTES: lambda held: held.pattern_bytes,
@@ -351,3 +423,9 @@ def top_holders(account: Account, quota: Quota) -> str:
         amount = _AMOUNTS[quota]
         most = [(held.pid, amount(held)) for held in heapq.nlargest(TOP_HOLDERS, account.holdings.values(), key=amount)]
     return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "nobody"
+
+
+def descriptor_limit() -> int:
+    """Return how many descriptors this process may have open."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit

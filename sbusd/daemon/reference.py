@@ -16,9 +16,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
     MAX_PUBLISH_RULES,
     ConnectionCounters,
@@ -27,12 +28,13 @@ from sbusd.daemon.contract import (
     Order,
     PublishRule,
     Refusal,
+    Sight,
     Sink,
     SoftMode,
     SwitchCounters,
     UserCounters,
 )
-from sbusd.daemon.reference_outbox import Account, Outbox, Packet, Pool
+from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
@@ -53,8 +55,17 @@ class _Connection:
     out: Outbox
     patterns: Counter[bytes] = field(default_factory=Counter)
     echo: bool = True
+    receipt: tuple[bytes, bool] | None = None
+    """The token of what it wants to know of its next MSG, and whether that is always told."""
+    cred: bytes = b""
+    wants_senders: bool = False
+    tap: bytes | None = None
+    """The pattern of what it is told of."""
+    tapped: list[Packet] = field(default_factory=list)
+    """Packets of the batch at hand that it is told of."""
     blocks_others: bool = False
     rules: int = 0
+    sight: Sight = Sight.OWN
     is_reading: bool = True
     is_at_end: bool = False
     end: End | None = None
@@ -83,6 +94,24 @@ class _Connection:
         return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets)
 
 
+def _entry(entry: Entry, places: dict[int, int]) -> QueueEntry:
+    """Return what waits as the next switch is told of it; *places* are those of packets, by identity."""
+    packet, head, payer = entry
+    return places[id(packet)], None if head is None else places[id(head)], payer
+
+
+def _line(sender: _Connection, packet: Packet) -> bytes:
+    """Return what stands in front of a packet that a tap is told of."""
+    return b'CMSG !/tap\0{"kind":"message","time":%d,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d}\n' % (
+        packet.time,
+        sender.number,
+        sender.cred,
+        packet.handed + packet.queued,
+        packet.queued,
+        packet.discarded,
+    )
+
+
 def _open_spare() -> int | None:
     """Return a descriptor to give up when there is none left to accept with, or None if there is none to be had."""
     try:
@@ -108,6 +137,7 @@ class Switch:
     def __init__(self, sink: Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...]) -> None:
         self._sink = sink
         self._keyspace = keyspace
+        self._unguarded = KeySpace(keyspace.separator, is_guarded=False)
         self._limits = limits
         self._refusals = refusals
         self._epoll = select.epoll()
@@ -123,6 +153,7 @@ class Switch:
         self._rules: tuple[PublishRule, ...] = ()
         self._said: dict[Refusal, Packet] = {}
         self._count: Counter[str] = Counter()
+        self._readable: Counter[int] = Counter()
 
     # -- descriptors
 
@@ -215,6 +246,7 @@ class Switch:
         if not ready and self._paused:
             self._resume()
         self._count["turns"] += 1
+        self._count_readable(ready)
         for fd, events in ready:
             if fd in self._listeners:
                 self._accept_some(self._listeners[fd])
@@ -230,6 +262,18 @@ class Switch:
         while self._ending:
             self._bury(self._ending.pop())
         return len(ready)
+
+    def _count_readable(self, ready: list[tuple[int, int]]) -> None:
+        """Count how many connections of each user can be read in this turn; those that are nobody's are a user each."""
+        connections = [self._by_fd[fd] for fd, events in ready if fd in self._by_fd and events & select.EPOLLIN]
+        self._readable = Counter(-each.number if each.out.owner is None else each.out.owner for each in connections)
+
+    def _batch_of(self, connection: _Connection) -> int:
+        """Return how many packets are read from a connection now: those of one user share a batch while others wait."""
+        uid = connection.out.owner
+        if uid is None or uid not in self._readable or len(self._readable) < 2:
+            return self._limits.batch_packets
+        return max(1, self._limits.batch_packets // self._readable[uid])
 
     def _serve(self, connection: _Connection, events: int) -> None:
         """Handle one connection's readiness."""
@@ -262,7 +306,8 @@ class Switch:
     def _receive(self, connection: _Connection) -> list[tuple[bytes, bool]]:
         """Read one batch: packets, each with whether the kernel cut it."""
         batch: list[tuple[bytes, bool]] = []
-        while len(batch) < self._limits.batch_packets:
+        limit = self._batch_of(connection)
+        while len(batch) < limit:
             try:
                 data, _, flags, _ = connection.socket.recvmsg(MAX_PACKET_BYTES)
             except OSError as error:
@@ -314,13 +359,30 @@ class Switch:
             sender.refused_packets += 1
             self._count["refused_packets"] += 1
             sender.share.append(self._said.setdefault(refusal, Packet(self._refusals[refusal], is_note=True)))
+            if packet.startswith(b"MSG "):
+                self._acknowledge(sender, Packet(packet))
             return
         self._count["messages"] += 1
-        reached = [c for c in self._matching(key) if c is not sender or c.echo]
+        reached = [c for c in self._matching(key) if not c.is_ending and (c is not sender or c.echo)]
         self._count["undeliverable"] += not reached
         shared = Packet(packet)
         for recipient in reached:
             recipient.share.append(shared)
+        shared.time = time.time_ns()
+        for tapper in self._taps(key):
+            tapper.tapped.append(shared)
+        self._acknowledge(sender, shared)
+
+    def _acknowledge(self, sender: _Connection, packet: Packet) -> None:
+        """If the sender wants to know what became of its packet, hand over all up to there, and tell it."""
+        if sender.receipt is None:
+            return
+        (token, always), sender.receipt = sender.receipt, None
+        self._deliver(sender)
+        recipients = packet.handed + packet.queued
+        if not sender.is_ending and (always or not recipients):
+            sender.out.post(b"CMSG !/bus/receipt\0%b\0%d" % (token, recipients))
+            self._settle(sender)
 
     def _refusal(self, sender: _Connection, key: bytes) -> Refusal | None:
         """Return why a MSG of *sender* with *key* is not routed, or None."""
@@ -337,20 +399,42 @@ class Switch:
         """Hand each recipient its share of what the sender has sent."""
         uid = sender.out.owner
         self._said.clear()
+        name = Packet(b"CMSG !/from/%d/%b\0" % (sender.number, sender.cred))
         for recipient in list(self._by_number.values()):
             share, recipient.share = recipient.share, []
             if share:
                 may_block = uid is not None and (recipient.blocks_others or uid == recipient.out.owner)
-                recipient.out.offer(share, uid, may_block=may_block)
+                heads = [None if packet.is_note else name for packet in share] if recipient.wants_senders else None
+                recipient.out.offer(share, uid, may_block=may_block, heads=heads)
                 if recipient.out.has_blocked:
                     recipient.out.has_blocked = False
                     self._block(recipient, sender)
                 self._settle(recipient)
+        self._deliver_taps(sender)
+
+    def _deliver_taps(self, sender: _Connection) -> None:
+        """Tell taps what the sender has sent and what became of it, now that all recipients have been served."""
+        told = [(tapper, tapper.tapped) for tapper in self._by_number.values() if tapper.tapped]
+        # Before any tap is served: a tap is no recipient, but what becomes of a packet is noted for it too.
+        lines = {packet: Packet(_line(sender, packet)) for _, packets in told for packet in packets}
+        reached = {packet: packet.handed + packet.queued for packet in lines}
+        for tapper, packets in told:
+            tapper.tapped = []
+            if not tapper.is_ending:
+                tapper.out.offer(packets, sender.out.owner, may_block=False, heads=[lines[packet] for packet in packets])
+                self._settle(tapper)
+        for packet, recipients in reached.items():
+            packet.handed, packet.queued = recipients, 0
 
     def _matching(self, key: bytes) -> list[_Connection]:
         """Return the connections that *key* reaches, by trying every pattern."""
-        live = (c for c in self._by_number.values() if not c.is_ending)
-        return [c for c in live if any(self._keyspace.matches(pattern, key) for pattern in c.patterns)]
+        return [c for c in self._by_number.values() if any(self._keyspace.matches(pattern, key) for pattern in c.patterns)]
+
+    def _taps(self, key: bytes) -> list[_Connection]:
+        """Return the connections whose tap *key* reaches, oldest first."""
+        live = (c for c in self._by_number.values() if c.tap is not None and not c.is_ending)
+        found = (c for c in live if self._unguarded.matches(c.tap or b"", key))
+        return sorted(found, key=lambda each: each.number)
 
     # -- blocking
 
@@ -453,10 +537,12 @@ class Switch:
 
     # -- what the control plane asks for
 
-    def set_party(self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0) -> None:
-        """Say whose a connection is, whom it may block, and which publish rules are about it."""
+    def set_party(
+        self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0, sight: Sight = Sight.OWN, cred: bytes = b""
+    ) -> None:
+        """Say whose a connection is, whom it may block, which publish rules are about it, what it may know, and how it is named."""
         party = self._by_number[connection]
-        party.blocks_others, party.rules = blocks_others, rules
+        party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
         if party.out.owner == uid:
             return
         if party.out.account is not None or party.out.room.packets:
@@ -505,12 +591,46 @@ class Switch:
             del patterns[pattern]
         return True
 
+    def instances(self, connection: int, pattern: bytes) -> int:
+        """Return how many instances of *pattern* the connection has stored."""
+        return self._by_number[connection].patterns[pattern]
+
+    def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
+        """Hand a MSG of the bus itself, whose credentials are *cred*, to those with a pattern that takes its key who may know of it."""
+        key = packet[4:].partition(b"\0")[0]
+        for recipient in sorted(self._matching(key), key=lambda each: each.number):
+            if not recipient.is_ending and (recipient.sight >= sight or recipient.out.owner == uid):
+                recipient.out.post(b"CMSG !/from/0/%b\0%b" % (cred, packet) if recipient.wants_senders else packet)
+                self._settle(recipient)
+
+    def set_sender(self, connection: int, on: bool) -> None:
+        """Set whether messages come to the connection with their senders."""
+        self._by_number[connection].wants_senders = on
+
+    def set_tap(self, connection: int, pattern: bytes | None) -> None:
+        """Let the connection be told of what *pattern* takes, or with None of nothing."""
+        self._by_number[connection].tap = pattern
+
+    def is_tapped(self) -> bool:
+        """Return whether any connection has a tap."""
+        return any(c.tap is not None and not c.is_ending for c in self._by_number.values())
+
+    def report(self, key: bytes, packet: bytes) -> None:
+        """Hand a packet of the bus itself to the taps whose pattern takes *key*."""
+        for tapper in self._taps(key):
+            tapper.out.post(packet)
+            self._settle(tapper)
+
     def send(self, connection: int, packet: bytes) -> None:
         """Hand *packet* to the connection, behind all that waits for it."""
         recipient = self._by_number[connection]
         if not recipient.is_ending:
             recipient.out.post(packet)
             self._settle(recipient)
+
+    def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
+        """Tell the connection what becomes of its next MSG."""
+        self._by_number[connection].receipt = token, always
 
     def set_echo(self, connection: int, on: bool) -> None:
         """Set whether the connection gets its own messages."""
@@ -535,8 +655,12 @@ class Switch:
         """Return the connection's patterns, each with how many instances are stored."""
         return dict(self._by_number[connection].patterns)
 
+    def patterns_after(self, connection: int, after: bytes | None, most: int) -> list[bytes]:
+        """Return up to *most* of the connection's patterns behind *after* in the order of their bytes; None: the first."""
+        return sorted(pattern for pattern in self._by_number[connection].patterns if after is None or pattern > after)[:most]
+
     def recipients(self, key: bytes) -> list[int]:
-        """Return the connections that a MSG with *key* would reach now."""
+        """Return the connections with a pattern that takes *key*."""
         return sorted(c.number for c in self._matching(key)) if self._keyspace.is_publishable(key) else []
 
     def connection_counters(self, connection: int) -> ConnectionCounters:
@@ -556,10 +680,104 @@ class Switch:
         }
         return SwitchCounters(**{name: derived.get(name, self._count[name]) for name in SwitchCounters._fields})
 
-    def close(self) -> None:
+    # -- what survives it
+
+    def settings(self, connection: int) -> ConnectionSettings:
+        """Return what the connection has asked for itself."""
+        asked = self._by_number[connection]
+        return ConnectionSettings(asked.echo, int(asked.out.soft), int(asked.out.hard), int(asked.out.order), asked.wants_senders)
+
+    def progress(self, connection: int) -> ConnectionProgress:
+        """Return what the connection has done."""
+        done = self._by_number[connection]
+        counters = done.counters()._asdict()
+        kept = {name: counters[name] for name in counters if not name.startswith("queued")}
+        since = done.blocking_since
+        blocking_ms = 0 if since is None else int((time.monotonic() - since) * 1000)
+        token, always = (None, False) if done.receipt is None else done.receipt
+        return ConnectionProgress(
+            **kept,
+            receipt_token=None if token is None else token.decode("latin-1"),
+            receipt_always=always,
+            untold=done.out.untold,
+            unreported=done.out.told,
+            blocks=tuple(done.blocked),
+            blocking_ms=blocking_ms,
+        )
+
+    def queues(self) -> tuple[list[bytes], dict[int, Queue]]:
+        """Return the packets that wait, each once, and what of them waits for whom."""
+        places: dict[int, int] = {}
+        packets: list[bytes] = []
+        queues = {}
+        for number, connection in self._by_number.items():
+            lists = (connection.out.waiting, connection.out.notes)
+            for packet in (part for entry in (*lists[0], *lists[1]) for part in entry[:2] if part is not None):
+                if places.setdefault(id(packet), len(packets)) == len(packets):
+                    packets.append(packet.data)
+            waiting, notes = (tuple(_entry(entry, places) for entry in each) for each in lists)
+            queue = Queue(waiting, notes)
+            if not queue.is_empty:
+                queues[number] = queue
+        return packets, queues
+
+    def tally(self) -> SwitchTotals:
+        """Return what the switch has done."""
+        counted = {each.name: self._count[each.name] for each in fields(SwitchTotals) if each.name != "lost_by_user"}
+        return SwitchTotals(**counted, lost_by_user={uid: account.lost_packets for uid, account in self._accounts.items()})
+
+    def next_connection(self) -> int:
+        """Return the number that the next connection will get."""
+        return self._next
+
+    def restore(self, connection: int, settings: ConnectionSettings, progress: ConnectionProgress) -> None:
+        """Let an adopted connection go on where it was."""
+        restored = self._by_number[connection]
+        out = restored.out
+        restored.echo, restored.wants_senders = settings.echo, settings.sender
+        out.soft, out.hard, out.order = SoftMode(settings.soft), HardMode(settings.hard), Order(settings.order)
+        restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
+        restored.refused_packets = progress.refused_packets
+        out.delivered_packets, out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
+        out.lost_packets, out.untold, out.told = progress.lost_packets, progress.untold, progress.unreported
+        if progress.receipt_token is not None:
+            restored.receipt = progress.receipt_token.encode("latin-1"), progress.receipt_always
+        restored.blocked = set(progress.blocks)
+        if restored.blocked:
+            restored.blocking_since = time.monotonic() - progress.blocking_ms / 1000
+
+    def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
+        """Let the switch go on where another was."""
+        self._next = max(self._next, next_connection)
+        for each in fields(SwitchTotals):
+            if each.name != "lost_by_user":
+                self._count[each.name] += getattr(totals, each.name)
+        for uid, lost in totals.lost_by_user.items():
+            if uid in self._accounts:
+                self._accounts[uid].lost_packets = lost
+        shared = [Packet(data) for data in packets]
+        for number, queue in queues.items():
+            if number in self._by_number:
+                self._by_number[number].out.requeue(shared, queue)
+            else:
+                # It was given up with its connection, which did not come back.
+                self._count["abandoned_packets"] += len(queue.waiting) + len(queue.notes)
+        for connection in self._by_number.values():
+            connection.blocked &= self._by_number.keys()
+            for publisher in connection.blocked:
+                self._by_number[publisher].blockers += 1
+            if not connection.blocked:
+                connection.blocking_since = None
+        for connection in self._by_number.values():
+            self._set_interest(connection)
+
+    def close(self, *, keeps_connections: bool = False) -> None:
         """Close every connection without telling the sink, and the switch's own descriptors."""
         for connection in self._by_number.values():
-            self._hang_up(connection)
+            if keeps_connections:
+                connection.socket.close()
+            else:
+                self._hang_up(connection)
         self._by_number.clear()
         for listener in self._listeners.values():
             listener.close()

@@ -9,8 +9,10 @@ import contextlib
 import errno
 import socket
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from sbusd.daemon.continuation import Queue
 from sbusd.daemon.contract import HardMode, Order, SoftMode, UserCounters
 
 FLUSH_ROUNDS = 4
@@ -21,15 +23,25 @@ PACKET_OVERHEAD = 16
 NOTICE_BYTES = 48
 _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _Payer = int | None
+Entry = tuple["Packet", "Packet | None", _Payer]
+"""What waits: a packet, what goes in front of it, and who published it."""
 
 
 @dataclass(slots=True, eq=False)
 class Packet:
-    """One packet, shared by all queues that hold it. ``is_note``: the bus's own, which keeps its order whatever that of messages."""
+    """One packet, shared by all queues that hold it. ``is_note``: the bus's own, which keeps its order whatever that of messages.
+
+    It was ``handed`` to so many sockets, ``queued`` for so many clients when it came, and ``discarded`` for so many; it came at
+    ``time``, nanoseconds since 1970.
+    """
 
     data: bytes
     is_note: bool = False
     holders: int = 0
+    handed: int = 0
+    queued: int = 0
+    discarded: int = 0
+    time: int = 0
 
 
 @dataclass(slots=True)
@@ -91,8 +103,8 @@ class Outbox:
     soft: SoftMode = SoftMode.QUEUE
     hard: HardMode = HardMode.BLOCK
     order: Order = Order.QUEUE
-    waiting: list[tuple[Packet, _Payer]] = field(default_factory=list)
-    notes: list[tuple[Packet, _Payer]] = field(default_factory=list)
+    waiting: list[Entry] = field(default_factory=list)
+    notes: list[Entry] = field(default_factory=list)
     is_broken: bool = False
     is_failed: bool = False
     has_blocked: bool = False
@@ -112,28 +124,33 @@ class Outbox:
         room = self.room
         return room.packets * 100 <= room.packets_limit * percent and room.bytes * 100 <= room.bytes_limit * percent
 
-    def offer(self, packets: list[Packet], payer: _Payer, *, may_block: bool) -> None:
-        """Hand over packets: to the socket while nothing waits, then to the queue; what that does not take is for the modes."""
+    def offer(self, packets: list[Packet], payer: _Payer, *, may_block: bool, heads: Sequence[Packet | None] | None = None) -> None:
+        """Hand over packets: to the socket while nothing waits, then to the queue; what that does not take is for the modes.
+
+        *heads*, one for each packet, are what goes in front of them.
+        """
         self.count["deliveries"] += len(packets)
-        left, outcome = list(packets), errno.EAGAIN
+        left, outcome = list(zip(packets, heads or [None] * len(packets), strict=True)), errno.EAGAIN
         if not self.is_broken and not self.room.packets and not self.untold:
             outcome = 0
             while left and not outcome:
-                outcome = self._transmit(left[0])
+                outcome = self._transmit(*left[0])
                 if not outcome:
-                    left.pop(0)
+                    left.pop(0)[0].handed += 1
         if self.is_broken:
             self.count["abandoned_packets"] += len(left)
             return
         if outcome == errno.EMSGSIZE:
             self._lose()
-            left.pop(0)
+            left.pop(0)[0].discarded += 1
             self._tell_loss()
-        for packet in left:
-            if self._is_kept(payer, len(packet.data), may_block=may_block):
-                self._keep(packet, payer)
+        for packet, head in left:
+            if self._is_kept(payer, _length(packet, head), may_block=may_block):
+                self._keep((packet, head, payer))
+                packet.queued += 1
             else:
                 self._lose()
+                packet.discarded += 1
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
@@ -150,7 +167,7 @@ class Outbox:
             self.flush()
         elif outcome:
             if self._tell_loss() and self.room.has_space(len(data)) and self._has_room(self.owner, len(data)):
-                self._keep(packet, self.owner)
+                self._keep((packet, None, self.owner))
             else:
                 self._lose()
 
@@ -167,6 +184,12 @@ class Outbox:
                 break
         self._tell_loss()
 
+    def requeue(self, packets: list[Packet], queue: Queue) -> None:
+        """Let wait again what waited in another process; *packets* are what *queue* names by their places."""
+        for entries, as_note in ((queue.waiting, False), (queue.notes, True)):
+            for place, head, payer in entries:
+                self._keep((packets[place], None if head is None else packets[head], payer), as_note=as_note)
+
     def abandon(self) -> None:
         """Give up what waits."""
         self.count["abandoned_packets"] += self.room.packets
@@ -175,10 +198,10 @@ class Outbox:
         self.notes.clear()
         self.waiting.clear()
 
-    def _transmit(self, packet: Packet) -> int:
+    def _transmit(self, packet: Packet, head: Packet | None = None) -> int:
         """Send one packet; return 0, EAGAIN if it has to wait, EMSGSIZE if it never fits, EPIPE if the peer is gone."""
         try:
-            self.socket.send(packet.data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self.socket.send((head.data if head else b"") + packet.data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError as error:
             if error.errno in _WAIT:
                 return errno.EAGAIN
@@ -191,8 +214,8 @@ class Outbox:
             self.is_broken = True
             return errno.EPIPE
         self.delivered_packets += 1
-        self.delivered_bytes += len(packet.data)
-        self.count.update(delivered_packets=1, delivered_bytes=len(packet.data))
+        self.delivered_bytes += _length(packet, head)
+        self.count.update(delivered_packets=1, delivered_bytes=_length(packet, head))
         return 0
 
     def _has_room(self, payer: _Payer, length: int) -> bool:
@@ -221,23 +244,28 @@ class Outbox:
                 return False
         return self._tell_loss()
 
-    def _keep(self, packet: Packet, payer: _Payer) -> None:
-        """Let a packet wait."""
-        if not packet.holders:
-            self.count["held"] += PACKET_OVERHEAD + len(packet.data)
-        packet.holders += 1
+    def _keep(self, entry: Entry, *, as_note: bool | None = None) -> None:
+        """Let a packet wait; *as_note* says whether among the notes, where it is not for the packet and the order to say."""
+        packet, head, payer = entry
+        for part in (packet, head) if head else (packet,):
+            if not part.holders:
+                self.count["held"] += PACKET_OVERHEAD + len(part.data)
+            part.holders += 1
         for room in self._rooms():
-            room.charge(self.owner, payer, len(packet.data))
-        (self.notes if packet.is_note and self.order is not Order.QUEUE else self.waiting).append((packet, payer))
+            room.charge(self.owner, payer, _length(packet, head))
+        if as_note is None:
+            as_note = packet.is_note and self.order is not Order.QUEUE
+        (self.notes if as_note else self.waiting).append(entry)
 
-    def _let_go(self, entry: tuple[Packet, _Payer]) -> None:
+    def _let_go(self, entry: Entry) -> None:
         """Account for a packet that waits no more."""
-        packet, payer = entry
-        packet.holders -= 1
-        if not packet.holders:
-            self.count["held"] -= PACKET_OVERHEAD + len(packet.data)
+        packet, head, payer = entry
+        for part in (packet, head) if head else (packet,):
+            part.holders -= 1
+            if not part.holders:
+                self.count["held"] -= PACKET_OVERHEAD + len(part.data)
         for room in self._rooms():
-            room.charge(self.owner, payer, len(packet.data), -1)
+            room.charge(self.owner, payer, _length(packet, head), -1)
 
     def _rooms(self) -> tuple[Pool, ...]:
         """Return the pools that a packet here is charged to."""
@@ -251,18 +279,18 @@ class Outbox:
         if self.account is not None:
             self.account.lost_packets += 1
 
-    def _notice(self) -> Packet:
-        """Return the packet that tells the peer what it lost; the count starts anew."""
-        notice = Packet(b"CMSG !/bus/lost\0%d" % self.untold, is_note=True)
-        self.told += self.untold
-        self.untold = 0
+    def _notice(self, count: int) -> Packet:
+        """Return the packet that tells the peer of *count* of the packets that it lost."""
+        notice = Packet(b"CMSG !/bus/lost\0%d" % count, is_note=True)
+        self.told += count
+        self.untold -= count
         self.count["deliveries"] += 1
         return notice
 
     def _tell_loss(self) -> bool:
         """Queue the notice of a loss; return whether there is none left to tell."""
         if self.untold and self.room.has_space(NOTICE_BYTES) and self._has_room(self.owner, NOTICE_BYTES):
-            self._keep(self._notice(), self.owner)
+            self._keep((self._notice(self.untold), None, self.owner))
         return not self.untold
 
     def _send_notes(self) -> int:
@@ -279,7 +307,7 @@ class Outbox:
     def _send_messages(self) -> int:
         """Send one batch of the messages that wait, by the client's order."""
         for entry in self._chosen():
-            outcome = self._transmit(entry[0])
+            outcome = self._transmit(*entry[:2])
             if outcome in {errno.EAGAIN, errno.EPIPE}:
                 return outcome
             place = self.waiting.index(entry)
@@ -287,12 +315,13 @@ class Outbox:
             if outcome:
                 self._lose()
                 if self.order is Order.QUEUE:
-                    self._keep(self._notice(), self.owner)
+                    # Of this one alone: others that the peer is not told of yet were lost behind what waits.
+                    self._keep((self._notice(1), None, self.owner))
                     self.waiting.insert(0, self.waiting.pop())
                 return outcome
         return 0
 
-    def _chosen(self) -> list[tuple[Packet, _Payer]]:
+    def _chosen(self) -> list[Entry]:
         """Return the messages that go next."""
         if self.order is Order.STACK:
             return self.waiting[: -BATCH_PACKETS - 1 : -1]
@@ -300,3 +329,8 @@ class Outbox:
             # sorted() keeps the older one in front among equals.
             return sorted(self.waiting, key=lambda entry: -len(entry[0].data) if entry[0].holders == 1 else 0)[:BATCH_PACKETS]
         return self.waiting[:BATCH_PACKETS]
+
+
+def _length(packet: Packet, head: Packet | None) -> int:
+    """Return how long a packet is, with what goes in front of it."""
+    return len(packet.data) + (len(head.data) if head else 0)

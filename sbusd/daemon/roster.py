@@ -26,6 +26,9 @@ class Client:
     soft: str = "queue"
     hard: str = "block"
     order: str = "queue"
+    wants_senders: bool = False
+    tap: bytes | None = None
+    """The pattern of what it is told of, if it has a tap."""
     farewell: str = ""
     """Why the broker ends the connection, once it does."""
 

@@ -48,8 +48,8 @@ cdef class Router:
     cdef object _rules                  # keeps the bytes that `prefixes` points into
     cdef vector[Head] prefixes          # of the publish rules
     cdef readonly uint64_t visited      # nodes of the trie, over all walks: what walking has cost
-    cdef readonly uint64_t hits
-    cdef readonly uint64_t misses
+    cdef public uint64_t hits
+    cdef public uint64_t misses
 
     cdef bint insert(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
     cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil

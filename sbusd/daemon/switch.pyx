@@ -12,7 +12,7 @@ one sendmmsg(2), straight from that buffer. Connections are taken down at the en
 from cython.operator cimport dereference, preincrement
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, memset
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
@@ -20,17 +20,22 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
+from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Outbox, Totals, abandon, assign, end_batch, flush, is_below, offer,
-    open_outbox, post, waiting_count,
+    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, data_of,
+    end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
+from sbusd.daemon.receipts cimport Receipt, answer, arm
+from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
 
 import os
 
-from sbusd.daemon.contract import ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, SwitchCounters, UserCounters
+from sbusd.daemon.contract import ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UserCounters
+from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
+from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 cdef enum:
@@ -48,6 +53,8 @@ cdef enum:
     QUARTERS_NS_PER_BYTE = 2    # in quarters
     PENALTY = 4                 # who has taken more than its share of time gives way for so many times as long
     MAX_PENALTY_MS = 100
+    MAX_ASKING_PENALTY_MS = 1000
+    GIVEN_TURNS = 10            # for who gives way to nobody: as much as ten may take who do not
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
@@ -59,6 +66,7 @@ cdef int KEY_TOO_LONG = Refusal.KEY_TOO_LONG
 cdef int TRUNCATED = Refusal.TRUNCATED
 cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
+cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
 cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG
 
@@ -80,6 +88,7 @@ cdef cppclass Connection:
     int end
     int resets                  # ECONNRESET in a row
     bint blocks_others          # it may block publishers of other users
+    int sight                   # what it may know of others: a Sight
     uint64_t rules              # bit i: publish rule i is about it
     uint32_t batch_limit        # packets read from it in a turn
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
@@ -87,6 +96,11 @@ cdef cppclass Connection:
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
     vector[uint32_t] share      # packets of the batch at hand that go to it
+    Receipt receipt
+    string cred                 # its credentials, as it is told them itself
+    string head_text            # what names it as a sender; empty until somebody wants that
+    Head head                   # the same, for outboxes
+    bint wants_senders
     cpp_map[string, uint32_t] patterns
     uint64_t received_packets
     uint64_t received_bytes
@@ -126,6 +140,7 @@ cdef class Switch:
 
     cdef object sink
     cdef Router router
+    cdef Taps taps
     cdef dict watched                           # callbacks by descriptor
     cdef list listeners
     cdef tuple refusals                         # keeps the bytes that the batch's last parts point to
@@ -146,6 +161,7 @@ cdef class Switch:
     cdef vector[uint32_t] blocking              # slots that block someone
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
+    cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
@@ -169,6 +185,7 @@ cdef class Switch:
         cdef int i
         self.sink = sink
         self.router = Router(keyspace, limits.cache_bytes)
+        self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
         self.watched = {}
         self.listeners = []
         self.refusals = refusals
@@ -249,10 +266,13 @@ cdef class Switch:
         fresh.id = connection
         fresh.slot = slot
         fresh.interest = EPOLLIN | EPOLLRDHUP
+        fresh.receipt.is_armed = fresh.wants_senders = False
+        fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
         fresh.is_ending = fresh.is_at_end = False
         fresh.resets = 0
         fresh.blocks_others = False
+        fresh.sight = 0
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
         fresh.gives_way_until = 0
@@ -367,6 +387,7 @@ cdef class Switch:
             self.resume()
         self.turns += 1
         self.clock = now_ns()
+        self.count_readable(count)
         for i in range(count):
             data = self.ready[i].data.u64
             if data & LISTENER:
@@ -377,7 +398,7 @@ cdef class Switch:
                 if (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
                     callback()
                 self.clock = now_ns()
-            elif self.slots[data].gives_way_until > self.clock:
+            elif self.gives_way(self.slots[data]):
                 # It is not read now; what waits for it goes out all the same.
                 giving_way += 1
                 if self.ready[i].events & EPOLLOUT:
@@ -387,15 +408,56 @@ cdef class Switch:
                 self.serve(self.slots[data], self.ready[i].events)
                 served += 1
         if giving_way and not served:
-            # Nobody else has anything to do, so nobody has to wait.
-            for i in range(count):
-                if self.ready[i].data.u64 < LISTENER and self.slots[self.ready[i].data.u64].gives_way_until > 0:
-                    self.serve(self.slots[self.ready[i].data.u64], self.ready[i].events)
+            self.serve_giving_way(count)
         self.end_blocks()
         self.report_losses()
         while self.ending.size():
             self.bury()
         return count
+
+    cdef bint gives_way(self, Connection* connection) noexcept nogil:
+        """Return whether a connection, or its user, has taken so much that others go first."""
+        cdef Account* account = connection.out.account
+        return connection.gives_way_until > self.clock or (account is not NULL and account.gives_way_until > self.clock)
+
+    cdef int serve_giving_way(self, int count) except -1:
+        """Serve those who give way, for nobody else has anything to do: for a moment only, since somebody may have meanwhile."""
+        cdef int64_t end = self.clock + GIVEN_TURNS * self.turn_time
+        cdef int i
+        cdef uint64_t data
+        for i in range(count):
+            # Each time another is the first: epoll names them in the same order again, and who comes last may not be reached.
+            data = self.ready[(i + self.turns) % count].data.u64
+            if data < LISTENER:
+                self.serve(self.slots[data], self.ready[(i + self.turns) % count].events)
+                if self.clock > end:
+                    break
+        return 0
+
+    cdef void count_readable(self, int count) noexcept nogil:
+        """Count of whom anything can be read in this turn, and of how many connections of each."""
+        cdef int i
+        cdef Account* account
+        self.users_readable = 0
+        for i in range(count):
+            if self.ready[i].data.u64 >= LISTENER or not self.ready[i].events & EPOLLIN:
+                continue
+            account = self.slots[self.ready[i].data.u64].out.account
+            if account is NULL or account.turn != self.turns:
+                self.users_readable += 1
+                if account is not NULL:
+                    account.turn = self.turns
+                    account.readable = 0
+            if account is not NULL:
+                account.readable += 1
+
+    cdef uint32_t batch_of(self, Connection* connection) noexcept nogil:
+        """Return how many packets are read from a connection now: those of one user share a batch while others wait, or the user
+        with most connections would have most of the bus."""
+        cdef Account* account = connection.out.account
+        if self.users_readable < 2 or account is NULL or account.turn != self.turns:
+            return connection.batch_limit
+        return max(<uint32_t>1, min(connection.batch_limit, self.batch_packets // max(<uint32_t>1, account.readable)))
 
     cdef int release_buffer(self) noexcept nogil:
         """Give the receive buffer's pages back: a burst of large packets must not stay in memory for ever."""
@@ -442,7 +504,7 @@ cdef class Switch:
 
         *cost* is what its batch of *count* packets took beside deliveries, which larger batches make cheaper.
         """
-        cdef int64_t now = now_ns(), taken = now - self.clock
+        cdef int64_t now = now_ns(), taken = now - self.clock, penalty
         cdef uint32_t limit = self.batch_packets
         self.clock = now
         if count and cost > <uint64_t>self.turn_time:
@@ -452,6 +514,10 @@ cdef class Switch:
         connection.gives_way_until = 0
         if taken > self.turn_time:
             connection.gives_way_until = now + min(taken * PENALTY, <int64_t>MAX_PENALTY_MS * 1000000)
+        if self.control_time > <uint64_t>self.turn_time and connection.sight < SIGHT_ALL and connection.out.account is not NULL:
+            # Questions cost much and come fast: a user who asks by many connections would else have a turn's time for each.
+            penalty = min(<int64_t>self.control_time * PENALTY, <int64_t>MAX_ASKING_PENALTY_MS * 1000000)
+            connection.out.account.gives_way_until = now + penalty
 
     cdef bytes inbound_bytes(self, size_t index):
         """Return a copy of a received packet."""
@@ -460,9 +526,10 @@ cdef class Switch:
     cdef size_t receive(self, Connection* connection, uint32_t events) noexcept nogil:
         """Read one batch; return how many packets are in it."""
         cdef int count, i
-        for i in range(<int>connection.batch_limit):
+        cdef uint32_t limit = self.batch_of(connection)
+        for i in range(<int>limit):
             self.batch.parts[i].iov_len = PACKET_BYTES
-        count = recvmmsg(connection.out.fd, self.inbound, connection.batch_limit, MSG_DONTWAIT, NULL)
+        count = recvmmsg(connection.out.fd, self.inbound, limit, MSG_DONTWAIT, NULL)
         if count < 0:
             self.receive_failed(connection)
             return 0
@@ -520,6 +587,8 @@ cdef class Switch:
             length = self.inbound[i].msg_len
             if self.inbound[i].msg_hdr.msg_flags & MSG_TRUNC:
                 self.refuse(sender, TRUNCATED, i)
+                if sender.receipt.is_armed and memcmp(packet, b"MSG ", 4) == 0:
+                    self.acknowledge(sender, i)
                 i += 1
                 continue
             if length < 5 or memcmp(packet, b"MSG ", 4) != 0:
@@ -537,9 +606,24 @@ cdef class Switch:
                     self.refuse(sender, POLICY, i)
                 else:
                     self.share_out(sender, found, i)
+                    if self.taps.count:
+                        self.taps.note(packet + 4, end - packet - 4, i, &self.batch)
+            if sender.receipt.is_armed:
+                self.acknowledge(sender, i)
             i += 1
         self.deliver(sender)
         return i
+
+    cdef void acknowledge(self, Connection* sender, size_t index) noexcept nogil:
+        """Hand over what has been routed up to a packet of which its sender wants to know, and tell it."""
+        memset(&self.batch.tally[index], 0, sizeof(Tally))
+        self.batch.is_tallied = True
+        self.deliver(sender)
+        if sender.is_ending:
+            sender.receipt.is_armed = False
+            return
+        answer(&sender.receipt, &sender.out, self.batch.tally[index].handed + self.batch.tally[index].queued)
+        self.settle(sender)
 
     cdef bint is_denied(self, Connection* sender, uint64_t rules) noexcept nogil:
         """Return whether the first publish rule that is about both the sender and the key denies."""
@@ -592,15 +676,38 @@ cdef class Switch:
         for i in range(self.touched.size()):
             recipient = self.slots[self.touched[i].second]
             offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size(),
-                  uid != NOBODY and (recipient.blocks_others or uid == self.uid_of(recipient)))
+                  uid != NOBODY and (recipient.blocks_others or uid == self.uid_of(recipient)),
+                  self.name_of(sender) if recipient.wants_senders else <Head*>NULL, 0)
             recipient.share.clear()
             if recipient.out.has_blocked:
                 recipient.out.has_blocked = False
                 self.block(recipient, sender)
             self.settle(recipient)
-        if self.touched.size():
-            self.touched.clear()
+        if sender.head.kept is not NULL:
+            let_head_go(&sender.head)
+        self.batch.is_tallied = False
+        if self.taps.noted.size():
+            self.taps.deliver(&self.batch, sender.id, sender.cred)
+            self.settle_taps()
             end_batch(&self.batch, BATCH_PARTS)
+        elif self.touched.size():
+            end_batch(&self.batch, BATCH_PARTS)
+        self.touched.clear()
+
+    cdef Head* name_of(self, Connection* sender) noexcept nogil:
+        """Return what goes in front of messages for those who want to know their sender."""
+        if sender.head_text.empty():
+            append_sender(sender.head_text, sender.id, sender.cred)
+            sender.head.part.iov_base = <void*>sender.head_text.data()
+            sender.head.part.iov_len = sender.head_text.size()
+        return &sender.head
+
+    cdef void settle_taps(self) noexcept nogil:
+        """Settle those who were told as taps."""
+        cdef size_t i
+        for i in range(self.taps.touched.size()):
+            self.settle(self.slots[self.taps.touched[i].second])
+        self.taps.touched.clear()
 
     cdef uint32_t uid_of(self, Connection* connection) noexcept nogil:
         """Return whose a connection is."""
@@ -710,6 +817,7 @@ cdef class Switch:
         if not connection.is_ending:
             connection.is_ending = True
             connection.end = end
+            self.taps.remove(connection.slot)
             self.ending.push_back(connection.slot)
 
     cdef int report_refusals(self, Connection* sender) except -1:
@@ -782,13 +890,16 @@ cdef class Switch:
 
     # -- what the control plane asks for
 
-    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0):
-        """Say whose a connection is, whom it may block, and which publish rules are about it."""
+    def set_party(self, uint64_t connection, uint32_t uid, *, bint blocks_others=False, uint64_t rules=0, int sight=0, bytes cred=b""):
+        """Say whose a connection is, whom it may block, which publish rules are about it, what it may know, and how it is named."""
         cdef Connection* party = self.find(connection)
         cdef Account* account
         cdef unordered_map[uint32_t, Account*].iterator found
         party.blocks_others = blocks_others
         party.rules = rules
+        party.sight = sight
+        party.cred.assign(<const char*>cred, len(cred))
+        party.head_text.clear()
         if self.uid_of(party) == uid:
             return
         if waiting_count(&party.out) or party.out.account is not NULL:
@@ -797,7 +908,8 @@ cdef class Switch:
         if found == self.accounts.end():
             account = new Account()
             account.uid = uid
-            account.connections = account.lost_packets = 0
+            account.connections = account.lost_packets = account.turn = account.readable = 0
+            account.gives_way_until = 0
             account.room.packets = account.room.bytes = 0
             account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
             self.accounts[uid] = account
@@ -873,12 +985,70 @@ cdef class Switch:
         self.router.erase(subscriber.slot, pattern, len(pattern))
         return True
 
+    def instances(self, uint64_t connection, bytes pattern):
+        """Return how many instances of *pattern* the connection has stored."""
+        cdef Connection* subscriber = self.find(connection)
+        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
+        return 0 if stored == subscriber.patterns.end() else dereference(stored).second
+
     def send(self, uint64_t connection, bytes packet):
         """Hand *packet* to the connection, behind all that waits for it."""
         cdef Connection* recipient = self.find(connection)
         if not recipient.is_ending:
             post(&recipient.out, packet, len(packet))
             self.settle(recipient)
+
+    def announce(self, bytes packet, *, int sight, uint32_t uid, bytes cred=b""):
+        """Hand a MSG of the bus itself, whose credentials are *cred*, to those with a pattern that takes its key who may know of it."""
+        cdef const char* data = packet
+        cdef const char* end = <const char*>memchr(data + 4, 0, len(packet) - 4)
+        cdef Route found = self.router.route(data + 4, end - data - 4)
+        cdef vector[pair[uint64_t, uint32_t]] informed
+        cdef pair[uint64_t, uint32_t] entry
+        cdef Connection* recipient
+        cdef string signed
+        cdef size_t i
+        append_sender(signed, 0, <string>cred)
+        signed.append(data, len(packet))
+        for i in range(found.count):
+            recipient = self.slots[found.slots[i]]
+            if not recipient.is_ending and (recipient.sight >= sight or self.uid_of(recipient) == uid):
+                entry.first = recipient.id
+                entry.second = recipient.slot
+                informed.push_back(entry)
+        sort(informed.begin(), informed.end())
+        for i in range(informed.size()):
+            recipient = self.slots[informed[i].second]
+            if recipient.wants_senders:
+                post(&recipient.out, signed.data(), signed.size())
+            else:
+                post(&recipient.out, data, len(packet))
+            self.settle(recipient)
+
+    def set_sender(self, uint64_t connection, bint on):
+        """Set whether messages come to the connection with their senders."""
+        self.find(connection).wants_senders = on
+
+    def set_tap(self, uint64_t connection, bytes pattern):
+        """Let the connection be told of what *pattern* takes, or with None of nothing."""
+        cdef Connection* tapper = self.find(connection)
+        if pattern is None or tapper.is_ending:
+            self.taps.remove(tapper.slot)
+        else:
+            self.taps.add(tapper.slot, connection, &tapper.out, pattern, len(pattern))
+
+    def is_tapped(self):
+        """Return whether any connection has a tap."""
+        return self.taps.count != 0
+
+    def report(self, bytes key, bytes packet):
+        """Hand a packet of the bus itself to the taps whose pattern takes *key*."""
+        self.taps.report(key, len(key), packet, len(packet))
+        self.settle_taps()
+
+    def arm_receipt(self, uint64_t connection, bytes token, *, bint always):
+        """Tell the connection what becomes of its next MSG."""
+        arm(&self.find(connection).receipt, token, len(token), always)
 
     def set_echo(self, uint64_t connection, bint on):
         """Set whether the connection gets its own messages."""
@@ -904,13 +1074,25 @@ cdef class Switch:
         """Return the connection's patterns, each with how many instances are stored."""
         return {<bytes>entry.first: entry.second for entry in self.find(connection).patterns}
 
+    def patterns_after(self, uint64_t connection, bytes after, uint32_t most):
+        """Return up to *most* of the connection's patterns behind *after* in the order of their bytes; None: the first."""
+        cdef Connection* holder = self.find(connection)
+        cdef cpp_map[string, uint32_t].iterator pattern = holder.patterns.begin()
+        found = []
+        if after is not None:
+            pattern = holder.patterns.upper_bound(<string>after)
+        while pattern != holder.patterns.end() and len(found) < most:
+            found.append(<bytes>dereference(pattern).first)
+            preincrement(pattern)
+        return found
+
     def recipients(self, bytes key):
-        """Return the connections that a MSG with *key* would reach now."""
+        """Return the connections with a pattern that takes *key*."""
         cdef Route found = self.router.route(key, len(key))
         cdef uint32_t i
         if found.refusal >= 0:
             return []
-        return sorted([self.slots[found.slots[i]].id for i in range(found.count) if not self.slots[found.slots[i]].is_ending])
+        return sorted([self.slots[found.slots[i]].id for i in range(found.count)])
 
     cdef object counters_of(self, Connection* connection):
         """Return a connection's counters."""
@@ -938,14 +1120,173 @@ cdef class Switch:
             cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
         )
 
-    def close(self):
+    # -- what survives it
+
+    def settings(self, uint64_t connection):
+        """Return what the connection has asked for itself."""
+        cdef Connection* asked = self.find(connection)
+        return ConnectionSettings(echo=asked.echo, soft=asked.out.soft, hard=asked.out.hard, order=asked.out.order,
+                                  sender=asked.wants_senders)
+
+    def progress(self, uint64_t connection):
+        """Return what the connection has done."""
+        cdef Connection* done = self.find(connection)
+        return ConnectionProgress(
+            received_packets=done.received_packets, received_bytes=done.received_bytes, refused_packets=done.refused_packets,
+            delivered_packets=done.out.delivered_packets, delivered_bytes=done.out.delivered_bytes, lost_packets=done.out.lost_packets,
+            untold=done.out.untold, unreported=done.out.told, blocks=tuple([each.id for each in done.blocked]),
+            blocking_ms=0 if done.blocking_since < 0 else now_ms() - done.blocking_since,
+            receipt_token=(<bytes>done.receipt.token).decode("latin-1") if done.receipt.is_armed else None,
+            receipt_always=done.receipt.is_armed and done.receipt.always,
+        )
+
+    def queues(self):
+        """Return the packets that wait, each once, and what of them waits for whom."""
+        cdef unordered_map[uint64_t, size_t] places     # of packets, by their addresses
+        cdef Connection* connection
+        packets = []
+        queues = {}
+        for number in self.connections():
+            connection = self.find(number)
+            queue = Queue(queue_of(&connection.out.waiting, connection.out.first, &places, packets),
+                          queue_of(&connection.out.notes, connection.out.first_note, &places, packets))
+            if not queue.is_empty:
+                queues[number] = queue
+        return packets, queues
+
+    def tally(self):
+        """Return what the switch has done."""
+        counters = self.counters()._asdict()
+        for name in ("connections", "queued_packets", "queued_bytes", "subscriptions"):
+            del counters[name]
+        return SwitchTotals(**counters, lost_by_user={entry.first: entry.second.lost_packets for entry in self.accounts})
+
+    def next_connection(self):
+        """Return the number that the next connection will get."""
+        return self.next_id
+
+    def restore(self, uint64_t connection, settings, progress):
+        """Let an adopted connection go on where it was."""
+        cdef Connection* restored = self.find(connection)
+        cdef Blocked publisher
+        restored.echo, restored.wants_senders = settings.echo, settings.sender
+        restored.out.soft, restored.out.hard, restored.out.order = settings.soft, settings.hard, settings.order
+        restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
+        restored.refused_packets = progress.refused_packets
+        restored.out.delivered_packets, restored.out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
+        restored.out.lost_packets, restored.out.untold = progress.lost_packets, progress.untold
+        restored.out.told = progress.unreported
+        if progress.receipt_token is not None:
+            self.arm_receipt(connection, progress.receipt_token.encode("latin-1"), always=progress.receipt_always)
+        for number in progress.blocks:
+            publisher.id = number
+            publisher.slot = 0          # known once all are there
+            restored.blocked.push_back(publisher)
+        if restored.blocked.size():
+            restored.blocking_since = now_ms() - <int64_t>progress.blocking_ms
+
+    def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
+        """Let the switch go on where another was."""
+        cdef unordered_map[uint64_t, Connection*].iterator each = self.by_id.begin()
+        self.next_id = max(self.next_id, next_connection)
+        self.restore_totals(totals)
+        self.restore_queues(packets, queues)
+        while each != self.by_id.end():
+            self.restore_blocks(dereference(each).second)
+            preincrement(each)
+        each = self.by_id.begin()
+        while each != self.by_id.end():
+            if not self.set_interest(dereference(each).second):
+                self.finish(dereference(each).second, BROKEN)
+            if dereference(each).second.out.told:
+                self.informed.push_back(dereference(each).second.slot)
+            preincrement(each)
+
+    cdef int restore_totals(self, totals) except -1:
+        """Add what another switch has done to this one's counters."""
+        cdef unordered_map[uint32_t, Account*].iterator found
+        self.accepted += totals.accepted
+        self.accept_failures += totals.accept_failures
+        self.received_packets += totals.received_packets
+        self.received_bytes += totals.received_bytes
+        self.messages += totals.messages
+        self.undeliverable += totals.undeliverable
+        self.refused_packets += totals.refused_packets
+        self.turns += totals.turns
+        self.router.hits += totals.cache_hits
+        self.router.misses += totals.cache_misses
+        self.totals.deliveries += totals.deliveries
+        self.totals.delivered_packets += totals.delivered_packets
+        self.totals.delivered_bytes += totals.delivered_bytes
+        self.totals.lost_packets += totals.lost_packets
+        self.totals.abandoned_packets += totals.abandoned_packets
+        for uid, lost in totals.lost_by_user.items():
+            found = self.accounts.find(uid)
+            if found != self.accounts.end():
+                dereference(found).second.lost_packets = lost
+        return 0
+
+    cdef int restore_queues(self, list packets, dict queues) except -1:
+        """Let wait again what waited for another switch's clients; a packet of several queues is shared as it was."""
+        cdef vector[Packet*] shared
+        cdef Connection* connection
+        cdef Packet* packet
+        cdef Packet* front
+        cdef size_t i
+        for data in packets:
+            packet = new_packet(<bytes>data, len(<bytes>data), &self.totals)
+            if packet is NULL:
+                raise MemoryError
+            packet.references = 1       # ours, until all is done
+            shared.push_back(packet)
+        for number, queue in queues.items():
+            if not self.by_id.count(number):
+                # It was given up with its connection, which did not come back.
+                self.totals.abandoned_packets += len(queue.waiting) + len(queue.notes)
+                continue
+            connection = self.find(number)
+            for entries, is_note in ((queue.waiting, False), (queue.notes, True)):
+                for place, head, payer in entries:
+                    front = NULL
+                    if head is not None:
+                        front = shared[<size_t>head]
+                    keep(&connection.out, shared[<size_t>place], front,
+                         <uint32_t>NOBODY if payer is None else <uint32_t>payer, is_note)
+        for i in range(shared.size()):
+            release(shared[i])
+        return 0
+
+    cdef int restore_blocks(self, Connection* recipient) except -1:
+        """Let publishers wait again that waited for a connection, those who came back."""
+        cdef vector[Blocked] named = recipient.blocked
+        cdef unordered_map[uint64_t, Connection*].iterator found
+        cdef Blocked entry
+        cdef size_t i
+        recipient.blocked.clear()
+        for i in range(named.size()):
+            found = self.by_id.find(named[i].id)
+            if found != self.by_id.end():
+                entry.id = named[i].id
+                entry.slot = dereference(found).second.slot
+                recipient.blocked.push_back(entry)
+                dereference(found).second.blockers += 1
+        if recipient.blocked.size():
+            self.blocking.push_back(recipient.slot)
+        else:
+            recipient.blocking_since = -1
+        return 0
+
+    def close(self, *, bint keeps_connections=False):
         """Close every connection without telling the sink, and the switch's own descriptors."""
         cdef uint32_t slot
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
                 self.leave_account(self.slots[slot])
-                hang_up(self.slots[slot].out.fd)
+                if keeps_connections:
+                    close(self.slots[slot].out.fd)
+                else:
+                    hang_up(self.slots[slot].out.fd)
                 del self.slots[slot]
                 self.slots[slot] = NULL
         self.by_id.clear()
@@ -953,3 +1294,27 @@ cdef class Switch:
             close(self.epoll)
             close(self.spare)
             self.epoll = self.spare = -1
+
+
+cdef tuple queue_of(vector[Entry]* entries, size_t first, unordered_map[uint64_t, size_t]* places, list packets):
+    """Return what *entries* hold from *first* on, as places in *packets*, to which what is not in it yet is added."""
+    cdef size_t i
+    cdef Entry entry
+    found = []
+    for i in range(first, entries.size()):
+        entry = dereference(entries)[i]
+        found.append((
+            place_of(entry.packet, places, packets),
+            None if entry.head is NULL else place_of(entry.head, places, packets),
+            None if entry.payer == <uint32_t>NOBODY else entry.payer,
+        ))
+    return tuple(found)
+
+
+cdef size_t place_of(Packet* packet, unordered_map[uint64_t, size_t]* places, list packets) except? 0:
+    """Return where a packet is in *packets*, to which it is added if it is not in it yet."""
+    cdef uint64_t address = <uint64_t>packet
+    if not places.count(address):
+        dereference(places)[address] = len(packets)
+        packets.append(data_of(packet)[:packet.length])
+    return dereference(places)[address]

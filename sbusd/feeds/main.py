@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from systemd import daemon
 
 from sbusd.client import Scope
+from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds import keys
+from sbusd.feeds.journal.cursor import CursorFile
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, Start
+from sbusd.feeds.journal.gate import Gate, GateError
+from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.kernel import Kernel
 from sbusd.feeds.netlink import NetlinkFeed
 from sbusd.feeds.outlet import BusOutlet
@@ -28,10 +36,26 @@ app = typer.Typer(
 
 _RECEIVE_MIB_MOST = 1024
 
+_LINES_MOST = 1_000_000
+"""Looking back for so many takes a second or two, before the feed is ready."""
 
-@app.callback()
-def _feeds() -> None:
-    """Keep the name of the feed on the command line, though there is only one so far."""
+_RATE_MOST = 1_000_000
+"""More than a journal is read at."""
+
+_BACKLOG = Duration(0.0, 3650 * 86_400.0, "which is ten years")
+
+_BACKLOG_TEXT = show_duration(BACKLOG_SECONDS)
+
+EX_CONFIG = 78
+"""The bus must be configured otherwise first: the unit does not start the feed again. Source: sysexits.h."""
+
+
+def _duration(text: str) -> float:
+    """Return the seconds that an option spells. Raises BadParameter."""
+    try:
+        return _BACKLOG.parse(text)
+    except ValueError as wrong:
+        raise typer.BadParameter(str(wrong)) from wrong
 
 
 @app.command()
@@ -45,17 +69,31 @@ def netlink(
     ] = 4096,
 ) -> None:
     """Links, addresses, routes and neighbours: all there are, then every change. Keys: net/…"""
-    if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user exclude each other")
-    scope: Scope | None = "system" if system else "user" if user else None
-    try:
-        _feed_netlink(address, scope, namespace, receive_buffer << 10)
-    except KeyboardInterrupt:
-        _end_quietly()
-    except SbusError as wrong:
-        _fail(str(wrong))
-    except OSError as wrong:
-        _fail(f"netlink: {wrong.strerror or wrong}")
+    scope = _scope(address, system=system, user=user)
+    _run("netlink", lambda: _feed_netlink(address, scope, namespace, receive_buffer << 10))
+
+
+@app.command(name="journal")
+def journal_command(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="The calling user's bus.")] = False,
+    lines: Annotated[int, typer.Option(metavar="N", min=0, max=_LINES_MOST, help="Begin with the last N entries, the first time.")] = 0,
+    backlog: Annotated[str, typer.Option(metavar="DURATION", help="Oldest entries to publish after a stop.")] = show_duration(
+        BACKLOG_SECONDS
+    ),
+    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Entries in a second at most.")] = RATE,
+    cursor_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the place in the journal is kept.")] = None,
+    directory: Annotated[Path | None, typer.Option(metavar="DIR", help="Read the journal files in this folder.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Publish though everyone on the bus may read it.")] = False,
+) -> None:
+    """What services and the kernel write into the journal. Keys: journal/<unit>/<priority>"""
+    scope = _scope(address, system=system, user=user)
+    start = Start(lines, _duration(backlog))
+    file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
+    gate = Gate.to_bus(address, scope, _say, is_public=public)
+    _run("journal", lambda: _feed_journal(gate, directory, file, start, rate))
 
 
 def main() -> None:
@@ -74,6 +112,41 @@ def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | Non
         feed.run()
 
 
+def _feed_journal(gate: Gate, directory: Path | None, file: CursorFile, start: Start, rate: int) -> None:
+    """Run the journal feed until a signal ends it."""
+    bound_memory()
+    with contextlib.closing(gate), contextlib.closing(JournalReader(directory)) as reader:
+        gate.open()
+        JournalFeed(reader, gate, file, _say, _ready, start=start, rate=rate).run()
+
+
+def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
+    """Return which bus the options name. Raises BadParameter if they name two."""
+    if (address is not None) + system + user > 1:
+        raise typer.BadParameter("--address, --system and --user exclude each other")
+    return "system" if system else "user" if user else None
+
+
+def _run(name: str, feed: Callable[[], None]) -> None:
+    """Run a feed; however it ends, it is with a status and at most one line."""
+    try:
+        feed()
+    except KeyboardInterrupt:
+        _end_quietly()
+    except GateError as wrong:
+        _fail(str(wrong), EX_CONFIG)
+    except SbusError as wrong:
+        _fail(str(wrong))
+    except OSError as wrong:
+        _fail(f"{name}: {wrong.strerror or wrong}")
+
+
+def _kept_cursor() -> Path | None:
+    """Return where a service keeps its cursor, None outside of one. Source: systemd.exec(5), StateDirectory=."""
+    folders = os.environ.get("STATE_DIRECTORY", "")
+    return Path(folders.split(":")[0]) / "journal.cursor" if folders else None
+
+
 def _ready(status: str) -> None:
     """Tell the service manager, if there is one, that the feed is at work."""
     try:
@@ -89,10 +162,10 @@ def _say(line: str) -> None:
         print(f"sbus-feed: {line}", file=sys.stderr, flush=True)
 
 
-def _fail(line: str) -> NoReturn:
-    """End with status 1 and one line."""
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """End with *status* and one line."""
     _say(line)
-    raise typer.Exit(1)
+    raise typer.Exit(status)
 
 
 def _end_quietly() -> NoReturn:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Overflow, RemoteRefusal, Scope, Subscription, TimedOut
+from sbusd.feeds.pace import Tally
 
 _QUEUE_PACKETS = 64
 """Requests are all alike, so those that do not fit are only counted: nobody fills the feed's memory by asking."""
@@ -33,7 +34,7 @@ class BusOutlet:
         self._bus = bus
         self._requests = requests
         self._say = say
-        self._refused = 0
+        self._refusals = Tally()
 
     @classmethod
     def connect(cls, address: str | None, scope: Scope | None, request_key: str, say: Callable[[str], None]) -> Self:
@@ -75,7 +76,8 @@ class BusOutlet:
                 case Message():
                     requests += 1
                 case Gap(lost):
-                    requests += lost
+                    # Nobody knows how many (0): there may have been one, and to answer it is right in any case.
+                    requests += max(1, lost)
                 case _:
                     reconnected = True
         return Arrived(requests, reconnected, refused, has_more=True)
@@ -85,7 +87,7 @@ class BusOutlet:
         self._bus.close()
 
     def _note_refusal(self, refusal: RemoteRefusal) -> None:
-        """Say that the bus refused a publication: the 1st, 10th, 100th … time, so that the journal does not fill up."""
-        self._refused += 1
-        if str(self._refused).strip("0") == "1":
-            self._say(f"{refusal} ({self._refused} so far)")
+        """Say that the bus refused a publication, rarely, so that the journal does not fill up."""
+        count = self._refusals.next()
+        if count is not None:
+            self._say(f"{refusal} ({count} so far)")

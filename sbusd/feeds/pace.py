@@ -21,3 +21,15 @@ class Pace:
     def spend(self, began: float, ended: float) -> None:
         """Take note that it was done, from *began* to *ended*."""
         self._next = began + max(self._seconds, (ended - began) * _SHARE)
+
+
+class Tally:
+    """Counts what others can cause any number of times, and says when a line about it is due: the 1st, 10th, 100th … time."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def next(self) -> int | None:
+        """Count one more; return how many there are if that is to be told, else None."""
+        self._count += 1
+        return self._count if str(self._count).strip("0") == "1" else None

@@ -21,6 +21,12 @@ SECRET_HEAD = b"!/cred/"
 SECRET_SEGMENTS = 5
 """Segments before the rest of a secret key: ``!``, ``cred``, gid, uid, pid."""
 
+ADDRESS_HEAD = b"!/conn/"
+"""How every connection's address begins."""
+
+EVENT_HEAD = b"!/event/"
+"""How the key of every event of the bus begins."""
+
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
@@ -41,18 +47,25 @@ class KeySpace:
 
     ``separator`` is ``b"/"``, or ``b"."`` for the earlier revision of the protocol, which reserves nothing.
     ``prefix`` is empty, or ``!/cred/<gid>/<uid>/<pid>`` once for each server in front, joined by ``/``.
+    ``is_guarded``: wildcards do not reach reserved keys; not so for the patterns of taps.
     """
 
     separator: bytes = b"/"
     prefix: bytes = b""
+    is_guarded: bool = True
 
     @property
     def namespaces(self) -> tuple[Namespace, ...]:
         """The reserved namespaces; the first whose head a key begins with is the key's. Spec: sbus-protocol(7) §5."""
-        if self.separator != b"/":
+        if self.separator != b"/" or not self.is_guarded:
             return ()
         levels = self.prefix.count(SECRET_HEAD) + 1
-        return (Namespace(SECRET_HEAD, SECRET_SEGMENTS * levels, public=True), Namespace(b"!/", 2, public=False))
+        return (
+            Namespace(SECRET_HEAD, SECRET_SEGMENTS * levels, public=True),
+            Namespace(ADDRESS_HEAD, 3, public=True),
+            Namespace(EVENT_HEAD, 2, public=False),
+            Namespace(b"!/", 2, public=False),
+        )
 
     def namespace(self, key: bytes) -> Namespace | None:
         """Return the reserved namespace of *key*, or of a pattern, or None if it is an ordinary one."""
@@ -84,6 +97,11 @@ class KeySpace:
             segment == want if b"*" not in want else position >= guard and _star_matches(want, segment)
             for position, (want, segment) in enumerate(zip(wanted, segments, strict=False))
         )
+
+
+def address_of(connection: int) -> bytes:
+    """Return the address of a connection, which every key of its own begins with. Spec: sbus-protocol(7) §5."""
+    return b"%b%d/" % (ADDRESS_HEAD, connection)
 
 
 def pattern_matches(pattern: bytes, key: bytes, separator: bytes = b"/") -> bool:

@@ -45,15 +45,18 @@ def main(arguments: Sequence[str]) -> int:
     """Run through all faults of the call that *arguments* name and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.faults.run", description="Let every system call of one kind fail.")
     parser.add_argument("call", choices=CALLS)
-    call: str = parser.parse_args(arguments).call
+    parser.add_argument("--one-in", type=int, default=1, metavar="N", help="every Nth fault alone, beginning at another one for each error")
+    options = parser.parse_args(arguments)
+    call: str = options.call
     faulthandler.enable()
     shim = Shim(os.environ["LD_PRELOAD"].split(":")[-1])
     for trouble, first in TROUBLES.items():
         if first and call not in WHERE_TROUBLE_SHOWS:
             continue
         calls = min(play(shim, first, lost_connections(first))[call], MOST_CALLS)
-        for error in (*ERRORS, *MORE_ERRORS.get(call, ())):
-            faults = list(_faults(call, error, calls, repeats=not first))
+        for turn, error in enumerate((*ERRORS, *MORE_ERRORS.get(call, ()))):
+            # With as many in a turn as there are errors, each call still fails once, with one of them.
+            faults = list(_faults(call, error, calls, repeats=not first))[turn % options.one_in :: options.one_in]
             for fault in faults:
                 # Unbuffered: when the switch crashes, this is what it crashed of.
                 os.write(2, f"{fault}, {trouble}\n".encode())

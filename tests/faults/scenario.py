@@ -28,7 +28,7 @@ UID = 1_000
 QUIET_TURNS = 5
 """Turns with nothing ready in a row that mean rest: more than a fault repeats, for an interrupted wait is quiet too."""
 
-EXPECTED_ENDS = {"half", "leaver", "deserter", "babbler"}
+EXPECTED_ENDS = {"half", "leaver", "deserter", "babbler", "namer", "tapper"}
 """Clients that end in the course of the scenario."""
 
 BRAKE = b"CMSG blocking/soft/block"
@@ -60,6 +60,9 @@ class Client:
     received: list[bytes] = field(default_factory=list)
     is_ordered: bool = True
     """Whether what waits for it keeps its order."""
+    wants_senders: bool = False
+    has_tap: bool = False
+    """Whether it is told of every message that is routed; the lines are left out of what it received."""
 
 
 class Faulty(World):
@@ -173,7 +176,10 @@ class Scenario:
     def _mean(self, key: bytes, meant: Meant) -> None:
         """Note a message for those that have subscribed to it."""
         for client in self.all.values():
-            if any(self.world.keyspace.matches(pattern, key) for pattern in client.patterns):
+            if client.wants_senders:
+                head = b"CMSG !/from/%d/\0" % (meant.cause.number or 0)
+                client.meant.append(meant._replace(packet=head + meant.packet))
+            elif client.has_tap or any(self.world.keyspace.matches(pattern, key) for pattern in client.patterns):
                 client.meant.append(meant)
 
     def ask(self, name: str, packet: bytes, answer: bytes) -> None:
@@ -219,6 +225,7 @@ class Scenario:
         self._large_packets()
         self._modes()
         self._control_packets()
+        self._witnesses()
         self._ends()
         self.publish("publisher", b"t/a", 3)
         self.read(*self.all)
@@ -272,6 +279,28 @@ class Scenario:
         self.send("asker", b"UNSUB t/c")
         self.publish("publisher", b"t/c", 1)
         self.read("asker", "one", "two", "three", "slow")
+
+    def _witnesses(self) -> None:
+        """One who wants senders and one who taps fall behind, read, and leave with more waiting."""
+        self.connect("namer", "tapper", send_buffer=4_608)
+        for name, wish in (("namer", b"CMSG sender/on"), ("tapper", b"CMSG tap/on\0")):
+            self.send(name, wish)
+        self.subscribe("namer", b"*")
+        self.all["namer"].wants_senders = self.all["tapper"].has_tap = True
+        for count in (1, 6, 12):
+            self.publish("publisher", b"w", count)
+            self.publish("one", b"w", 1, 300_000)
+            self.read("three")
+        self.read("namer", "tapper")
+        self.publish("publisher", b"w", 8)
+        self.read("three")
+        self.ask("asker", b"CMSG receipt/undeliverable\0t", b"CMSG !/bus/receipt\0t\x000")
+        for name in ("namer", "tapper"):
+            self._leave(name, 0)
+            self.all[name].wants_senders = self.all[name].has_tap = False
+        self.send("asker", message(b"!/conn/999/x"))
+        self.world.run()
+        self.read("asker")
 
     def _ends(self) -> None:
         """A client shuts down its sending side, one leaves at once, one leaves what it got unread, and one is thrown out."""
@@ -331,7 +360,8 @@ class Scenario:
             assert self._read_of(client) == client.sent, f"{client.name}: not all that it sent was read"
         meant = [entry.packet for entry in client.meant if entry.position < self._read_of(entry.cause)]
         position = lost = 0
-        for packet in client.received:
+        for told in client.received:
+            packet = told.partition(b"}\n")[2] if told.startswith(b"CMSG !/tap\0") else told
             if packet.startswith(LOSS):
                 position += int(packet[len(LOSS) :])
                 lost += int(packet[len(LOSS) :])

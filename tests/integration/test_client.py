@@ -76,7 +76,7 @@ def test_refusals_reach_whom_they_concern(each_bus: Daemon) -> None:
             client.control("!/bus/nothing")
         assert (asked.value.code, asked.value.request) == (ErrorCode.ENOSYS, "CMSG '!/bus/nothing'")
         with pytest.raises(RemoteRefusal) as subscribing:
-            client.subscribe("b", "!/event/")
+            client.subscribe("b", "!/bus/")
         assert subscribing.value.code is ErrorCode.EPERM
         client.publish("a", "still here")
         assert sub.receive(WAIT_SECONDS) == Message(b"a", b"still here")

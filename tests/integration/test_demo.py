@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import stat
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,10 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.client import Bus, Message
+from tests.support.journals import JournalFolder
+from tests.support.spark import require_spark
+from tools.demo.activation import activated_bus
+from tools.demo.events import Events
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.people import RAW_IDS, Person
-from tools.demo.scenes import show
-from tools.stage import ROOT, Stage
+from tools.demo.programs import Programs
+from tools.demo.record import Record
+from tools.demo.scenes import Setting, show
+from tools.stage import ROOT, Stage, own_stage
 
 pytestmark = pytest.mark.usefixtures("needs_root", "needs_systemd_socket_activate", "needs_namespaces")
 
@@ -29,21 +38,38 @@ def _traces() -> set[str]:
     return users | folders | ({path.name for path in namespaces.glob("sbus-demo-*")} if namespaces.is_dir() else set())
 
 
-def test_demonstration_ends_well_and_leaves_nothing_behind() -> None:
+def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_path: Path) -> None:
+    require_spark()
+    report = tmp_path / "new" / "report.html"
     before = _traces()
     env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHONPATH": str(ROOT), "TERM": os.environ.get("TERM", "dumb")}
-    done = subprocess.run([sys.executable, "-m", "tools.demo"], cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=300)
+    command = [sys.executable, "-m", "tools.demo", "--report", str(report)]
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
     for said in (
         "EACCES",
         "9 m/s from the north",
         "for your eyes only",
+        "hello sbus-demo-b, user " if os.path.exists("/usr/sbin/useradd") else "hello ",
+        "nobody can forge that",
+        "it failed at once",
+        "got all 2000 numbers in order, once each, and nobody had to connect again",
         '"event":"new"',
         '"event":"remove"',
+        f"2 calls, 1 failed; 0 messages lost, 1 refusal; nothing is known to be missing\n       written to {report}\n",
         "Everything happened as said",
     ):
         assert said in done.stdout
+    recorded = re.search(r"recorded (\d+) messages and (\d+) other rows into ", done.stdout)
+    assert recorded is not None
+    messages, others = (int(number) for number in recorded.groups())
+    # The numbers, what the people said, and at least the loopback and its address of the machine's network.
+    assert messages >= 2_000 + 4 + 2 + 3
+    assert f": {messages + others:,} records\n" in done.stdout
+    assert f"\n       {messages:,} messages of " in done.stdout
+    assert "weather/oslo" in report.read_text()
+    assert stat.S_IMODE(report.stat().st_mode) == 0o600
     assert _traces() <= before
 
 
@@ -72,5 +98,43 @@ class BrokenStage(Stage):
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:
     made = BrokenStage(stage.python, stage.env, stage.folder, broken, instead)
     with pytest.raises(DemoError, match=reason):
-        show(made, folder, Narrator(), PEOPLE)
+        show(Setting(made, made, folder, folder / "report.html"), Narrator(), PEOPLE)
+    assert not (folder / "report.html").exists()
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
+
+
+def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = JournalFolder(folder / "journal")
+    files.add("first", "last", unit="web.service")
+    narrator = Narrator()
+    with activated_bus(stage, folder, narrator) as bus:
+        programs = Programs(stage, str(bus.path), narrator)
+        with Bus.connect(str(bus.path)) as root, root.subscribe("journal/") as subscription:
+            Events(bus, programs, narrator, folder, files.path).show(PEOPLE[1])
+            root.ping()
+            heard = [item for item in (subscription.receive(1.0) for _ in range(2)) if isinstance(item, Message)]
+    assert [item.key for item in heard] == [b"journal/web.service/info"] * 2
+    said = capsys.readouterr().out
+    assert "EPERM" in said
+    assert said.endswith("are on the bus; second cannot read them\n")
+
+
+def test_machine_without_a_journal_is_said_to_have_none(stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "empty").mkdir()
+    narrator = Narrator()
+    with activated_bus(stage, folder, narrator) as bus:
+        Events(bus, Programs(stage, str(bus.path), narrator), narrator, folder, folder / "empty").show(PEOPLE[1])
+    said = capsys.readouterr().out
+    assert "net/snapshot/end" in said
+    assert said.endswith("-> this machine has no journal, as in a container without systemd; so the record has the network alone\n")
+
+
+@pytest.mark.parametrize(("broken", "instead"), [("sbus-pipeline", "false"), ("sbusctl", "false")])
+def test_end_fails_when_a_program_does(folder: Path, broken: str, instead: str) -> None:
+    narrator, own = Narrator(), own_stage()
+    with activated_bus(own, folder, narrator) as bus:
+        made = BrokenStage(own.python, own.env, own.folder, broken, instead)
+        record = Record(bus, Programs(made, str(bus.path), narrator), narrator, folder)
+        with pytest.raises(DemoError, match="status 1"), record.running() as recorder:
+            record.finish(recorder, folder / "report.html")
+    assert not (folder / "report.html").exists()

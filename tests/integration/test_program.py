@@ -178,7 +178,10 @@ def test_systemd_is_told_when_the_bus_is_ready(program: Program) -> None:
         manager.bind(str(program.folder / "notify"))
         manager.settimeout(30)
         process = program.start("-f", "-a", str(program.folder / "socket"), env={"NOTIFY_SOCKET": str(program.folder / "notify")})
-        assert b"READY=1" in manager.recv(4_096).splitlines()
+        said = [manager.recv(4_096).splitlines()]
+        while b"READY=1" not in said[-1]:
+            # What it has stored of a bus before is taken back first.
+            said.append(manager.recv(4_096).splitlines())
         connect(program.folder / "socket").close()
         process.send_signal(signal.SIGTERM)
         assert b"STOPPING=1" in manager.recv(4_096).splitlines()

@@ -33,8 +33,11 @@ SECRETS = [
 ]
 """Secret keys that are nobody's but user 1's, or not even his, behind ``!/cred/``."""
 
-SERVERS = [b"!/", b"!/a", b"!/a/", b"!/bus/x", b"!/1/a", b"!/conn/5/x", b"!/event/connect/3", b"!/cred", b"!/*/a", b"!//", b"!/!/cred/1"]
-"""Reserved keys that no client may publish or subscribe to."""
+SERVERS = [b"!/", b"!/a", b"!/a/", b"!/bus/x", b"!/1/a", b"!/conn/5/x", b"!/cred", b"!/*/a", b"!//", b"!/!/cred/1"]
+"""Reserved keys of the bus itself, and an address that is not the client's."""
+
+EVENTS = [b"!/event/connect/3", b"!/event/1/a", b"!/event/a", b"!/event/"]
+"""Keys that anybody may subscribe to, by spelling out their head."""
 
 CUT = [b"!/cred/", b"!/cred/1", b"!/cred/1/1/1", b"!/cred/1/1/", b"!/cred//"]
 """Secret keys that are cut short, so nobody can publish to them."""
@@ -59,12 +62,14 @@ def secret_keys(bus: KeySpace) -> list[bytes]:
 def reserved_keys(bus: KeySpace) -> list[bytes]:
     """Return reserved keys of every kind."""
     unprefixed = [b"!/cred/" + rest for rest in SECRETS] if bus.prefix else []
-    return secret_keys(bus) + unprefixed + SERVERS + CUT
+    return secret_keys(bus) + unprefixed + SERVERS + EVENTS + CUT
 
 
 def guarded_segments(key: bytes, bus: KeySpace) -> int:
     """Return how many segments of a reserved key a pattern must spell out, as the protocol counts them."""
-    return 5 * (1 + bus.prefix.count(b"!/cred/")) if key.startswith(b"!/cred/") else 2
+    if key.startswith(b"!/cred/"):
+        return 5 * (1 + bus.prefix.count(b"!/cred/"))
+    return 3 if key.startswith(b"!/conn/") else 2
 
 
 def spells_out(pattern: bytes, key: bytes, segments: int) -> bool:

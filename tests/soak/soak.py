@@ -71,7 +71,7 @@ class Soak:
         self._fill()
         self._wait(self._is_confirmed, "SUB is not confirmed")
         for subscriber in self._subscribers:
-            subscriber.account.open(self._book, is_quiet=True)
+            subscriber.open_account(self._book, is_quiet=True)
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self._step((*self._publishers, *self._subscribers, *self._oddballs))
@@ -107,7 +107,7 @@ class Soak:
             if subscriber.is_gone:
                 raise SoakError(f"{subscriber.account.name} was disconnected")
             if subscriber.is_confirmed and not subscriber.account.is_open:
-                subscriber.account.open(self._book, is_quiet=False)
+                subscriber.open_account(self._book, is_quiet=False)
 
     def _change(self) -> None:
         """Now and then somebody leaves without a word and another comes, or shuts down one side."""
@@ -164,7 +164,7 @@ class Soak:
         for subscriber in self._subscribers:
             subscriber.read(READ_AT_ONCE)
             if subscriber.is_confirmed and not subscriber.account.is_open:
-                subscriber.account.open(self._book, is_quiet=False)
+                subscriber.open_account(self._book, is_quiet=False)
             if subscriber.is_gone:
                 raise SoakError(f"{subscriber.account.name} was disconnected")
         return all(each.account.is_open and each.account.missing(self._book) <= 0 for each in self._subscribers)

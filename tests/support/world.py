@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypedDict, Unpack
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import modes, reference, switch
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
+from sbusd.daemon import reference, switch, wishes
+from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, parse_packet
+from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, parse_packet
 
 SWITCHES: dict[str, MakeSwitch] = {"compiled": switch.Switch, "reference": reference.Switch}
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
+
+
+class Party(TypedDict, total=False):
+    """What the switch is told of whose a connection is, beside the uid."""
+
+    blocks_others: bool
+    rules: int
+    sight: Sight
+    cred: bytes
 
 
 @dataclass
@@ -27,8 +38,13 @@ class World:
     keyspace: KeySpace = field(default_factory=KeySpace)
     told: list[tuple[object, ...]] = field(default_factory=list)
     clients: dict[int, socket.socket] = field(default_factory=dict)
-    parties: dict[int, int] = field(default_factory=dict)
-    """The uids that tests have given to clients."""
+    parties: dict[int, tuple[int, Party]] = field(default_factory=dict)
+    """Whose the clients are, and what more the switch was told of that."""
+    taps: dict[int, bytes | None] = field(default_factory=dict)
+    user_limits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    rules: tuple[PublishRule, ...] = ()
+    fds: dict[int, int] = field(default_factory=dict)
+    """The switch's ends of the clients' sockets."""
 
     def __post_init__(self) -> None:
         self.switch: Switch = SWITCHES[self.kind](self, self.keyspace, self.limits, REFUSALS)
@@ -51,12 +67,18 @@ class World:
         elif isinstance(parsed, Unsubscribe):
             self.told.append(("unsubscribed", connection, self.switch.unsubscribe(connection, parsed.pattern)))
         elif isinstance(parsed, Control):
-            if parsed.key in (b"echo/on", b"echo/off"):
-                self.switch.set_echo(connection, parsed.key == b"echo/on")
-            elif parsed.key in modes.MODE_KEYS:
-                modes.set_mode(self.switch, connection, parsed.key)
-            else:
+            self.wish(connection, parsed, packet)
+
+    def wish(self, connection: int, parsed: Control, packet: bytes) -> None:
+        if parsed.key in (controls.TAP_ON, controls.TAP_OFF):
+            self.taps[connection] = parsed.payload if parsed.key == controls.TAP_ON else None
+            self.switch.set_tap(connection, self.taps[connection])
+            return
+        try:
+            if not wishes.grant(self.switch, connection, parsed):
                 self.switch.send(connection, packet)
+        except ProtocolError as error:
+            self.switch.send(connection, error_packet(error.code, error.words))
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         self.told.append(("refused", connection, refusal, key, count))
@@ -69,6 +91,10 @@ class World:
 
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         self.told.append(("ended", connection, end, counters))
+        party = self.parties.pop(connection, None)
+        if party is not None and not any(uid == party[0] for uid, _ in self.parties.values()):
+            # With its last connection a user is forgotten.
+            self.user_limits.pop(party[0], None)
 
     # -- the clients
 
@@ -81,6 +107,7 @@ class World:
         mine.setblocking(False)
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
         number, self._next = self._next, self._next + 1
+        self.fds[number] = theirs.fileno()
         with theirs.dup() as other_end:
             self.switch.adopt(theirs.detach(), number)
             if send_buffer is not None:
@@ -135,6 +162,46 @@ class World:
     def hang_up(self, number: int) -> None:
         """Close a client."""
         self.clients.pop(number).close()
+
+    def hand_over(self, kind: str) -> None:
+        """Let a switch of that kind take over as a restart does: it gets duplicates of the sockets, and all that the old one tells."""
+        before = self.switch
+        live = [(number, os.dup(self.fds[number])) for number in before.connections()]
+        kept = {number: (before.settings(number), before.progress(number), before.patterns(number)) for number, _ in live}
+        (packets, queues), tally, following = before.queues(), before.tally(), before.next_connection()
+        before.close(keeps_connections=True)
+        self.switch = SWITCHES[kind](self, self.keyspace, self.limits, REFUSALS)
+        self.switch.set_publish_rules(self.rules)
+        for number, fd in live:
+            settings, progress, patterns = kept[number]
+            self.switch.adopt(fd, number)
+            self.fds[number] = fd
+            if number in self.parties:
+                uid, party = self.parties[number]
+                self.switch.set_party(number, uid, **party)
+            self.switch.set_tap(number, self.taps.get(number))
+            self.switch.restore(number, settings, progress)
+            for pattern, count in patterns.items():
+                for _ in range(count):
+                    self.switch.subscribe(number, pattern)
+        for uid, (most, size) in self.user_limits.items():
+            self.switch.set_user_limits(uid, most, size)
+        self.switch.restore_all(packets, queues, tally, following)
+
+    def set_party(self, number: int, uid: int, **party: Unpack[Party]) -> None:
+        """Say whose a client is."""
+        self.parties[number] = (uid, party)
+        self.switch.set_party(number, uid, **party)
+
+    def set_user_limits(self, uid: int, packets: int, size: int) -> None:
+        """Bound what may wait for a user."""
+        self.user_limits[uid] = (packets, size)
+        self.switch.set_user_limits(uid, packets, size)
+
+    def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
+        """Set the rules for MSG."""
+        self.rules = rules
+        self.switch.set_publish_rules(rules)
 
     def close(self) -> None:
         """End everything."""

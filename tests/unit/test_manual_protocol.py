@@ -11,7 +11,7 @@ import pytest
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import show_size
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import answers, modes
+from sbusd.daemon import answers, modes, standing
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.daemon.journal import JournalCounters
 from sbusd.protocol import controls
@@ -124,11 +124,12 @@ def test_the_features_are_the_codes() -> None:
 def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
     assert f"A page is of at most {answers.PAGE_CLIENTS} connections" in _words(6)
     assert f"A page is of at most {answers.PAGE_USERS} users" in _words(6)
+    assert f"A page is of at most {standing.PAGE_PATTERNS} subscriptions" in _words(6)
     assert f"where a connection has more than {answers.TRACED_PATTERNS}," in _words(6)
 
 
 def test_the_counters_are_the_codes() -> None:
-    described = {"id", "pid", "uid", "gid", "since", "inode", "subscriptions", "soft", "hard", "order"}
+    described = {"id", "pid", "uid", "gid", "since", "inode", "subscriptions", "soft", "hard", "order", "sender", "tap"}
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
     records = _section(6).split(".Cm log\ncounts")[1].split(".Ss ")[0]

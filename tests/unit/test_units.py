@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.pipeline.session import DRIVER_MEMORY
 from tests.support import skips
 
 ROOT = Path(__file__).parents[2]
-UNITS = sorted((ROOT / "units").glob("*/*.s*"))
+UNITS = sorted(path for path in (ROOT / "units").glob("*/*.*") if path.suffix in {".service", ".socket", ".timer"})
 IDS = [f"{unit.parent.name}/{unit.name}" for unit in UNITS]
 
 
@@ -24,13 +25,29 @@ def read(unit: Path) -> configparser.RawConfigParser:
     return parser
 
 
+NEWER = {"RestartSteps": 254, "RestartMaxDelaySec": 254}
+"""Keys that an older systemd than this warns of and leaves out, which the units can live with."""
+
+
+def version() -> int:
+    """Return which systemd this is."""
+    said = subprocess.run(["systemd-analyze", "--version"], capture_output=True, text=True, check=True).stdout
+    return int(said.split()[1])
+
+
+def known(text: str) -> str:
+    """Return a unit's text without the keys that only a newer systemd than this knows."""
+    unknown = [key for key, since in NEWER.items() if since > version()]
+    return "".join(line for line in text.splitlines(keepends=True) if line.partition("=")[0] not in unknown)
+
+
 def verify(folder: Path, *units: Path, manager: str) -> subprocess.CompletedProcess[str]:
     """Run systemd-analyze verify over *units*, whose programs are not installed: /bin/true stands for them."""
     made = []
     for unit in units:
         # An instance of a template, so that its specifiers are expanded.
         copy = folder / unit.name.replace("@.", "@netlink.")
-        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", unit.read_text(), flags=re.MULTILINE))
+        copy.write_text(re.sub(r"^ExecStart=\S+", "ExecStart=/bin/true", known(unit.read_text()), flags=re.MULTILINE))
         made.append(str(copy))
     command = ["systemd-analyze", f"--{manager}", "verify", "--man=no", "--recursive-errors=no", *made]
     env = {**os.environ, "XDG_RUNTIME_DIR": str(folder), "SYSTEMD_LOG_LEVEL": "info"}
@@ -65,7 +82,9 @@ def test_systemd_would_find_a_wrong_key(tmp_path: Path) -> None:
 def test_documentation_names_our_pages(unit: Path) -> None:
     pages = read(unit)["Unit"]["Documentation"].split()
     assert pages
-    assert all(re.fullmatch(r"man:(sbus|sbusd|sbus-feed|sbusd\.toml)\([578]\)", page) for page in pages)
+    assert all(
+        re.fullmatch(r"man:(sbus|sbusd|sbus-feed|sbus-recorder|sbus-pipeline|sbus-relay|sbusd\.toml)\([578]\)", page) for page in pages
+    )
 
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
@@ -83,6 +102,62 @@ def test_sockets_are_seqpacket_and_open_to_the_right_users(unit: Path) -> None:
     assert section["SocketMode"] == ("0666" if unit.parent.name == "system" else "0600")
     assert where.startswith("/run/" if unit.parent.name == "system" else "%t/")
     assert unit.with_suffix(".service").exists()
+
+
+def hardening(unit: Path) -> set[str]:
+    """Return the lines that say what a service may not do."""
+    return set(
+        re.findall(
+            r"^(?:\w*(?:Protect|Private|Restrict(?!Steps|MaxDelay)|SystemCall|Capabilit|Privileges|Lock|Deny)\w*)=.*$",
+            unit.read_text(),
+            re.M,
+        )
+    )
+
+
+@pytest.mark.parametrize("manager", ["system", "user"])
+def test_a_bus_with_a_name_is_as_hardened_as_the_one_without(manager: str) -> None:
+    plain, named = (hardening(ROOT / "units" / manager / name) for name in ("sbus.service", "sbus@.service"))
+    assert len(plain) > 8
+    assert plain == named
+
+
+def test_no_service_hides_who_its_peers_are() -> None:
+    """PrivateUsers= turns the uid of a stranger into 65534, and for a user's service most Private and Protect settings imply it."""
+    for unit in UNITS:
+        lines = hardening(unit)
+        assert not {line for line in lines if line.startswith(("PrivateUsers=", "PrivatePIDs=", "DynamicUser="))}
+        if unit.parent.name == "user":
+            assert not {line for line in lines if line.startswith(("Private", "Protect"))}
+
+
+def test_services_run_as_users_that_sysusers_makes() -> None:
+    made = {user for path in (ROOT / "units/sysusers.d").iterdir() for user in re.findall(r"^u (\S+) ", path.read_text(), re.MULTILINE)}
+    used = {read(unit)["Service"]["User"] for unit in UNITS if unit.parent.name == "system" and unit.suffix == ".service"}
+    assert used == made >= {"sbus", "sbus-feed", "sbus-recorder", "sbus-pipeline"}
+
+
+@pytest.mark.parametrize("manager", ["system", "user"])
+def test_presets_decide_about_each_unit_that_can_be_enabled(manager: str) -> None:
+    preset = "".join(path.read_text() for path in sorted((ROOT / f"units/{manager}-preset").iterdir()))
+    decided = re.findall(r"^(?:enable|disable) (\S+)$", preset, re.MULTILINE)
+    installable = {unit.name for unit in UNITS if unit.parent.name == manager and "Install" in read(unit)}
+    assert set(decided) == installable
+    assert re.findall(r"^enable (\S+)$", preset, re.MULTILINE) == (["sbus.socket"] if manager == "system" else [])
+
+
+def test_the_pipeline_reads_what_the_recorder_writes_and_no_more() -> None:
+    service = read(ROOT / "units/system/sbus-pipeline.service")["Service"]
+    recorder = read(ROOT / "units/system/sbus-recorder.service")["Service"]
+    assert service["SupplementaryGroups"] == recorder["Group"]
+    assert service["StateDirectory"] not in recorder["StateDirectory"].split()
+    assert int(service["MemoryMax"].removesuffix("G")) > int(DRIVER_MEMORY.removesuffix("g"))
+    timer = read(ROOT / "units/system/sbus-pipeline.timer")["Timer"]
+    assert timer["OnCalendar"] == "*:0/15"  # as the manual says: every quarter of an hour
+
+
+def test_a_users_bus_has_the_users_own_configuration() -> None:
+    assert "--user" in read(ROOT / "units/user/sbus.service")["Service"]["ExecStart"].split()
 
 
 def test_client_looks_where_the_sockets_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.people import two_people
-from tools.demo.scenes import show
-from tools.stage import make_stage, open_folder
+from tools.demo.scenes import Setting, show
+from tools.stage import ROOT, make_stage, open_folder, own_stage
 
 FAILED = 1
+
+REPORT = ROOT / "build" / "sbus-report.html"
+"""The page that is left, in a folder that git ignores."""
 
 
 def main() -> int:
     """Run the demonstration and return the process's status."""
+    parser = argparse.ArgumentParser(prog="demo", description="Show on a bus of its own what sbusd does.")
+    parser.add_argument("--report", metavar="FILE", type=Path, default=REPORT, help="the page with what happened; default: %(default)s")
+    report: Path = parser.parse_args().report.absolute()
     if os.geteuid() != 0:
         _become_root()
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -26,25 +34,26 @@ def main() -> int:
     narrator = Narrator()
     narrator.end("A demonstration of sbusd, a message bus for one machine. Lines with a $ are what you could type.")
     try:
-        _run(narrator)
+        _run(narrator, report)
     except (DemoError, OSError, RuntimeError) as error:
         print(f"\nThe demonstration failed: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("\nThe demonstration was interrupted; everything it made is gone.", file=sys.stderr)
         return 128 + signal.SIGINT
-    narrator.end("Everything happened as said. What the demonstration made is gone again. README.md tells how to go on.")
+    narrator.end(f"Everything happened as said. What the demonstration made is gone again, but for the report: {report}")
+    narrator.end("README.md tells how to go on.")
     return 0
 
 
-def _run(narrator: Narrator) -> None:
+def _run(narrator: Narrator, report: Path) -> None:
     """Set the stage, show everything, and take the stage down, whatever happens."""
     stage = make_stage()
     try:
         folder = open_folder()
         try:
             with two_people() as people:
-                show(stage, folder, narrator, people)
+                show(Setting(stage, own_stage(), folder, report), narrator, people)
         finally:
             shutil.rmtree(folder)
     finally:
@@ -56,7 +65,7 @@ def _become_root() -> None:
     sudo = shutil.which("sudo")
     if sudo is None:
         sys.exit("demo: acting as two users needs root, and there is no sudo: run make run as root")
-    os.execv(sudo, [sudo, "--", sys.executable, "-m", "tools.demo"])
+    os.execv(sudo, [sudo, "--", sys.executable, "-m", "tools.demo", *sys.argv[1:]])
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ class ActivatedBus:
 
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self.path = path
+        self.configuration = path.with_name("sbusd.toml")
+        """Its configuration, at first an empty file."""
         self.log: list[str] = []
         """What the process has written to standard error: first systemd's words, then the bus's."""
         self._process = process
@@ -55,6 +58,30 @@ class ActivatedBus:
                 pause.wait(PAUSE_SECONDS)
         raise DemoError(f"nobody has subscribed to {key}")
 
+    def wait_for_tap(self, process: subprocess.Popen[str]) -> None:
+        """Wait until *process* is told of everything, as the bus tells its owner."""
+        pause = threading.Event()
+        with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
+            for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+                connections = json.loads(bus.control(controls.CONNECTIONS))["connections"]
+                if any(each["tap"] and each["pid"] == process.pid for each in connections):
+                    return
+                if process.poll() is not None:
+                    raise DemoError(f"that program has ended, with status {process.returncode}: {''.join(process.communicate())}")
+                pause.wait(PAUSE_SECONDS)
+        raise DemoError("nobody has begun to record")
+
+    def wait_for_subscriptions(self, uid: int, count: int) -> None:
+        """Wait until a connection of a user has so many subscriptions, as the bus tells its owner."""
+        pause = threading.Event()
+        with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
+            for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+                connections = json.loads(bus.control(controls.CONNECTIONS))["connections"]
+                if any(each["uid"] == uid and each["subscriptions"] >= count for each in connections):
+                    return
+                pause.wait(PAUSE_SECONDS)
+        raise DemoError(f"user {uid} has not subscribed")
+
     @property
     def words(self) -> str:
         """Its log as one text."""
@@ -69,6 +96,30 @@ class ActivatedBus:
             if line.startswith("Listening on "):
                 self._listens.set()
         self._listens.set()
+
+    def let_rules_hold(self, rules: str) -> None:
+        """Have the bus read its configuration anew, which is then *rules*, and wait until it holds."""
+        pause = threading.Event()
+        self.configuration.write_text(rules)
+        self._process.send_signal(signal.SIGHUP)
+        for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+            if any("was read again and holds" in line for line in list(self.log)):
+                return
+            pause.wait(PAUSE_SECONDS)
+        raise DemoError("the bus has not read its rules")
+
+    def start_anew(self) -> None:
+        """Have the bus start anew in its process, by SIGUSR2; it may not be done when this returns."""
+        self._process.send_signal(signal.SIGUSR2)
+
+    def wait_until_continued(self, times: int) -> None:
+        """Wait until the bus has gone on so often where the program before it left off."""
+        pause = threading.Event()
+        for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+            if sum("the bus goes on" in line for line in list(self.log)) >= times:
+                return
+            pause.wait(PAUSE_SECONDS)
+        raise DemoError(f"the bus has not started anew {times} times")
 
     def end(self) -> int:
         """End the bus by SIGTERM, read its log to the end, and return its status; more than once is allowed."""
@@ -89,12 +140,14 @@ class ActivatedBus:
 def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[ActivatedBus]:
     """Have a bus started on a socket in *folder* by the first client; it has ended when the context is left."""
     path = folder / "sbus.socket"
+    configuration = folder / "sbusd.toml"
+    configuration.touch()
     listen = ["systemd-socket-activate", "--seqpacket", "-l", str(path), "--fdname=bus"]
     # systemd-socket-activate keeps hardly anything of its environment but what it is told to.
     keep = [word for name in stage.env if name not in ("PATH", "HOME") for word in ("-E", name)]
-    narrator.command("root", [*listen, "sbusd", "-f"], background=True)
+    narrator.command("root", [*listen, "sbusd", "-f", "-C", str(configuration)], background=True)
     process = subprocess.Popen(
-        [*listen, *keep, *stage.program("sbusd", "-f")],
+        [*listen, *keep, *stage.program("sbusd", "-f", "-C", str(configuration))],
         cwd="/",
         env=stage.env,
         stdin=subprocess.DEVNULL,

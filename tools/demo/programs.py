@@ -26,20 +26,20 @@ class Programs:
         self._narrator = narrator
         self.env = stage.env | {"SBUS_ADDRESS": address}
 
-    def run(self, person: Person, *words: str, status: int = 0) -> str:
-        """Run the program ``words[0]`` with its arguments as *person* and return what it wrote.
+    def run(self, person: Person | None, *words: str, status: int = 0, seconds: float = TIMEOUT_SECONDS) -> str:
+        """Run the program ``words[0]`` with its arguments, as *person* or as root, and return what it wrote.
 
         Raises:
             DemoError: it ended with another status than *status*, or not at all.
         """
-        self._narrator.command(person.name, list(words))
+        self._narrator.command(_name(person), list(words))
         with self._started(person, words) as process:
-            return self.finish(process, status=status)
+            return self.finish(process, status=status, seconds=seconds)
 
     @contextmanager
     def running(self, person: Person | None, *words: str) -> Iterator[subprocess.Popen[str]]:
         """Start a program in the background, as *person* or as root; in the end it is stopped, if it has not ended."""
-        self._narrator.command("root" if person is None else person.name, list(words), background=True)
+        self._narrator.command(_name(person), list(words), background=True)
         with self._started(person, words) as process:
             yield process
 
@@ -72,21 +72,27 @@ class Programs:
                 raise DemoError(f"that program has ended, with status {source.returncode}: {''.join(source.communicate())}")
             pause.wait(PAUSE_SECONDS)
 
-    def finish(self, process: subprocess.Popen[str], *, status: int = 0) -> str:
-        """Wait for a program's own end and return what it wrote to standard output and then to standard error, and show it.
+    def finish(self, process: subprocess.Popen[str], *, status: int = 0, shown: bool = True, seconds: float = TIMEOUT_SECONDS) -> str:
+        """Wait for a program's own end and return what it wrote to standard output and then to standard error, *shown* or not.
 
         Raises:
             DemoError: it ended with another status than *status*, or not at all.
         """
         try:
-            output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
+            output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise DemoError(f"it has not ended within {TIMEOUT_SECONDS:g} s") from None
+            raise DemoError(f"it has not ended within {seconds:g} s") from None
         said = output + errors
-        self._narrator.answer(said)
+        if shown or process.returncode != status:
+            self._narrator.answer(said)
         if process.returncode != status:
             raise DemoError(f"it ended with status {process.returncode}; it should have been {status}")
         return said
+
+
+def _name(person: Person | None) -> str:
+    """Return who is said to type."""
+    return "root" if person is None else person.name
 
 
 def stop(process: subprocess.Popen[str]) -> None:

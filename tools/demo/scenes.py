@@ -5,32 +5,60 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import time
+from dataclasses import dataclass
 from pathlib import Path
 
+from sbusd.client import Bus
+from sbusd.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
+from tools.demo.events import Events
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.network import LINK, Network, own_network
 from tools.demo.people import Person
-from tools.demo.programs import Programs
+from tools.demo.programs import TIMEOUT_SECONDS, Programs
+from tools.demo.record import Record
 from tools.stage import Stage
+
+PEER_DISCONNECTED = 5
+"""The status of ``sbusctl call`` when the service has gone, sbusctl(1)."""
+
+_SLOWLY = "while sleep 1; do echo still at work; done"
+"""A program that goes on for ever, and ends soon after the one that reads its output."""
+
+CALL_SECONDS = 120.0
+"""Far less than the time that the call allows, and far more than it takes to start the programs on any machine."""
+
+RESTARTS = 5
+
+BETWEEN = 400
+"""Numbers that are published from one restart to the next."""
 
 
 class Scenes:
     """The scenes, in the order in which they are shown, on a bus that the first of them starts."""
 
-    def __init__(self, bus: ActivatedBus, programs: Programs, narrator: Narrator, first: Person, second: Person) -> None:
+    def __init__(
+        self, bus: ActivatedBus, programs: Programs, narrator: Narrator, people: tuple[Person, Person], *, record: Record, events: Events
+    ) -> None:
         self._bus = bus
         self._programs = programs
         self._narrator = narrator
-        self._first = first
-        self._second = second
+        self._first, self._second = people
+        self._record = record
+        self._events = events
 
-    def show_all(self) -> None:
-        """Show everything."""
+    def show_all(self, report: Path) -> None:
+        """Show everything, and write the page *report* of it."""
         self.show_whoami()
-        self.show_publish_and_subscribe()
-        self.show_secret()
-        self.show_network()
+        with self._record.running() as recorder:
+            self.show_publish_and_subscribe()
+            self.show_secret()
+            self.show_call()
+            self.show_restarts()
+            self.show_network()
+            self._events.show(self._second)
+            self._record.finish(recorder, report)
 
     def show_whoami(self) -> None:
         """The first connection starts the bus, and the bus knows who connects."""
@@ -82,6 +110,56 @@ class Scenes:
             said = self._programs.finish(listener)
             _check(said == "everybody\ta public word\n", f"only the public word should have come: {said!r}")
 
+    def show_call(self) -> None:
+        """A service on one account is called from another; it knows who calls, and its end fails the call at once."""
+        narrator, first, second = self._narrator, self._first, self._second
+        narrator.step(f"{first.name} serves a command, {second.name} calls it")
+        script = 'echo "hello $SBUS_CALLER_USER, user $SBUS_CALLER_UID of group $SBUS_CALLER_GID"; cat'
+        with self._programs.running(first, "sbusctl", "serve", "greet", "--exec", "sh", "--", "-c", script):
+            self._bus.wait_for_subscriber("rpc/greet")
+            said = self._programs.run(second, "sbusctl", "call", "greet", "and goodbye")
+        wanted = f", user {second.uid} of group {second.gid}\nand goodbye"
+        _check(said.startswith("hello ") and said.endswith(wanted), f"it should have known user {second.uid}: {said!r}")
+        narrator.remark("the caller did not say who it is: the bus did, and nobody can forge that")
+        self._show_end_of_service()
+
+    def _show_end_of_service(self) -> None:
+        """Kill a service while it is called: the call does not wait for its time to be up."""
+        narrator, first, second = self._narrator, self._first, self._second
+        narrator.remark(f"a second service of {first.name} takes long, and is killed while {second.name} waits")
+        begun = time.monotonic()
+        with self._programs.running(first, "sbusctl", "serve", "slow", "--exec", "sh", "--", "-c", _SLOWLY) as service:
+            self._bus.wait_for_subscriber("rpc/slow")
+            with self._programs.running(second, "sbusctl", "call", "slow", "--timeout", "600", "x") as caller:
+                # Who waits for an answer has a place for it, and watches the end of who owes it.
+                self._bus.wait_for_subscriptions(second.uid, 2)
+                service.kill()
+                said = self._programs.finish(caller, status=PEER_DISCONNECTED)
+        _check("has disconnected" in said, f"the call should have failed because the service is gone: {said!r}")
+        _check(time.monotonic() - begun < CALL_SECONDS, "the call should have failed at once")
+        narrator.remark("it failed at once, not when its 600 s were up")
+
+    def show_restarts(self) -> None:
+        """The bus is started anew under load, and neither who publishes nor who listens can tell."""
+        narrator, second = self._narrator, self._second
+        narrator.step(f"The bus is started anew, {RESTARTS} times, while root publishes {RESTARTS * BETWEEN} numbers to {second.name}")
+        words = ("sbusctl", "sub", "count", "-n", str(RESTARTS * BETWEEN), "-F", "%p", "--timeout", "60")
+        with self._programs.running(second, *words) as reader:
+            self._bus.wait_for_subscriber("count")
+            narrator.command("root", ["kill", "-USR2", "PID of the bus"])
+            with Bus.connect(str(self._bus.path), timeout=TIMEOUT_SECONDS) as publisher:
+                accepted = _accepted(publisher)
+                for number in range(RESTARTS * BETWEEN):
+                    if number % BETWEEN == 0:
+                        self._bus.wait_until_continued(number // BETWEEN)
+                        self._bus.start_anew()
+                    publisher.publish("count", str(number))
+                self._bus.wait_until_continued(RESTARTS)
+                _check(_accepted(publisher) == accepted, "somebody has connected again")
+            said = self._programs.finish(reader, shown=False).split()
+        _check(said == [str(number) for number in range(RESTARTS * BETWEEN)], f"the numbers are not those that were published: {said}")
+        narrator.remark(f"{second.name} got all {len(said)} numbers in order, once each, and nobody had to connect again")
+
     def show_network(self) -> None:
         """The machine's own events are on the bus: a link that is made and removed is reported to a user."""
         narrator, second = self._narrator, self._second
@@ -119,18 +197,37 @@ class Scenes:
         return str(json.loads(line.partition("\t")[2])["event"]) if line else ""
 
 
-def show(stage: Stage, folder: Path, narrator: Narrator, people: tuple[Person, Person]) -> None:
-    """Start a bus in *folder*, show every scene on it to the *people*, and end it.
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Where the demonstration is shown, and for whom."""
+
+    stage: Stage
+    """What the people run."""
+    root_stage: Stage
+    """What root runs to record and to report, for which a stage that others can use lacks something."""
+    folder: Path
+    """For all that is gone in the end."""
+    report: Path
+    """The page that is left."""
+    journal: Path | None = None
+    """A folder of journal files; None for the machine's own."""
+
+
+def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) -> None:
+    """Start a bus, show every scene on it to the *people*, and end it.
 
     Raises:
         DemoError: something did not happen as it was said.
     """
     narrator.step("systemd listens on the bus's socket; no bus runs yet")
-    with activated_bus(stage, folder, narrator) as bus:
+    folder = setting.folder
+    with activated_bus(setting.stage, folder, narrator) as bus:
         narrator.remark(f"listening on {bus.path}; whoever sets SBUS_ADDRESS to that, as below, is on this bus")
-        programs = Programs(stage, str(bus.path), narrator)
+        programs, of_root = (Programs(stage, str(bus.path), narrator) for stage in (setting.stage, setting.root_stage))
+        record = Record(bus, of_root, narrator, folder)
+        events = Events(bus, programs, narrator, folder, setting.journal)
         try:
-            Scenes(bus, programs, narrator, *people).show_all()
+            Scenes(bus, programs, narrator, people, record=record, events=events).show_all(setting.report)
         except DemoError as error:
             raise DemoError(f"{error}\nWhat the bus wrote:\n{bus.words}") from None
         narrator.step("The bus is ended by SIGTERM, as systemd would")
@@ -138,6 +235,11 @@ def show(stage: Stage, folder: Path, narrator: Narrator, people: tuple[Person, P
         _check(status == 0, f"the bus ended with status {status}: {bus.words}")
         _check("Traceback" not in bus.words, f"the bus has a bug: {bus.words}")
         narrator.remark("it ended with status 0")
+
+
+def _accepted(bus: Bus) -> int:
+    """Return how many connections the bus has taken in its life."""
+    return int(json.loads(bus.control(controls.STATS))["counters"]["accepted"])
 
 
 def _check(happened: bool, reason: str) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from sbusd.ctl.answers import Connection, connection, connections
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
-from sbusd.ctl.processes import command_name, user_name
+from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.quantities import human_bytes, human_count, human_duration, human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
@@ -19,6 +19,7 @@ _COLUMNS = (
     Column("PID", is_number=True),
     Column("USER"),
     Column("COMMAND"),
+    Column("UNIT"),
     Column("AGE", is_number=True),
     Column("SUBS", is_number=True),
     Column("IN", is_number=True),
@@ -58,11 +59,13 @@ def lines(found: list[Connection], hidden: int, *, now: float, legend: bool, wid
 
 def _row(each: Connection, now: float) -> list[str]:
     """Return the cells of one connection."""
+    process = process_of(each.pid, each.since)
     return [
         human_count(each.id),
         human_count(each.pid),
         user_name(each.uid),
-        command_name(each.pid),
+        process.command,
+        process.unit,
         human_duration(None if each.since is None else now - each.since),
         human_count(each.subscriptions),
         human_count(each.received_packets),

@@ -43,7 +43,10 @@ class Printer:
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.messages += 1
         elif isinstance(item, Gap):
-            self._note(gap_json(item.lost, self.wall()), f"gap: {human_plural(item.lost, 'message')} lost here: this reader was too slow")
+            words = f"{human_plural(item.lost, 'message')} lost here: this reader was too slow"
+            self._note(
+                gap_json(item.lost, self.wall()), "gap: " + (words if item.lost else "messages may be lost here: the bus was killed")
+            )
         else:
             self._note({"type": "reconnected", "time": self.wall()}, "reconnected: what was published meanwhile is lost")
 

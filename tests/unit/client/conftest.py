@@ -13,6 +13,8 @@ import pytest
 
 from sbusd.protocol.keys import pattern_matches
 from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
+from tests.support.clerks import Clerks
+from tests.support.minibus import MiniBus
 
 WAIT_SECONDS = 20.0
 """When what has not come is a failure; no test waits that long when it passes."""
@@ -138,3 +140,19 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
     bus = FakeBus(tmp_path / "s")
     yield bus
     bus.close()
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Iterator[MiniBus]:
+    """A small bus that knows addresses, members, events, receipts and senders."""
+    bus = MiniBus(tmp_path / "mini")
+    yield bus
+    bus.close()
+
+
+@pytest.fixture
+def clerks(mini: MiniBus) -> Iterator[Clerks]:
+    """Services on the small bus, each in a thread of its own; they end with the test."""
+    made = Clerks(mini)
+    yield made
+    made.close()

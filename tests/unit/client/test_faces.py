@@ -7,9 +7,9 @@ import inspect
 import pytest
 
 import sbusd.client
-from sbusd.client import AsyncBus, AsyncSubscription, Bus, Subscription
+from sbusd.client import AsyncBus, AsyncPresence, AsyncSubscription, AsyncTap, Bus, Presence, Subscription, Tap
 
-TWINS = [(Bus, AsyncBus), (Subscription, AsyncSubscription)]
+TWINS = [(Bus, AsyncBus), (Subscription, AsyncSubscription), (Presence, AsyncPresence), (Tap, AsyncTap)]
 
 
 def public(face: type) -> list[str]:

@@ -99,6 +99,17 @@ def test_remote_gaps_are_added_up_and_stay_in_place() -> None:
     assert drain(inbox) == [message(0), Gap(5), message(1)]
 
 
+def test_a_gap_of_unknown_size_stays_unknown_whatever_is_added() -> None:
+    inbox = make()
+    inbox.put_gap(2)
+    inbox.put_gap(0)
+    inbox.put_gap(3)
+    assert len(inbox) == 1
+    inbox.put(message(0))
+    inbox.put_gap(0)
+    assert drain(inbox) == [Gap(0), message(0), Gap(0)]
+
+
 def test_reconnections_do_not_grow_the_queue() -> None:
     inbox = make()
     inbox.put(message(0))

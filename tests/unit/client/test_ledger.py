@@ -145,7 +145,7 @@ def test_the_end_fails_everybody_once() -> None:
     ledger = Ledger()
     call, _ = ask(ledger)
     told: list[bool] = []
-    call.on_done = lambda: told.append(True)
+    call.on_done.append(lambda: told.append(True))
     ledger.close_section()
     ledger.fail(lambda: Closed("the bus"))
     call.finish(b"too late")

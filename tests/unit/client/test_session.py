@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.client.errors import AnswerLost, Closed, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
+from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Gap, Message, Reconnected
 from sbusd.client.session import _KEPT_REFUSALS, Session
 from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.peers import Peer
 
 ERROR = b"CMSG !/bus/error\0EPERM no"
 
@@ -139,6 +140,14 @@ def test_unsubscribe_takes_the_newest_instance() -> None:
     assert caught.value.pattern == b"a"
 
 
+def test_a_loss_of_unknown_size_is_told_and_counted() -> None:
+    session = Session()
+    inbox, _ = subscribed(session, b"a")
+    session.receive(b"CMSG !/bus/lost\0000")
+    assert [inbox.take(), inbox.take()] == [Gap(0), None]
+    assert (session.statistics().lost_remote, session.statistics().lost_unknown) == (0, 1)
+
+
 def test_a_loss_is_told_in_every_subscription() -> None:
     session = Session()
     one, _ = subscribed(session, b"a")
@@ -232,3 +241,86 @@ def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
     with pytest.raises(PayloadTooLarge):
         session.control(b"!/bus/stats", b"x")
     assert not session.outgoing
+
+
+def reply(session: Session, packet: bytes) -> None:
+    """Answer the barriers in ``outgoing``, behind *packet*."""
+    sent = list(session.outgoing)
+    session.outgoing.clear()
+    session.receive(packet)
+    for each in sent:
+        if each.startswith(b"CMSG !/bus/ping"):
+            session.receive(each)
+
+
+def test_a_message_with_its_sender() -> None:
+    session = Session()
+    inbox = session.new_inbox([b"a"])
+    session.subscribe(inbox)
+    session.receive(b"CMSG !/from/7/!/cred/100/1000/42\0MSG a\0x\0y")
+    session.receive(b"MSG a\0plain")
+    assert inbox.take() == Message(b"a", b"x\0y", Peer(7, 1000, 100, 42, b"!/cred/100/1000/42"))
+    assert inbox.take() == Message(b"a", b"plain")
+
+
+@pytest.mark.parametrize("packet", [b"CMSG !/from/x\0MSG a\0", b"CMSG !/from/7/!/cred/1/1/1\0SUB a", b"CMSG !/from/7/!/cred/1/1/1\0"])
+def test_a_sender_that_no_bus_tells(packet: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        Session().receive(packet)
+
+
+def test_modes_are_set_again_on_a_new_connection_the_last_of_each_kind() -> None:
+    session = Session()
+    for key in (b"order/stack", b"order/random", b"blocking/soft/discard", b"blocking/hard/error", b"sender/on", b"echo/off", b"unknown/x"):
+        session.remember_mode(key, b"CMSG " + key)
+    session.remember_mode(b"tap/on", b"CMSG tap/on\0a/")
+    session.remember_mode(b"tap/off", b"CMSG tap/off")
+    session.disconnected(lambda: Disconnected("there"))
+    assert session.resubscribe() == []
+    expected = {b"order/random", b"blocking/soft/discard", b"blocking/hard/error", b"sender/on", b"echo/off"}
+    assert {packet[5:] for packet in session.outgoing} == expected
+
+
+def test_patterns_under_the_own_address_move_to_the_new_one() -> None:
+    session = Session()
+    session.ask_address()
+    reply(session, b"CMSG !/conn/whoami\0!/conn/3/")
+    inbox = session.new_inbox([b"!/conn/3/x", b"plain"])
+    session.subscribe(inbox)
+    for _ in range(2):
+        # The second connection is lost before it is known which address it has.
+        session.disconnected(lambda: Disconnected("there"))
+        session.outgoing.clear()
+        calls = session.resubscribe()
+        assert b"SUB !/conn/3/x" not in session.outgoing
+    reply(session, b"CMSG !/conn/whoami\0!/conn/9/")
+    assert (session.address, inbox.patterns) == (b"!/conn/9/", [b"!/conn/9/x", b"plain"])
+    assert session.outgoing[0] == b"SUB !/conn/9/x"
+    assert len(calls) == 3
+    session.receive(b"MSG !/conn/9/x\0y")
+    assert inbox.take() == Message(b"!/conn/9/x", b"y")
+
+
+def test_an_address_that_no_bus_tells() -> None:
+    session = Session()
+    session.ask_address()
+    with pytest.raises(ProtocolError):
+        session.receive(b"CMSG !/conn/whoami\0elsewhere")
+
+
+def test_a_publication_with_receipt() -> None:
+    session = Session()
+    call = session.publish(b"MSG a\0x")
+    assert list(session.outgoing)[:2] == [b"CMSG receipt/always\0" + call.token, b"MSG a\0x"]
+    reply(session, b"CMSG !/bus/receipt\0" + call.token + b"\x004")
+    assert call.recipients == 4
+
+
+def test_a_refused_publication_with_receipt() -> None:
+    session = Session()
+    call = session.publish(b"MSG a\0x")
+    session.receive(b"CMSG !/bus/error\0EPERM a rule")
+    reply(session, b"CMSG !/bus/receipt\0" + call.token + b"\x000")
+    with pytest.raises(RemoteRefusal, match="EPERM a rule"):
+        call.result()
+    assert not session.refusals

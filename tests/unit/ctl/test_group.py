@@ -40,7 +40,7 @@ def test_an_unknown_command_is_met_with_a_suggestion() -> None:
     [
         (KeyboardInterrupt(), 130, ""),
         (SbusError("it\nis \x1b off"), 1, "sbusctl: it\\nis \\x1b off\n"),
-        (PermissionError(13, "Permission denied", "/x"), 1, "sbusctl: [Errno 13] Permission denied: '/x'\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "sbusctl: /x: Permission denied\n"),
     ],
 )
 def test_what_a_command_raises_is_a_line_and_a_status(

@@ -78,7 +78,7 @@ def test_bash_itself_completes_with_what_is_shown(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("sbusctl c", {"connections"}),
+        ("sbusctl c", {"call", "connections"}),
         ("sbusctl --sys", {"--system"}),
         ("sbusctl sub --ti", {"--timeout"}),
         ("sbusctl stats --use", {"--user"}),

@@ -73,7 +73,7 @@ def test_the_options_of_a_command_and_their_defaults_are_those_documented(name: 
     assert set(documented) == set(own)
     for names, default in own.items():
         # The format's default stands in its own constant: None means that it was not given.
-        expected = DEFAULT_FORMAT if "--format" in names else None if default in (None, False) else str(default)
+        expected = DEFAULT_FORMAT if "--format" in names else None if default in (None, False, "") else str(default)
         assert documented[names] == expected, names
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
+from sbusd.ctl import processes
 from sbusd.ctl.processes import command_name, unit_name, unit_of_cgroups, user_name
 
 
@@ -49,3 +51,25 @@ def test_units_of_cgroups(text: str, unit: str) -> None:
 def test_unit_names() -> None:
     assert unit_name(os.getpid()) == unit_of_cgroups(Path("/proc/self/cgroup").read_text())
     assert unit_name(None) == unit_name(0) == unit_name(-1) == unit_name(1 << 40) == "-"
+
+
+def test_a_process_is_known_by_the_time_of_its_beginning() -> None:
+    """A number that was given out again after the connection is somebody else's."""
+    mine = processes.process_of(os.getpid(), time.time())
+    assert mine.command == processes.command_name(os.getpid())
+    assert processes.process_of(os.getpid(), 1_000.0) == processes.Process()
+    assert processes.process_of(os.getpid(), None) == processes.Process()
+    assert processes.process_of(None, time.time()) == processes.process_of(0, time.time()) == processes.Process()
+    assert processes.process_of(1 << 22, time.time()) == processes.Process()
+
+
+def test_one_that_changes_while_it_is_looked_at_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = iter([1, 2])
+    monkeypatch.setattr(processes, "start_ticks", lambda _pid: next(begun))
+    assert processes.process_of(os.getpid(), time.time()) == processes.Process()
+
+
+def test_the_number_of_a_user() -> None:
+    assert processes.user_id("root") == processes.user_id("0") == 0
+    assert processes.user_id("no-such-user") is None
+    assert processes.user_id("") is None

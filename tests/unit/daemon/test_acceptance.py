@@ -53,9 +53,27 @@ def test_a_secret_cut_short_is_refused(pattern: bytes) -> None:
     assert code(pattern) is ErrorCode.EACCES
 
 
-@pytest.mark.parametrize("pattern", [b"!/", b"!/cred", b"!/*", b"!//", b"!/conn/1/", b"!/bus/error", b"!/event/connect/", b"!/cre*/"])
+@pytest.mark.parametrize("pattern", [b"!/", b"!/cred", b"!/*", b"!//", b"!/conn/1/", b"!/bus/error", b"!/event", b"!/event*/", b"!/cre*/"])
 def test_other_reserved_keys_are_not_for_clients(pattern: bytes) -> None:
     assert code(pattern) is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("pattern", [b"!/event/", b"!/event/connect/7", b"!/event/*/7", b"!/event/subscribe/*/rpc/"])
+def test_events_are_for_everyone(pattern: bytes) -> None:
+    assert code(pattern) is None
+
+
+@pytest.mark.parametrize("rest", [b"", b"x", b"*", b"a/*/c/"])
+def test_address_is_for_its_own_connection(rest: bytes) -> None:
+    own = b"!/conn/17/" + rest
+    assert PLAIN.subscription(own, PEER, 17).is_allowed
+    for connection in (0, 1, 7, 18, 117):
+        assert PLAIN.subscription(own, PEER, connection).code is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("head", [b"!/conn/*/", b"!/conn/1*/", b"!/conn/017/", b"!/conn/+17/", b"!/conn//", b"!/conn/17", b"!/conn/1717/"])
+def test_address_that_is_spelt_in_another_way_is_nobody_s(head: bytes) -> None:
+    assert PLAIN.subscription(head, PEER, 17).code is ErrorCode.EPERM
 
 
 @pytest.mark.parametrize("pattern", [b"", b"!", b"!x", b"!*/", b"!!/", b"*", b"*/cred/", b"a/!/cred/0/0/0/x", b"\xff"])

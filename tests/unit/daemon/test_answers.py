@@ -11,7 +11,7 @@ import pytest
 import sbusd
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, TRACED_BYTES, TRACED_PATTERNS
+from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, PAGE_MEMBERS, TRACED_BYTES, TRACED_PATTERNS
 from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls
@@ -76,6 +76,8 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
         "quota_refusals": 0,
         "users_forgotten_early": 0,
         "internal_errors": 0,
+        "connections_unparked": 0,
+        "state_failures": 0,
     }
     assert answer["log"] == {"written": 0, "suppressed": 0, "dropped": 0, "waiting": 0}
 
@@ -277,3 +279,97 @@ def test_trace_tells_that_a_rule_stops_the_asker_and_who_would_get_it_from_other
     traced = owner.ask_json(controls.TRACE, b"a")
     assert (traced["publishable"], traced["reason"]) == (False, "refused by rule 1 of f.toml")
     assert [entry["id"] for entry in listed(traced, "recipients")] == [1]
+
+
+# -- addresses and members
+
+
+def members(guest: Guest, key: bytes) -> list[tuple[object, object]]:
+    """Return the members of a key, over all pages."""
+    found: list[tuple[object, object]] = []
+    after: object = ""
+    while after is not None:
+        page = guest.ask_json(controls.MEMBERS, b"%b\0%b" % (key, str(after).encode()))
+        found += [(each["id"], each["cred"]) for each in listed(page, "members")]
+        after = page["next"]
+    return found
+
+
+def test_address_is_the_number_of_the_connection_and_nobody_else_may_listen_there(parlour: Parlour) -> None:
+    alice, other = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
+    assert (alice.ask(controls.ADDRESS), other.ask(controls.ADDRESS)) == (b"!/conn/1/", b"!/conn/2/")
+    alice.subscribe(b"!/conn/1/")
+    assert alice.barrier() == []
+    other.subscribe(b"!/conn/1/x")
+    assert [error_code(packet) for packet in other.receive_all()] == ["EPERM"]
+    other.publish(b"!/conn/1/any/thing", b"hello")
+    other.publish(b"!/conn/1", b"not a whole key")
+    assert [error_code(packet) for packet in other.receive_all()] == ["EPERM"]
+    assert alice.receive_all() == [b"MSG !/conn/1/any/thing\0hello"]
+    alice.subscribe(b"")
+    alice.subscribe(b"*/")
+    other.publish(b"!/conn/2/x", b"nobody's")
+    assert alice.receive_all() == []
+
+
+def test_on_a_bus_that_reserves_nothing_there_are_no_addresses(make_parlour: MakeParlour) -> None:
+    guest = make_parlour(DaemonSettings(separator=".")).guest()
+    features = guest.ask(controls.FEATURES).decode().split("\n")
+    assert set(FEATURES) - set(features) == {"conn", "presence", "secret"}
+    assert features == sorted(features)
+    guest.control(controls.ADDRESS)
+    assert [error_code(packet) for packet in guest.receive_all()] == ["ENOSYS"]
+
+
+def test_members_are_whom_a_message_would_reach(parlour: Parlour) -> None:
+    alice, bob, asker = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB, gid=8, pid=6), parlour.guest(uid=BOB, gid=8, pid=9)
+    alice.subscribe(b"rpc/x")
+    bob.subscribe(b"rpc/*")
+    bob.subscribe(b"rpc/x")
+    assert alice.barrier() == bob.barrier() == []
+    assert members(asker, b"rpc/x") == [(1, "!/cred/7/1000/5"), (2, "!/cred/8/1001/6")]
+    assert members(asker, b"rpc/y") == [(2, "!/cred/8/1001/6")]
+    assert members(asker, b"other") == []
+    asker.subscribe(b"other")
+    assert members(asker, b"other") == [(3, "!/cred/8/1001/9")]
+    alice.close()
+    parlour.run()
+    assert members(asker, b"rpc/x") == [(2, "!/cred/8/1001/6")]
+
+
+@pytest.mark.parametrize("count", [PAGE_MEMBERS - 1, PAGE_MEMBERS, PAGE_MEMBERS + 1])
+def test_members_come_in_pages(make_parlour: MakeParlour, count: int) -> None:
+    parlour = make_parlour()
+    guests = [parlour.guest() for _ in range(count)]
+    for guest in guests:
+        guest.subscribe(b"a")
+    parlour.run()
+    first = guests[0].ask_json(controls.MEMBERS, b"a")
+    assert len(listed(first, "members")) == min(count, PAGE_MEMBERS)
+    assert first["next"] == (PAGE_MEMBERS if count > PAGE_MEMBERS else None)
+    assert [number for number, _ in members(guests[0], b"a")] == [guest.connection for guest in guests]
+
+
+def test_members_of_a_secret_are_told_to_those_whom_it_is_for(parlour: Parlour) -> None:
+    alice, bob, owner = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB), parlour.guest()
+    secret = b"!/cred//1000//x"
+    alice.subscribe(secret)
+    assert members(alice, secret) == members(owner, secret) == [(1, "!/cred/7/1000/5")]
+    for key, code in ((secret, "EPERM"), (b"!/cred/x/1000//x", "EPERM"), (b"!/cred/1", "EPERM"), (b"!/event/connect/1", "EPERM")):
+        bob.control(controls.MEMBERS, key)
+        assert [error_code(packet) for packet in bob.receive_all()] == [code], key
+    bob.control(controls.MEMBERS, b"k" * 5_000)
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EMSGSIZE"]
+    bob.control(controls.MEMBERS, b"a\0nonsense")
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EINVAL"]
+
+
+def test_members_of_a_key_that_a_rule_closes_are_told_to_owners_alone(make_parlour: MakeParlour) -> None:
+    rule = PolicyRule("lab/", publish="deny", users=(0, BOB), origin=Origin("rules.toml", 1))
+    parlour = make_parlour(DaemonSettings(policy=(rule,)))
+    alice, bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest()
+    alice.subscribe(b"lab/x")
+    parlour.run()
+    assert len(members(alice, b"lab/x")) == len(members(owner, b"lab/x")) == 1
+    bob.control(controls.MEMBERS, b"lab/x")
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EPERM"]

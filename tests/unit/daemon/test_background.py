@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -32,12 +31,11 @@ try:
     with open(control) as commands:
         if commands.read() == "fail":
             sys.exit("the daemon has failed")
-    presence.ready("it is\\nready")
+    presence.ready()
     with open(control, "w") as told:
         streams = " ".join(os.readlink(f"/proc/self/fd/{fd}") for fd in range(3))
         print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), presence.is_background, streams, file=told)
     signal.sigwait({signal.SIGTERM})
-    presence.stopping()
     presence.leave()
     with open(control, "w") as told:
         print("has left", file=told)
@@ -132,28 +130,6 @@ def test_no_pid_file_is_made_when_none_is_wanted(tmp_path: Path) -> None:
     assert not run.pid_file.exists()
     run.end(pid)
     assert run.outcome() == (0, "")
-
-
-def test_systemd_is_told_in_one_line_each(folder: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.settimeout(WAIT)
-        systemd.bind(str(folder / "notify"))
-        run = Run(folder, "-f", environment={"NOTIFY_SOCKET": str(folder / "notify")})
-        run.let()
-        pid = int(run.told()[0])
-        assert systemd.recv(1000) == rb"READY=1" + b"\n" + rb"STATUS=it is\x0aready"
-        run.end(pid)
-        assert systemd.recv(1000) == b"STOPPING=1"
-    assert run.outcome() == (0, "")
-
-
-def test_a_systemd_that_is_not_there_is_told(tmp_path: Path) -> None:
-    run = Run(tmp_path, "-f", environment={"NOTIFY_SOCKET": str(tmp_path / "none")})
-    run.let()
-    assert run.outcome() == (
-        1,
-        "sbusd: cannot tell systemd through $NOTIFY_SOCKET: No such file or directory; unset it if systemd is not there\n",
-    )
 
 
 class TestPidFile:

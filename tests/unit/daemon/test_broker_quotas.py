@@ -13,7 +13,7 @@ import pytest
 
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon import answers, broker, lifelines
+from sbusd.daemon import answers, lifelines, quotas
 from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import UserCounters
 from sbusd.daemon.quotas import RESERVED_DESCRIPTORS, SEGMENT_BYTES
@@ -61,7 +61,7 @@ def test_a_connection_too_many_is_told_and_closed_and_others_come_in(make_parlou
 
 
 def test_no_user_but_an_owner_takes_all_descriptors(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.daemon.broker._descriptor_limit", lambda: RESERVED_DESCRIPTORS + 8)
+    monkeypatch.setattr("sbusd.daemon.broker.descriptor_limit", lambda: RESERVED_DESCRIPTORS + 8)
     parlour = make_parlour()
     for uid, half in ((ALICE, 4), (BOB, 2)):
         guests = [parlour.guest(uid=uid) for _ in range(half)]
@@ -75,7 +75,7 @@ def test_no_user_but_an_owner_takes_all_descriptors(make_parlour: MakeParlour, m
 def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, expected in ((77, 77), (resource.RLIM_INFINITY, sys.maxsize)):
         monkeypatch.setattr(resource, "getrlimit", lambda _kind, limit=limit: (limit, 99))
-        assert broker._descriptor_limit() == expected
+        assert quotas.descriptor_limit() == expected
 
 
 def test_who_is_refused_is_not_the_last_client(make_parlour: MakeParlour) -> None:

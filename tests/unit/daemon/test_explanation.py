@@ -56,10 +56,22 @@ def test_one_s_own_process_is_known_and_others_are_not() -> None:
     assert explain(RULED, root, b"1000\0subscribe\0!/cred///55/x", is_owner=True)["allowed"] is False
 
 
+def test_anyone_may_ask_about_somebody_whom_no_rule_names() -> None:
+    only_a_group = explain(RULED, ALICE, b"\0subscribe\0lab/x", is_owner=False)
+    assert (only_a_group["uid"], only_a_group["allowed"]) == (None, True)
+    closed = PolicyRule("lab/", subscribe="deny", origin=Origin("f.toml", 2))
+    ruled = Acceptance(KeySpace(), 4_096, Policy((PolicyRule("lab/", subscribe="allow", users=(1000,), groups=(27,)), closed)))
+    answer = explain(ruled, ALICE, b"\0subscribe\0lab/x", is_owner=False)
+    assert (answer["allowed"], answer["error"], answer["rule"]) == (False, "EPERM", "rule 2 of f.toml")
+    assert explain(ruled, ALICE, b"1000\0subscribe\0lab/x", is_owner=False)["allowed"] is True
+    assert explain(ruled, ALICE, b"\0publish\0lab/x", is_owner=False)["allowed"] is True
+    assert explain(RULED, ALICE, b"\0subscribe\0!/cred/100/1000/55/x", is_owner=False)["allowed"] is False
+
+
 @pytest.mark.parametrize(
     "payload",
     [
-        *(b"", b"1000", b"1000\0publish", b"\0publish\0a", b"x\0publish\0a", b"-1\0publish\0a", b"4294967295\0publish\0a"),
+        *(b"", b"1000", b"1000\0publish", b"\0publish", b"\0\0a", b"x\0publish\0a", b"-1\0publish\0a", b"4294967295\0publish\0a"),
         *(b"1000\0read\0a", b"1" * 99 + b"\0publish\0a", b"1000\0publish\0a\0b", b"alice\0publish\0a", "١\0publish\0a".encode()),
     ],
 )

@@ -16,7 +16,7 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
-from sbusd.daemon import journal, options
+from sbusd.daemon import heartbeat, journal, options, service_manager
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -84,6 +84,12 @@ def test_the_journals_bounds_are_those_documented() -> None:
     text = " ".join(_section(PROGRAM, "LOGGING").split())
     assert f"at most {journal.MAX_WAITING} records wait" in text
     assert f"is cut at {journal.MAX_FACT_BYTES} bytes" in text
+
+
+def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:
+    text = " ".join(_section(PROGRAM, "SERVICE").split())
+    assert f"since that was last told, {heartbeat.STATUS_SECONDS:.0f} seconds before" in text
+    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even where" in text
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:

@@ -214,3 +214,20 @@ def test_many_packets_through_queues_leave_no_memory_behind(compiled_world: Worl
         one_round()
     # One packet leaked in each round would be 200 kB.
     assert heap_bytes() - before < 100_000
+
+
+def test_each_loss_is_told_in_its_own_place_though_one_is_in_front_and_others_behind(make_world: MakeWorld) -> None:
+    """A packet that can never be sent is found at the head of a full queue, when more were lost at its end."""
+    world = make_world(LimitSettings(queue_packets=8))
+    slow, sender = world.connect(b"a", send_buffer=SMALL_BUFFER), world.connect()
+    sent = 0
+    while not world.switch.connection_counters(slow).queued_packets:
+        world.send(sender, numbered(sent))
+        world.run()
+        sent += 1
+    for size in [300_000, *[1_000] * 12]:
+        world.send(sender, numbered(sent, size))
+        world.run()
+        sent += 1
+    lost = check_gaps(world.drain(slow), sent)
+    assert lost == world.switch.connection_counters(slow).lost_packets > 2

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import dataclass, field
 
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import ConnectionCounters, End, Refusal
+from sbusd.daemon.contract import ConnectionCounters, End, Refusal, Sight
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.support import skips
@@ -138,6 +139,58 @@ def test_a_flood_does_not_keep_another_waiting(make_world: MakeWorld) -> None:
         assert world.switch.turn(0) == 1
         assert world.receive(listener) == [message(b"flood", b"%d" % number) for number in range(4 * turn, 4 * turn + 4)]
     assert world.switch.turn(0) == 0
+
+
+def test_many_connections_of_one_user_share_a_batch_while_another_user_waits(make_world: MakeWorld) -> None:
+    """Else who opens most connections would have most of the bus."""
+    world = make_world(LimitSettings(batch_packets=16, turn_time=10.0))
+    crowd = [world.connect() for _ in range(8)]
+    alone = world.connect()
+    for number in (*crowd, alone):
+        world.switch.set_party(number, 1_000 if number == alone else 2_000)
+        for _ in range(16):
+            world.send(number, b"MSG nobody\0")
+    world.switch.turn(0)
+    assert world.switch.connection_counters(alone).received_packets == 16
+    assert [world.switch.connection_counters(each).received_packets for each in crowd] == [2] * 8
+    world.run()
+    assert {world.switch.connection_counters(each).received_packets for each in crowd} == {16}
+
+
+def test_connections_of_one_user_share_nothing_while_no_other_user_waits(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(batch_packets=16, turn_time=10.0))
+    crowd = [world.connect() for _ in range(8)]
+    for number in crowd:
+        world.switch.set_party(number, 2_000)
+        for _ in range(16):
+            world.send(number, b"MSG nobody\0")
+    world.switch.turn(0)
+    assert {world.switch.connection_counters(each).received_packets for each in crowd} == {16}
+
+
+class Asked(World):
+    """A bus whose every control packet takes a twentieth of a second: far more than a turn's time."""
+
+    def control(self, connection: int, packet: bytes) -> None:
+        super().control(connection, packet)
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+@pytest.mark.parametrize(("sight", "asked"), [(Sight.PRESENCE, 1), (Sight.ALL, 3)])
+def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_world: MakeWorld, sight: Sight, asked: int) -> None:
+    """Else 64 connections would have the time of 64 users. An owner of the bus could do worse to it anyway."""
+    world = make_world(LimitSettings(turn_time=1e-5), of=Asked)
+    crowd, alone = [world.connect() for _ in range(3)], world.connect()
+    for number in (*crowd, alone):
+        world.switch.set_party(number, 1_000 if number == alone else 2_000, sight=sight)
+        world.send(number, b"MSG nobody\0" if number == alone else b"CMSG nothing")
+    world.switch.turn(0)
+    assert world.switch.connection_counters(alone).received_packets == 1
+    assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == asked
+    # Now nobody else has anything to do, so they wait for nobody.
+    world.run()
+    assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == 3
 
 
 # -- rule 5: ends
@@ -345,6 +398,20 @@ def test_patterns_are_counted_as_they_are_stored(world: World) -> None:
     world.hang_up(client)
     world.run()
     assert world.switch.counters().subscriptions == 0
+
+
+def test_patterns_have_an_order_and_can_be_had_in_parts(world: World) -> None:
+    patterns = [b"", b"B", b"a", b"a/b", b"b", b"\x7f", b"\x80", b"\xff"]
+    client = world.connect(*reversed(patterns), b"a")
+    assert world.switch.patterns_after(client, None, 100) == patterns
+    assert world.switch.patterns_after(client, None, 3) == patterns[:3]
+    for number, pattern in enumerate(patterns):
+        assert world.switch.patterns_after(client, pattern, 2) == patterns[number + 1 : number + 3]
+    # Behind one that has gone meanwhile, too.
+    assert world.switch.patterns_after(client, b"a/a", 1) == [b"a/b"]
+    assert world.switch.patterns_after(client, None, 0) == []
+    with pytest.raises(KeyError):
+        world.switch.patterns_after(client + 1, None, 1)
 
 
 def test_recipients_are_named_without_sending(world: World) -> None:

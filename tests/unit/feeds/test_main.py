@@ -6,15 +6,25 @@ import io
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
+from pydantic import TypeAdapter
 from typer.core import TyperGroup
 from typer.testing import CliRunner
 
+from sbusd.config.quantities import show_duration
+from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
 from sbusd.feeds.entries import Address, Entry, Link, Neighbour, Route
+from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
+from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, Start
+from sbusd.feeds.journal.feed import Counters as JournalCounters
+from sbusd.feeds.journal.gate import GateError
+from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
 from sbusd.feeds.kernel import KernelError
 from sbusd.feeds.netlink import Counters
 from tests.support import skips
@@ -27,9 +37,8 @@ def options_of_the_program() -> set[str]:
     group = typer.main.get_command(main.app)
     context = typer.Context(group)
     assert isinstance(group, TyperGroup)
-    command = group.get_command(context, "netlink")
-    assert command is not None
-    return {name for parameter in command.get_params(context) for name in parameter.opts}
+    commands = [group.get_command(context, name) for name in group.list_commands(context)]
+    return {name for command in commands if command is not None for parameter in command.get_params(context) for name in parameter.opts}
 
 
 def test_manual_page_has_the_options_of_the_program() -> None:
@@ -37,6 +46,33 @@ def test_manual_page_has_the_options_of_the_program() -> None:
     in_synopsis = re.findall(r"Fl Fl (\S+)", TEXT[: TEXT.index(".Sh DESCRIPTION")])
     assert {f"--{name}" for name in listed} == options_of_the_program()
     assert set(in_synopsis) == set(listed)
+    assert {"netlink", "journal"} == set(re.findall(r"^\.Nm\n\.Cm (\S+)$", TEXT, flags=re.MULTILINE))
+
+
+def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
+    flat = re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Fl Fl) ", "", TEXT, flags=re.MULTILINE))
+    assert f"entries, 0 to {main._LINES_MOST}; {Start().lines} if not given" in flat
+    assert f"up to 3650d; {show_duration(Start().backlog_seconds)} if not given" in flat
+    assert f"1 to {main._RATE_MOST}; {RATE} if not given" in flat
+    assert f"first {MESSAGE_BYTES >> 10} KiB are published, of any other field {VALUE_BYTES >> 10} KiB" in flat
+    assert f"longer than {PAYLOAD_BYTES >> 10} KiB" in flat
+    assert f"the {MEMORY_BYTES >> 20} MiB of memory" in flat
+    assert f"before each {BATCH_ENTRIES} entries" in flat
+    assert ", ".join(PRIORITIES) in flat.replace(" ,", ",")
+    assert f"status {main.EX_CONFIG}" in flat
+
+
+def test_manual_page_has_the_rules_that_are_shipped() -> None:
+    shipped = (PAGE.parents[1] / "etc/sbusd.toml.d/50-journal.toml").read_text()
+    rules = "".join(line for line in shipped.splitlines(keepends=True) if not line.startswith("#")).lstrip("\n")
+    assert f".Bd -literal -offset indent\n{rules}.Ed" in TEXT
+
+
+def test_rules_that_are_shipped_are_what_the_bus_reads() -> None:
+    shipped = tomllib.loads((PAGE.parents[1] / "etc/sbusd.toml.d/50-journal.toml").read_text())
+    for rule in shipped["policy"]:
+        known = {**rule, "groups": [0] if "groups" in rule else [], "users": [0] if "users" in rule else []}
+        assert TypeAdapter(PolicyRule).validate_python(known).keys == PREFIX
 
 
 def test_manual_page_has_every_field_of_a_payload() -> None:
@@ -50,6 +86,8 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
     for entry in entries:
         assert entry.attributes(lambda index: b"lo").keys() <= fields
     assert set(Counters.__dataclass_fields__) <= fields
+    assert set(JournalCounters.__dataclass_fields__) <= fields
+    assert {"reason", "count", "vacuumed", "backlog", "unreadable", "refused", "cursor"} <= fields
     assert {"generation", "reason", "entries", "interrupted", "receive_kib", "namespace", "event", "time"} <= fields
 
 
@@ -68,6 +106,11 @@ def test_manual_page_is_clean() -> None:
         ["netlink", "--address", "x", "--user"],
         ["netlink", "--receive-buffer", "0"],
         ["netlink", "--nonsense"],
+        ["journal", "--system", "--user"],
+        ["journal", "--lines", "-1"],
+        ["journal", "--rate", "0"],
+        ["journal", "--backlog", "5"],
+        ["journal", "--backlog", "9999d"],
         ["nonsense"],
     ],
 )
@@ -105,6 +148,43 @@ def test_choice_of_the_bus(options: list[str], monkeypatch: pytest.MonkeyPatch) 
     address = "/x" if "--address" in options else None
     scope = options[0].removeprefix("--") if options and address is None else None
     assert given == [address, scope, "blue", 65536]
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "line"),
+    [
+        (GateError("not here"), 78, "sbus-feed: not here\n"),
+        (JournalError("no journal"), 1, "sbus-feed: no journal\n"),
+        (PermissionError(13, "Permission denied"), 1, "sbus-feed: journal: Permission denied\n"),
+        (KeyboardInterrupt(), 0, ""),
+    ],
+)
+def test_every_end_of_the_journal_feed(failure: BaseException, status: int, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*given: object) -> None:
+        raise failure
+
+    monkeypatch.setattr(main, "_feed_journal", fail)
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    result = CliRunner().invoke(main.app, ["journal"])
+    assert (result.exit_code, result.stderr) == (status, line)
+
+
+@pytest.mark.parametrize(
+    ("options", "folder", "path"),
+    [
+        ([], "/var/lib/x:/var/lib/y", Path("/var/lib/x/journal.cursor")),
+        ([], "", None),
+        (["--cursor-file", "/there"], "/var/lib/x", Path("/there")),
+    ],
+)
+def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setenv("STATE_DIRECTORY", folder)
+    monkeypatch.setattr(main, "_feed_journal", lambda *arguments: given.extend(arguments))
+    words = ["journal", "--lines", "5", "--backlog", "2h", "--rate", "7", "--directory", "/d", *options]
+    assert CliRunner().invoke(main.app, words).exit_code == 0
+    _, directory, file, start, rate = given
+    assert (directory, file.path, start, rate) == (Path("/d"), path, Start(5, 7200.0), 7)
 
 
 def test_standard_error_that_is_gone_does_not_end_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:

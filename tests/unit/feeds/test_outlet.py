@@ -56,6 +56,7 @@ def test_nothing_came() -> None:
 
 def test_requests_are_counted_and_so_are_those_that_were_lost() -> None:
     assert outlet_on(FakeBus(REQUEST, Gap(40), REQUEST)).arrived() == Arrived(requests=42)
+    assert outlet_on(FakeBus(Gap(0))).arrived() == Arrived(requests=1)
 
 
 def test_reconnection_is_told() -> None:

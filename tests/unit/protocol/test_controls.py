@@ -17,16 +17,28 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "STATS": b"!/bus/stats",
         "CONNECTIONS": b"!/bus/connections",
         "USERS": b"!/bus/users",
+        "SUBSCRIPTIONS": b"!/bus/subscriptions",
         "TRACE": b"!/bus/trace",
         "EXPLAIN": b"!/bus/explain",
+        "ADDRESS": b"!/conn/whoami",
+        "MEMBERS": b"!/bus/members",
         "ECHO_ON": b"echo/on",
         "ECHO_OFF": b"echo/off",
+        "RECEIPT_ALWAYS": b"receipt/always",
+        "RECEIPT_UNDELIVERABLE": b"receipt/undeliverable",
+        "SENDER_ON": b"sender/on",
+        "SENDER_OFF": b"sender/off",
+        "TAP_ON": b"tap/on",
+        "TAP_OFF": b"tap/off",
         "ERROR": b"!/bus/error",
         "LOST": b"!/bus/lost",
+        "RECEIPT": b"!/bus/receipt",
+        "FROM": b"!/from/",
+        "TAP": b"!/tap",
         "RESERVED_HEAD": b"!/",
     }
 
 
 def test_what_is_answered_or_said_unasked_is_reserved_and_what_is_only_told_is_not() -> None:
     for name, value in names().items():
-        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith("ECHO_")
+        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(("ECHO_", "RECEIPT_", "SENDER_", "TAP_"))

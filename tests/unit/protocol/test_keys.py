@@ -146,7 +146,9 @@ def test_the_separator_of_one_revision_is_a_byte_in_the_other() -> None:
         (b"!/", False),
         (b"!/x", False),
         (b"!/bus/stats", False),
-        (b"!/conn/5/x", False),
+        (b"!/conn/5/x", True),
+        (b"!/conn/5/", True),
+        (b"!/conn/5", False),
         (b"!/event/connect/3", False),
         (b"!/cred", False),
         (b"!/cred/", False),
@@ -176,9 +178,12 @@ def test_behind_a_server_the_prefix_is_guarded_too() -> None:
 
 def test_namespaces_say_what_is_reserved() -> None:
     secrets, server = Namespace(b"!/cred/", 5, public=True), Namespace(b"!/", 2, public=False)
-    assert KeySpace().namespaces == (secrets, server)
+    addresses, events = Namespace(b"!/conn/", 3, public=True), Namespace(b"!/event/", 2, public=False)
+    assert KeySpace().namespaces == (secrets, addresses, events, server)
     assert KeySpace(b".").namespaces == ()
-    assert KeySpace(b"/", b"!/cred/1/1/1/!/cred/2/2/2").namespaces == (Namespace(b"!/cred/", 15, public=True), server)
+    assert KeySpace(b"/", b"!/cred/1/1/1/!/cred/2/2/2").namespaces == (Namespace(b"!/cred/", 15, public=True), addresses, events, server)
     assert KeySpace().namespace(b"!/cred/1") == secrets
     assert KeySpace().namespace(b"!/credit") == server
+    assert KeySpace().namespace(b"!/conn/5/x") == addresses
+    assert KeySpace().namespace(b"!/event/connect/5") == events
     assert KeySpace().namespace(b"!x") is None

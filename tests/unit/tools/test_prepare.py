@@ -12,7 +12,19 @@ import pytest
 from tools.stage import ROOT
 
 _PROGRAMS = ("sh", "id", "env", "mktemp", "rm", "tail", "make", "gcc", "g++", "pkg-config", "ip", "systemd-socket-activate", "useradd")
-_TEST_PROGRAMS = ("socat", "mandoc", "man", "ps")
+_TEST_PROGRAMS = (
+    "socat",
+    "mandoc",
+    "man",
+    "ps",
+    "systemd-nspawn",
+    "mmdebstrap",
+    "unshare",
+    "chromium",
+    "redis-server",
+    "redis-cli",
+    "openssl",
+)
 
 _APT_GET = """#!/bin/sh
 echo "$*" >>{log}
@@ -28,11 +40,18 @@ class Machine:
     def __init__(self, folder: Path, without: tuple[str, ...] = ()) -> None:
         self.folder = folder
         self.log = folder / "apt.log"
+        self.add_java("17.0.15")
         for name in (*_PROGRAMS, *_TEST_PROGRAMS):
             found = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin")
             if name not in without:
                 # What this machine lacks is stood in for: nothing of it is run.
                 (folder / name).symlink_to(found or "/bin/true")
+
+    def add_java(self, version: str) -> None:
+        """Add a java that is of this version and nothing else."""
+        java = self.folder / "java"
+        java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+        java.chmod(0o755)
 
     def add_apt_get(self, *, works: bool = True) -> None:
         """Add an apt-get that brings socat, or fails."""
@@ -67,7 +86,7 @@ class Machine:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-@pytest.mark.parametrize("mode", ["run", "test", "check"])
+@pytest.mark.parametrize("mode", ["run", "test", "package", "check"])
 def test_nothing_is_said_or_done_when_nothing_is_missing(tmp_path: Path, mode: str) -> None:
     machine = Machine(tmp_path)
     machine.add_apt_get()
@@ -84,6 +103,22 @@ def test_only_what_is_missing_is_installed_and_only_once(tmp_path: Path) -> None
     assert machine.asked == ["update -qq", "install -y --no-install-recommends socat"]
     assert machine.prepare("test").stderr == ""
     assert len(machine.asked) == 2
+
+
+@pytest.mark.parametrize(("version", "wants"), [("1.8.0_292", True), ("11.0.2", True), ("17", False), ("21.0.1", False), ("25", False)])
+def test_a_java_that_is_too_old_for_spark_is_none(tmp_path: Path, version: str, wants: bool) -> None:
+    machine = Machine(tmp_path)
+    machine.add_apt_get()
+    machine.add_java(version)
+    machine.be_somebody()
+    assert machine.prepare("run").stderr.endswith(" default-jre-headless\n") is wants
+
+
+def test_packages_are_built_by_programs_of_their_own(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, without=("mmdebstrap", "gcc", "socat"))
+    machine.add_apt_get()
+    machine.be_somebody()
+    assert machine.prepare("package").stderr.endswith("apt-get install -y --no-install-recommends mmdebstrap\n")
 
 
 def test_what_only_tests_need_is_not_installed_to_run(tmp_path: Path) -> None:
@@ -152,4 +187,4 @@ def test_the_systems_python_comes_first_as_every_user_can_run_it(tmp_path: Path)
 
 def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     done = Machine(tmp_path).prepare("everything")
-    assert (done.returncode, done.stderr) == (1, "prepare: usage: tools/prepare run|test|check|python\n")
+    assert (done.returncode, done.stderr) == (1, "prepare: usage: tools/prepare run|test|package|check|python\n")

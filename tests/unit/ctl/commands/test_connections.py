@@ -27,8 +27,8 @@ _FULL = connection(
 
 def test_the_table_and_its_sums() -> None:
     page = lines([_FULL], 4, now=1061.5, legend=True, width=None)
-    assert " ".join(page[0].split()) == "ID PID USER COMMAND AGE SUBS IN IN-BYTES OUT OUT-BYTES QUEUED QUEUED-BYTES LOST REFUSED"
-    assert page[1].split() == ["12", "-1", "root", "-", "1min1s", "3", "5", "2KiB", "7", "900B", "0", "0B", "2", "1"]
+    assert " ".join(page[0].split()) == "ID PID USER COMMAND UNIT AGE SUBS IN IN-BYTES OUT OUT-BYTES QUEUED QUEUED-BYTES LOST REFUSED"
+    assert page[1].split() == ["12", "-1", "root", "-", "-", "1min1s", "3", "5", "2KiB", "7", "900B", "0", "0B", "2", "1"]
     assert page[2:] == ["", "1 connection listed, 4 of other users hidden."]
 
 
@@ -40,4 +40,4 @@ def test_without_a_legend_there_are_rows_alone() -> None:
 
 def test_an_older_bus_leaves_dashes() -> None:
     (row,) = lines([connection({"id": 1})], 0, now=0.0, legend=False, width=None)
-    assert row.split() == ["1", *["-"] * 13]
+    assert row.split() == ["1", *["-"] * 14]

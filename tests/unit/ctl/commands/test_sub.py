@@ -70,6 +70,12 @@ def test_gaps_do_not_count_as_messages_and_stand_in_their_place(capsysbinary: py
     ]
 
 
+def test_a_gap_of_unknown_size_is_told(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    source = FakeSubscription(Gap(0), _message(b"a"))
+    follow(source.receive, _printer(), 1, None, source.clock)
+    assert capsysbinary.readouterr().err == b"sbusctl: gap: messages may be lost here: the bus was killed\n"
+
+
 def test_json_has_gaps_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     source = FakeSubscription(Gap(1), _message(b"a"), Reconnected(1, 0.5), _message(b"b"))
     follow(source.receive, _printer(JsonStyle.SHORT, b"\0"), 2, None, source.clock)

@@ -1,0 +1,105 @@
+"""What the bus tells a tap of its traffic, as typed records. No I/O. Spec: sbus-protocol(7) §6, ``!/tap``."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbusd.client.inbox import Inbox
+from sbusd.client.ledger import Call, Expects
+from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.session import Session
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.packets import Publish, control_packet, parse_packet
+from sbusd.protocol.peers import Peer, make_peer
+
+
+@dataclass(frozen=True, slots=True)
+class TapRecord:
+    """One thing that the bus tells.
+
+    ``kind`` is ``message``, ``connect``, ``disconnect``, ``subscribe``, ``unsubscribe``, ``denial``, ``loss``, or a later version's;
+    ``fields`` are all members of its line.
+    """
+
+    kind: str
+    time: float
+    """Seconds since 1970, by the bus's clock."""
+    peer: Peer | None
+    """Who it is about: of a message its sender; None for a connection that was refused, and for the bus itself."""
+    fields: Mapping[str, object]
+    message: Message | None = None
+    """Of the kind ``message`` alone."""
+
+    @property
+    def key(self) -> bytes | None:
+        """The key or pattern that it is about, all its bytes, or None if it is about none."""
+        if self.message is not None:
+            return self.message.key
+        for name in ("pattern", "key"):
+            if isinstance(encoded := self.fields.get(f"{name}_base64"), str):
+                return base64.b64decode(encoded)
+            if isinstance(text := self.fields.get(name), str):
+                return text.encode("utf-8", "surrogatepass")
+        return None
+
+
+TapItem = TapRecord | Gap | Reconnected
+"""What a tap yields: behind a gap or a reconnection records are missing."""
+
+
+def begin_tap(session: Session, pattern: bytes, made: list[tuple[Inbox, Call]]) -> list[Call]:
+    """Put the demand for a tap into *session*, add its inbox and call to *made*, and return the call.
+
+    Raises:
+        ValueError: the connection has a tap.
+    """
+    if session.tap_inbox is not None:
+        raise ValueError("a connection has one tap: close the one that there is, or use a second bus object")
+    inbox = session.new_inbox([pattern])
+    packet = control_packet(controls.TAP_ON, pattern)
+    call = session.send_call(Call(f"CMSG {repr(controls.TAP_ON)[1:]}", Expects.SILENCE), packet)
+    session.tap_inbox = inbox
+    session.remember_mode(controls.TAP_ON, packet)
+    made.append((inbox, call))
+    return [call]
+
+
+def end_tap(session: Session, inbox: Inbox) -> None:
+    """End the tap that fills *inbox*. Harmless when done already."""
+    if session.tap_inbox is not inbox:
+        return
+    session.tap_inbox = None
+    inbox.patterns.clear()
+    inbox.retire()
+    packet = control_packet(controls.TAP_OFF)
+    session.send_quietly(packet)
+    session.remember_mode(controls.TAP_OFF, packet)
+
+
+def tap_item(item: Item) -> TapItem:
+    """Return the record that a packet of the tap tells; a gap or a reconnection as it is.
+
+    Raises:
+        ProtocolError: EPROTO if that is no record, as no bus sends it.
+    """
+    if not isinstance(item, Message):
+        return item
+    line, _, packet = item.payload.partition(b"\n")
+    try:
+        fields = json.loads(line)
+        cred = fields.get("cred")
+        peer = make_peer(int(fields["id"]), cred.encode("ascii")) if isinstance(cred, str) else None
+        kind, time = str(fields["kind"]), int(fields["time"]) / 1e9
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus told the tap {line[:64]!r}") from error
+    message: Message | None = None
+    if kind == "message":
+        parsed = parse_packet(packet)
+        if not isinstance(parsed, Publish):
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus told the tap of a message that is {packet[:24]!r}")
+        message = Message(parsed.key, parsed.payload, peer)
+    return TapRecord(kind, time, peer, fields, message)

@@ -1,0 +1,114 @@
+"""What of the recorder can be configured, with the defaults. Spec: sbus-recorder(8)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.rules import KeyPrefix, Origin
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+MAX_PAYLOAD_RULES = 1_000
+"""Each message is held to each of them, once for each new key."""
+
+_FORBID_UNKNOWN = {"extra": "forbid"}
+
+_KEPT_SIZE = Size(0, MAX_PACKET_BYTES, "for no payload is longer than a packet")
+
+
+@dataclass(frozen=True, slots=True)
+class Keep(Spelling):
+    """How much of a payload is kept: ``whole``, ``none``, or its first so many bytes."""
+
+    def parse(self, value: object) -> int | Literal["whole", "none"]:
+        """Return the words, or the size in bytes. Raises ValueError if it is neither."""
+        if value == "whole":
+            return "whole"
+        if value == "none":
+            return "none"
+        try:
+            return _KEPT_SIZE.parse(value)
+        except ValueError as error:
+            raise ValueError(f'{error}; or write "whole" or "none"') from None
+
+
+@dataclass(frozen=True, slots=True)
+class Folder(Spelling):
+    """The absolute path of a folder."""
+
+    def parse(self, value: object) -> str:
+        """Return the path. Raises ValueError if it is none, or relative: to what, a service would have to guess."""
+        if not isinstance(value, str) or "\0" in value or not os.path.isabs(value):
+            raise ValueError(f'{show(value)} is not an absolute path; write one such as "/var/lib/sbus-recorder/archive"')
+        return os.path.normpath(value)
+
+
+@dataclass(frozen=True, slots=True)
+class HostName(Spelling):
+    """A host's name in the archive; empty: this host's."""
+
+    def parse(self, value: object) -> str:
+        """Return the name. Raises ValueError if it would need an escape in a file's name."""
+        # The rule is the record's; here it only must not be a path's.
+        if not isinstance(value, str) or (value and not value.replace("-", "").replace("_", "").replace(".", "").isalnum()):
+            raise ValueError(f'{show(value)} is not a host\'s name; write letters, digits, ".", "-" and "_", or "" for this host\'s own')
+        if not value.isascii() or len(value) > 64 or value.startswith((".", "-", "_")) or ".." in value or value.endswith("."):
+            raise ValueError(f"{show(value)} is not a host's name; it begins with a letter or a digit, and has at most 64 characters")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadRule:
+    """One ``[[payloads]]``: how much is kept of payloads whose keys begin with ``keys``."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    keys: Annotated[str, KeyPrefix()]
+    keep: Annotated[int | Literal["whole", "none"], Keep()]
+    origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
+
+
+@dataclass(frozen=True, slots=True)
+class RecorderSettings:
+    """``recorder.toml``: everything about one recorder."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    archive: Annotated[str, Folder()] = "/var/lib/sbus-recorder/archive"
+    """Folder of the archive, sbus-record(5). Hosts may share one."""
+    spool: Annotated[str, Folder()] = "/var/lib/sbus-recorder/spool"
+    """Folder of the write-ahead; on this host's own disk."""
+    host: Annotated[str, HostName()] = ""
+    """The name of this host in the archive; empty: what hostname(1) says."""
+    pattern: str = ""
+    """What the bus is asked for; empty: everything."""
+    sync_interval: Annotated[float, Duration(0.001, 60.0, "for what has not been written is lost with the machine")] = 0.2
+    """Seconds after which what was received is on the disk at the latest."""
+    sync_rows: Annotated[int, Count(1, 100_000, "for they wait in memory")] = 1_000
+    """Rows after which it is written sooner."""
+    rotate_interval: Annotated[float, Duration(1.0, 3_600.0, "for a segment is of one hour")] = 900.0
+    """Seconds after which a write-ahead becomes a segment; the end of an hour, UTC, always ends one."""
+    rotate_rows: Annotated[int, Count(1, 10_000_000, "for they are sorted in memory")] = 1_000_000
+    """Rows after which it does."""
+    rotate_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for they are sorted in memory, which takes three times as much")] = 128 << 20
+    """Bytes after which it does."""
+    disk_quota: Annotated[int, Size(8 << 20, 1 << 50, "for a write-ahead and its segment must fit")] = 10 << 30
+    """Bytes of this host's segments and write-ahead together; the oldest segments go when they are more."""
+    retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "for a segment is of one hour")] = 30 * 86_400.0
+    """Seconds for which a segment is kept after the end of its hour."""
+    keep: Annotated[int | Literal["whole", "none"], Keep()] = "whole"
+    """How much is kept of payloads under keys that no rule speaks of. Reserved keys, ``!/``, are not meant: of those nothing is."""
+    payloads: tuple[PayloadRule, ...] = field(default_factory=tuple)
+    """The rules; the longest prefix decides, and of equal ones the last."""
+
+    def __post_init__(self) -> None:
+        if len(self.payloads) > MAX_PAYLOAD_RULES:
+            raise ValueError(f"payloads has {len(self.payloads)} rules; there can be {MAX_PAYLOAD_RULES}")
+        if "\0" in self.pattern:
+            raise ValueError(f"pattern {show(self.pattern)} has a NUL; patterns have none")
+        if self.archive == self.spool:
+            raise ValueError("archive and spool are the same folder; give the spool one of its own")
+        if self.rotate_bytes * 2 > self.disk_quota:
+            raise ValueError("disk_quota is less than twice rotate_bytes: a write-ahead and its segment would not fit")

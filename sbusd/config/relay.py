@@ -1,0 +1,189 @@
+"""What of the relay can be configured, with the defaults. Spec: sbus-relay(8)."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.rules import Origin
+
+PORT = 8051
+"""Where relays listen, as those of the founding document do."""
+
+MAX_TWIN = 0xFFFF_FFFF
+"""A twin's number has 32 bits."""
+
+_FORBID_UNKNOWN = {"extra": "forbid"}
+_TWIN = Count(0, MAX_TWIN, "for a twin's number has 32 bits")
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort(Spelling):
+    """An address of IPv4 or IPv6 and a port: ``10.0.0.2:8051``, ``[fd00::2]:8051``; empty: none."""
+
+    def parse(self, value: object) -> str:
+        """Return the address. Raises ValueError if it is none."""
+        if value == "":
+            return ""
+        if isinstance(value, str) and split_address(value) is not None:
+            return value
+        raise ValueError(f'{show(value)} is not an address and a port; write one such as "10.0.0.2:{PORT}" or "[fd00::2]:{PORT}"')
+
+
+@dataclass(frozen=True, slots=True)
+class AbsoluteFile(Spelling):
+    """The absolute path of a file; empty: none."""
+
+    def parse(self, value: object) -> str:
+        """Return the path. Raises ValueError if it is none, or relative: to what, a service would have to guess."""
+        if not isinstance(value, str) or "\0" in value or (value and not os.path.isabs(value)):
+            raise ValueError(f'{show(value)} is not an absolute path; write one such as "/etc/sbus/relay.key"')
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress(Spelling):
+    """A URL of http or https; empty: none."""
+
+    def parse(self, value: object) -> str:
+        """Return the URL. Raises ValueError if it is none."""
+        if value == "":
+            return ""
+        try:
+            parts = urlsplit(value) if isinstance(value, str) else None
+            if parts is not None and parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
+                return parts.geturl()
+        except ValueError:  # of a port that is none
+            parts = None
+        raise ValueError(f'{show(value)} is not a URL of http or https; write one such as "https://graphql.example/graphql"')
+
+
+def split_address(address: str) -> tuple[str, int] | None:
+    """Return the host and the port of *address*, None if it is not a numeric address and a port."""
+    host, _, digits = address.rpartition(":")
+    if not digits.isascii() or not digits.isdigit() or not 0 <= int(digits) <= 0xFFFF:
+        return None
+    bracketed = host.startswith("[") and host.endswith("]")
+    try:
+        parsed = ipaddress.ip_address(host[1:-1] if bracketed else host)
+    except ValueError:
+        return None
+    return (str(parsed), int(digits)) if (parsed.version == 6) is bracketed else None
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """``[tls]``: the certificate of this host, and who signs those of the others. All three or none."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    certificate: Annotated[str, AbsoluteFile()] = ""
+    """File with the certificate, PEM; it names this twin as ``DNS:twin-<number>``."""
+    key: Annotated[str, AbsoluteFile()] = ""
+    """File with its private key, PEM."""
+    authority: Annotated[str, AbsoluteFile()] = ""
+    """File with the certificates of who may sign those of other twins, PEM."""
+
+    def __post_init__(self) -> None:
+        if len({bool(each) for each in (self.certificate, self.key, self.authority)}) > 1:
+            raise ValueError("[tls] needs certificate, key and authority, or none of them")
+
+    @property
+    def is_on(self) -> bool:
+        """Whether hosts authenticate each other by certificates."""
+        return bool(self.certificate)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerSettings:
+    """One ``[[peers]]``: another twin, where it is, and the key that is shared with it."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    twin: Annotated[int, Count(1, MAX_TWIN, "for a twin's number has 32 bits")]
+    address: Annotated[str, HostPort()] = ""
+    """Its relay; empty: the resolver knows, or it only asks and is never asked."""
+    key_file: Annotated[str, AbsoluteFile()] = ""
+    """File with the key, which its owner alone may read; empty: certificates."""
+    origin: Annotated[Origin, Origin()] = field(default_factory=Origin)
+
+
+@dataclass(frozen=True, slots=True)
+class RelaySettings:
+    """``relay.toml``: everything about one relay."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    twin: Annotated[int, _TWIN] = 0
+    """The number of this host; 0: ``--twin`` says it."""
+    redis: str = "127.0.0.1:6379"
+    """Redis: ``HOST:PORT``, the path of a socket, or a URL."""
+    listen: Annotated[str, HostPort()] = ""
+    """Where other relays find this one; empty: every address if hosts are authenticated, else loopback."""
+    substrate: Annotated[str, WebAddress()] = ""
+    """A GraphQL service that knows the addresses of twins."""
+    network: Literal["", "dev", "test", "main"] = ""
+    """Which of the public networks knows them, if ``substrate`` is empty."""
+    retry_interval: Annotated[float, Duration(0.01, 3_600.0, "for a call has to end")] = 5.0
+    """Seconds between two tries to reach a twin."""
+    max_expiry: Annotated[float, Duration(1.0, 31_536_000.0, "for what a call needs is kept so long")] = 86_400.0
+    """The largest ``exp`` that is accepted, in seconds."""
+    answer_lifetime: Annotated[float, Duration(1.0, 31_536_000.0, "for nobody else removes what is not fetched")] = 86_400.0
+    """Seconds after the last answer in it for which a return queue is kept."""
+    queue_messages: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 10_000
+    """Messages in one queue: a command's, a client's return queue, or what came from other hosts."""
+    backlog_messages: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 100_000
+    """Requests of this host that may wait for answers."""
+    peer_requests: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 10_000
+    """Requests of one twin that may wait for an answer of this host."""
+    peer_memory: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory, a hundred bytes each")] = 250_000
+    """Requests of one twin that are remembered until they expire, to recognise them if they come again."""
+    body_bytes: Annotated[int, Size(1 << 10, 64 << 20, "for a message is in memory several times")] = 1 << 20
+    """The largest message."""
+    request_timeout: Annotated[float, Duration(0.1, 300.0, "for a message waits so long for a dead host")] = 10.0
+    """Seconds until another host has to have taken a message."""
+    body_timeout: Annotated[float, Duration(0.1, 300.0, "for a slow host keeps a connection so long")] = 10.0
+    """Seconds in which another host has to have sent one."""
+    idle_timeout: Annotated[float, Duration(0.1, 3_600.0, "for it keeps a connection so long")] = 60.0
+    """Seconds for which a connection without a request is kept."""
+    connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 1_024
+    """Connections of other hosts."""
+    address_connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 64
+    """Connections of one address."""
+    clock_skew: Annotated[float, Duration(1.0, 3_600.0, "for nonces are remembered twice as long")] = 60.0
+    """Seconds by which the clock of a host with a shared key may be wrong."""
+    lease: Annotated[float, Duration(0.2, 300.0, "for what a dead relay held waits so long")] = 10.0
+    """Seconds without a sign of life after which other relays at the same Redis take over."""
+    bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
+    """The bus on which attempts to reach other hosts are told; empty: none."""
+    tls: TlsSettings = field(default_factory=TlsSettings)
+    """Certificates."""
+    peers: tuple[PeerSettings, ...] = field(default_factory=tuple)
+    """The other twins."""
+
+    def __post_init__(self) -> None:
+        twins = [peer.twin for peer in self.peers]
+        if twice := next((twin for twin in twins if twins.count(twin) > 1), None):
+            raise ValueError(f"there are two [[peers]] with twin = {twice}; write one")
+        if self.tls.is_on and any(peer.key_file for peer in self.peers):
+            raise ValueError("there are [tls] and key_file both; hosts are known by certificates or by keys: write one of them")
+        if self.listen and not self.is_authenticated and not is_loopback(self.listen):
+            raise ValueError(
+                f"listen = {show(self.listen)} is open to other hosts, and nothing says who they are; "
+                "give [tls], or a key_file for each of [[peers]], or listen on 127.0.0.1"
+            )
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether hosts have to show who they are."""
+        return self.tls.is_on or any(peer.key_file for peer in self.peers)
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether *address*, a host and a port, is reached from this host alone."""
+    split = split_address(address)
+    return split is not None and ipaddress.ip_address(split[0]).is_loopback

@@ -1,0 +1,100 @@
+"""``sbusctl call``: have a service run a command, and print its answer."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+
+from sbusd.client import CALL_SECONDS, Answer, NoRecipient, Outcome, Peer, SbusError
+from sbusd.ctl.commands.pub import one_payload
+from sbusd.ctl.formats import text_or_base64
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, words_of, write_bytes
+from sbusd.ctl.processes import user_name
+from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
+from sbusd.ctl.statuses import status_of
+from sbusd.ctl.visible import visible
+
+
+def command(
+    context: typer.Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="CMD", help="Command to call; it is served under rpc/CMD.")],
+    data: Annotated[
+        str | None, typer.Argument(metavar="DATA", help="Its data; '-', or none where standard input is no terminal: standard input.")
+    ] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Call each one that serves it, and print what came of each.")] = False,
+    timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for an answer.")] = CALL_SECONDS,
+    twin: Annotated[int | None, typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="TWIN", help="Call it on another host.")] = None,
+) -> None:
+    """Call a service, and print its answer."""
+    if everyone and twin is not None:
+        raise typer.BadParameter("--all is for services of this host; leave --twin out", param_hint="--all")
+    settings = settings_of(context)
+    payload = one_payload(data, sys.stdin.buffer)
+    try:
+        with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
+            if not everyone:
+                _print_answer(bus.call(name, payload, timeout=timeout, twin=twin), settings.json)
+                return
+            status = print_outcomes(bus.call_all(name, payload, timeout=timeout), name, settings.json)
+    except ValueError as error:
+        if isinstance(error, SbusError):
+            raise
+        raise typer.BadParameter(str(error), param_hint="CMD") from None
+    if status:
+        raise typer.Exit(status)
+
+
+def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> int:
+    """Print each of *outcomes* as it comes, and return the status of the first that failed, or 0.
+
+    Raises:
+        NoRecipient: there was none.
+    """
+    status, count = 0, 0
+    for outcome in outcomes:
+        count += 1
+        if style is not JsonStyle.OFF:
+            write_bytes(json_text(outcome_json(outcome), style).encode("ascii") + b"\n")
+        elif outcome.answer is not None:
+            write_bytes(encode(f"{outcome.member.connection}\t{user_name(outcome.member.uid)}\t{visible(bytes(outcome.answer))}\n"))
+        flush()
+        if outcome.error is not None:
+            status = status or status_of(outcome.error)
+            if style is JsonStyle.OFF:
+                complain(f"connection {outcome.member.connection} of {user_name(outcome.member.uid)}: {words_of(outcome.error)}")
+    if not count:
+        raise NoRecipient(name)
+    return status
+
+
+def outcome_json(outcome: Outcome) -> dict[str, object]:
+    """Return what came of calling one member: ``callee`` and ``data``, or ``error`` and its ``kind``."""
+    if outcome.answer is not None:
+        return answer_json(outcome.answer, outcome.member)
+    error = outcome.error
+    return {"type": "error", "callee": peer_json(outcome.member), "kind": type(error).__name__, "error": str(error)}
+
+
+def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
+    """Return an answer: who gave it, and ``data``, or ``data_base64`` where that is not UTF-8."""
+    return {"type": "answer", "callee": None if callee is None else peer_json(callee), **text_or_base64("data", bytes(answer))}
+
+
+def peer_json(peer: Peer) -> dict[str, object]:
+    """Return who a connection is, by the bus's word."""
+    return {"id": peer.connection, "uid": peer.uid, "gid": peer.gid, "pid": peer.pid}
+
+
+def _print_answer(answer: Answer, style: JsonStyle) -> None:
+    """Print one answer: its bytes as they are, on a terminal made printable."""
+    if style is not JsonStyle.OFF:
+        write_bytes(json_text(answer_json(answer, answer.callee), style).encode("ascii") + b"\n")
+    elif is_terminal():
+        write_bytes(encode(visible(bytes(answer)) + "\n"))
+    else:
+        write_bytes(bytes(answer))
+    flush()

@@ -1,0 +1,162 @@
+"""``sbusctl monitor``: print all traffic of the bus."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import typer
+
+from sbusd.client import Gap, TapItem, TapRecord
+from sbusd.ctl.commands.call import peer_json
+from sbusd.ctl.formats import local_time, text_or_base64
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
+from sbusd.ctl.processes import Process, process_of, user_id, user_name
+from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.visible import visible
+
+_KNOWN_PROCESSES = 4_096
+"""Connections whose processes are remembered; then it starts anew, for not every pattern tells of their end."""
+
+_TOLD_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which records are printed: those about a connection of ``uid``, of the process ``pid``, of ``unit``; None is any."""
+
+    uid: int | None = None
+    pid: int | None = None
+    unit: str | None = None
+
+    def takes(self, record: TapRecord, process: Process) -> bool:
+        """Return whether *record* is to be printed; *process* is the one that it is about."""
+        peer = record.peer
+        if self.uid is not None and (peer is None or peer.uid != self.uid):
+            return False
+        if self.pid is not None and (peer is None or peer.pid != self.pid):
+            return False
+        return self.unit is None or (peer is not None and process.unit == self.unit)
+
+
+@dataclass(slots=True)
+class Scribe:
+    """Prints records, and knows the processes of the connections that it has seen: they may end before their last words come."""
+
+    style: JsonStyle
+    filter: Filter
+    printed: int = 0
+    _processes: dict[int, Process] = field(default_factory=dict)
+
+    def write(self, item: TapItem) -> None:
+        """Write one record, or the news that some are missing."""
+        if not isinstance(item, TapRecord):
+            self._write_news(item)
+            return
+        process = self._process_of(item)
+        if not self.filter.takes(item, process):
+            return
+        self.printed += 1
+        if self.style is JsonStyle.OFF:
+            write_bytes(encode(record_line(item, process) + "\n"))
+        else:
+            write_bytes(json_text(record_json(item, process), self.style).encode("ascii") + b"\n")
+
+    def _process_of(self, record: TapRecord) -> Process:
+        """Return the process that a record is about."""
+        if record.peer is None:
+            return Process()
+        number = record.peer.connection
+        known = self._processes.get(number)
+        if known is None:
+            if len(self._processes) >= _KNOWN_PROCESSES:
+                self._processes.clear()
+            known = self._processes[number] = process_of(record.peer.pid, record.time)
+        if record.kind == "disconnect":
+            del self._processes[number]
+        return known
+
+    def _write_news(self, item: TapItem) -> None:
+        """Say that records are missing here."""
+        is_gap = isinstance(item, Gap)
+        if self.style is not JsonStyle.OFF:
+            news: dict[str, object] = {"type": "gap", "lost": item.lost} if isinstance(item, Gap) else {"type": "reconnected"}
+            write_bytes(json_text(news, self.style).encode("ascii") + b"\n")
+        flush()
+        lost = item.lost if isinstance(item, Gap) else 0
+        complain(f"gap: {human_plural(lost, 'record')} lost here: this reader was too slow" if is_gap else "reconnected")
+
+
+def command(
+    context: typer.Context,
+    *,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern of keys, reserved ones too; '' takes all.")] = "",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many records.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
+    user: Annotated[str | None, typer.Option("--of-user", metavar="USER", help="Print what is of this user alone.")] = None,
+    pid: Annotated[int | None, typer.Option("--of-pid", min=1, metavar="PID", help="Print what is of this process alone.")] = None,
+    unit: Annotated[str | None, typer.Option("--of-unit", metavar="UNIT", help="Print what is of this unit alone.")] = None,
+) -> None:
+    """Print all that happens on the bus: messages, comings and goings, refusals and losses."""
+    settings = settings_of(context)
+    uid = None
+    if user is not None:
+        uid = user_id(user)
+        if uid is None:
+            raise typer.BadParameter(f"there is no user {user!r} on this machine", param_hint="--of-user")
+    scribe = Scribe(settings.json, Filter(uid, pid, unit))
+    deadline = None if timeout is None else time.monotonic() + timeout
+    with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
+        try:
+            follow(tap.receive, scribe, count, deadline)
+        finally:
+            flush()
+
+
+def follow(
+    receive: Callable[[float | None], TapItem],
+    scribe: Scribe,
+    count: int | None,
+    deadline: float | None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Print what *receive* returns, until *count* records are printed or *clock* reaches *deadline*; flush when nothing more is there."""
+    while count is None or scribe.printed < count:
+        try:
+            item = receive(0)
+        except TimeoutError:
+            flush()
+            remaining = None if deadline is None else deadline - clock()
+            if remaining is not None and remaining <= 0:
+                return
+            try:
+                item = receive(remaining)
+            except TimeoutError:
+                return
+        scribe.write(item)
+
+
+def record_line(record: TapRecord, process: Process) -> str:
+    """Return a record as one line: time, kind, who, key, what the bus says of it, and the payload of a message."""
+    peer = record.peer
+    who = "-" if peer is None else f"{peer.connection}/{user_name(peer.uid)}/{peer.pid}({process.command})"
+    told = " ".join(f"{name}={record.fields[name]}" for name in _TOLD_FIELDS if name in record.fields)
+    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), told]
+    if record.message is not None:
+        cells.append(visible(record.message.payload))
+    return "\t".join(visible(cell) for cell in cells)
+
+
+def record_json(record: TapRecord, process: Process) -> dict[str, object]:
+    """Return a record as a JSON object, with what the bus says of it, and who it is about."""
+    about: dict[str, object] = {}
+    if record.peer is not None:
+        about = {"peer": {**peer_json(record.peer), "command": process.command, "unit": process.unit}}
+    key = {} if record.key is None else text_or_base64("key", record.key)
+    payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
+    told = {name: record.fields[name] for name in _TOLD_FIELDS if name in record.fields}
+    return {"type": record.kind, "time": record.time, **about, **key, **told, **payload}

@@ -1,0 +1,95 @@
+"""``sbusctl record``: record what goes over the bus, for a person."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from sbusd.client.connection import open_socket, parse_target
+from sbusd.ctl.commands.replay import require_pyarrow
+from sbusd.ctl.output import JsonStyle, complain, write_json, write_lines
+from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.settings import settings_of
+
+if TYPE_CHECKING:
+    from sbusd.recorder.journal import Event
+
+DEFAULT_ARCHIVE = Path("sbus-record")
+
+CONNECT_SECONDS = 10.0
+"""How long the bus may take to let a person in; systemd may have to start it first."""
+
+SPOOL = ".spool"
+"""The write-ahead, in the archive: a person wants one folder. A name with a dot, so that no reader looks into it."""
+
+_FOR_EVER = 36_525 * 86_400.0
+_UNBOUNDED = 1 << 50
+
+
+class Notes:
+    """What the recorder tells, for a person: only what is not as it should be."""
+
+    def tell(self, event: Event, **facts: str | int) -> None:
+        """Say *event*, if it is a warning or worse."""
+        from sbusd.recorder.journal import Priority  # noqa: PLC0415 - it needs pyarrow's neighbours; the caller has them by now
+
+        if event.priority <= Priority.WARNING:
+            complain(event.text(facts))
+
+
+def command(
+    context: typer.Context,
+    *,
+    archive: Annotated[Path, typer.Option("--archive", metavar="DIR", help="Folder of the record.")] = DEFAULT_ARCHIVE,
+    pattern: Annotated[str, typer.Option("--pattern", metavar="PATTERN", help="Only what this pattern takes.")] = "",
+    seconds: Annotated[float | None, typer.Option("--seconds", min=0, metavar="SECONDS", help="End after this time.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many messages.")] = None,
+    keep: Annotated[str, typer.Option("--keep", metavar="MUCH", help="Of payloads: whole, none, or a size such as 1KiB.")] = "whole",
+) -> None:
+    """Record what goes over the bus, until Ctrl-C; secrets only that they were sent."""
+    require_pyarrow()
+    from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.service import Recorder  # noqa: PLC0415
+    from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
+    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+
+    folder = archive.absolute()
+    settings = settings_of(context)
+    wanted = RecorderSettings(
+        archive=str(folder),
+        spool=str(folder / SPOOL),
+        pattern=pattern,
+        keep=_keep(keep),
+        disk_quota=_UNBOUNDED,
+        retention=_FOR_EVER,
+    )
+    recorder = Recorder(wanted, Tap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), Notes(), Supervision({}))
+    # Before a folder is made: that nobody is there is the first thing to go wrong.
+    open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: recorder.stop())
+    try:
+        recorder.prepare()
+        recorder.run(seconds, count)
+    finally:
+        recorder.close()
+    counts = {"archive": str(folder), "rows": recorder.rows, "messages": recorder.messages, "missing": recorder.missing}
+    if settings.json is not JsonStyle.OFF:
+        write_json(counts, settings.json)
+    else:
+        others = human_plural(recorder.rows - recorder.messages, "other row")
+        missing = f"; {human_plural(recorder.missing, 'row')} missing" if recorder.missing else ""
+        write_lines([f"recorded {human_plural(recorder.messages, 'message')} and {others} into {folder}{missing}"])
+
+
+def _keep(value: str) -> int | Literal["whole", "none"]:
+    """Return how much of payloads is kept. Raises BadParameter if *value* does not say."""
+    from sbusd.config.recorder import Keep  # noqa: PLC0415 - most calls of sbusctl do without
+
+    try:
+        return Keep().parse(int(value) if value.isascii() and value.isdigit() and len(value) < 10 else value)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--keep") from None

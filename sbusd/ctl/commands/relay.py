@@ -1,0 +1,84 @@
+"""``sbusctl relay``: how it stands with calls between hosts."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from sbusd.ctl.output import JsonStyle, write_json, write_page
+from sbusd.ctl.quantities import NOTHING, human_duration
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import Column, table_lines
+from sbusd.ctl.visible import visible
+from sbusd.protocol.errors import SbusError
+
+REDIS = "127.0.0.1:6379"
+
+_COLUMNS = (
+    Column("TWIN", is_number=True),
+    Column("WAITING", is_number=True),
+    Column("SENDING", is_number=True),
+    Column("NEXT TRY", is_number=True),
+    Column("REACHED", is_number=True),
+    Column("FAILED", is_number=True),
+    Column("FAILURES", is_number=True),
+    Column("REASON"),
+)
+
+
+class _MissingError(SbusError):
+    """redis-py is not there; the text is one line."""
+
+
+def command(
+    context: typer.Context,
+    what: Annotated[str, typer.Argument(metavar="status", help="What to print.")],
+    redis: Annotated[str, typer.Option("--redis", metavar="REDIS", help="The relay's Redis.")] = REDIS,
+) -> None:
+    """Print how it stands with calls between hosts: queues, other hosts, and what has been counted.
+
+    It asks Redis, and no relay: so it tells too what waits while none runs.
+    """
+    if what != "status":
+        raise typer.BadParameter("there is only: relay status")
+    settings = settings_of(context)
+    try:
+        from sbusd.relay.status import read_status  # noqa: PLC0415 - redis-py is an optional package
+    except ModuleNotFoundError as missing:
+        raise _MissingError(f"{missing.name} is not installed; install it with: pip install 'sbusd[relay]'") from None
+    status = read_status(redis)
+    if settings.json is JsonStyle.OFF:
+        write_page(lines(status, legend=settings.legend), pager=settings.pager)
+    else:
+        write_json(status, settings.json)
+
+
+def lines(status: dict[str, Any], *, legend: bool) -> list[str]:
+    """Return *status* for people: the queues, a table of the other hosts, the counters."""
+    plain = [*((name, _value(name, value)) for name, value in status["queues"].items()), ("relays", str(status["relays"]))]
+    page = _pairs(plain)
+    if status["peers"]:
+        page += ["", *table_lines(_COLUMNS, [_row(twin, peer) for twin, peer in status["peers"].items()], legend=legend, width=None)]
+    if status["counters"]:
+        page += ["", *_pairs([(name, str(value)) for name, value in status["counters"].items()])]
+    return page
+
+
+def _pairs(pairs: list[tuple[str, str]]) -> list[str]:
+    """Return a line for each name and its value."""
+    width = max(len(name) for name, _ in pairs)
+    return [f"{visible(name).ljust(width)}  {value}" for name, value in pairs]
+
+
+def _row(twin: str, peer: dict[str, Any]) -> list[str]:
+    """Return the cells of one host."""
+    times = [_value("seconds", peer[name]) for name in ("next_try_seconds", "reached_seconds_ago", "failed_seconds_ago")]
+    return [twin, str(peer["waiting"]), str(peer["sending"]), *times, str(peer["failures"]), peer["reason"] or NOTHING]
+
+
+def _value(name: str, value: float | None) -> str:
+    """Return one value for people."""
+    if value is None:
+        return NOTHING
+    return human_duration(value) if "seconds" in name else str(value)

@@ -1,0 +1,178 @@
+"""``sbusctl replay``: publish a record again."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Protocol
+
+import typer
+
+from sbusd.client import PayloadTooLarge, RemoteRefusal
+from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.settings import settings_of
+from sbusd.protocol.errors import SbusError
+
+if TYPE_CHECKING:
+    from sbusd.recorder.replay import Recorded, Replay
+
+PROGRESS_SECONDS = 0.5
+"""How often a person is told how far it is."""
+
+NO_PYARROW = "records need pyarrow, which is not installed; install it with: pip install 'sbusd[recorder]'"
+
+
+class NoPyarrowError(SbusError):
+    """What reads and writes records is not installed."""
+
+
+class NothingRecordedError(SbusError):
+    """There is nothing to publish."""
+
+
+class RefusedError(SbusError):
+    """The bus refused some of the messages."""
+
+
+class Publisher(Protocol):
+    """The part of a bus that publishes."""
+
+    def publish(self, key: bytes, payload: bytes) -> None:
+        """Send a message."""
+
+    def ping(self) -> float:
+        """Wait until the bus has routed all that was sent before."""
+
+
+class Publication:
+    """Publishes messages, and counts."""
+
+    def __init__(self, bus: Publisher) -> None:
+        self.published = 0
+        self.too_large = 0
+        """Larger than this connection can send."""
+        self._bus = bus
+
+    def publish(self, messages: Iterable[Recorded], progress: Callable[[int, int], None]) -> None:
+        """Publish all *messages*; *progress* is told how many were, and the time of the last, nanoseconds since 1970."""
+        for message in messages:
+            try:
+                self._bus.publish(message.key, message.payload)
+            except PayloadTooLarge:
+                self.too_large += 1
+                continue
+            self.published += 1
+            progress(self.published, message.ts)
+
+    def settle(self) -> str | None:
+        """Wait until the bus has routed everything; return the first refusal, None if there was none."""
+        first: str | None = None
+        while True:
+            try:
+                self._bus.ping()
+            except RemoteRefusal as refusal:
+                first = first or refusal.said
+            else:
+                return first
+
+
+def command(
+    context: typer.Context,
+    *,
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Folder of the record.")],
+    speed: Annotated[
+        float, typer.Option("--speed", min=0, metavar="FACTOR", help="How fast: 1 as it was, 2 twice as fast, 0 without any pause.")
+    ] = 1.0,
+    key: Annotated[str, typer.Option("--key", metavar="PATTERN", help="Only keys that this pattern takes.")] = "",
+    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Only what this host recorded.")] = None,
+) -> None:
+    """Publish the messages of a record again, in the order of time."""
+    require_pyarrow()
+    from sbusd.record.archive import Archive  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.replay import Replay, paced  # noqa: PLC0415
+
+    settings = settings_of(context)
+    replay = Replay(Archive(archive), os.fsencode(key), host)
+    entries = list(replay.entries())
+    if not entries:
+        of_host = "" if host is None else f" of host {host}"
+        raise NothingRecordedError(f"{archive}: there is no record{of_host} in this folder")
+    total = sum(entry.kinds.get("message", 0) for entry in entries)
+    with settings.connect() as bus:
+        publication = Publication(bus)
+        refusal: str | None = None
+        try:
+            publication.publish(paced(replay, speed, time.monotonic, time.sleep), _progress(total))
+        finally:
+            _end_progress()
+            refusal = publication.settle()
+            refused = bus.statistics.refusals
+            _summarize(replay, publication, refused, settings.json)
+    if refusal is not None:
+        raise RefusedError(f"the bus refused {human_plural(refused, 'message')}, the first with: {refusal}")
+
+
+def require_pyarrow() -> None:
+    """Raise NoPyarrowError if pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
+    except ModuleNotFoundError:
+        raise NoPyarrowError(NO_PYARROW) from None
+
+
+def _summarize(replay: Replay, publication: Publication, refused: int, json: JsonStyle) -> None:
+    """Write what was published, and what not and why."""
+    skipped = replay.skipped
+    counts = {
+        "published": publication.published - refused,
+        "refused": refused,
+        "too_large": publication.too_large,
+        "reserved": skipped.reserved,
+        "cut": skipped.cut,
+        "left_out": skipped.left_out,
+        "missing": replay.missing,
+    }
+    if json is not JsonStyle.OFF:
+        write_json(counts, json)
+        return
+    words = {
+        "refused": "refused by the bus",
+        "too_large": "larger than this connection can send",
+        "reserved": "secret, or for one connection alone",
+        "cut": "whose payload was cut",
+        "left_out": "whose payload was left out",
+        "missing": "missing from the record itself",
+    }
+    lines = [f"published {human_plural(counts['published'], 'message')}"]
+    lines += [f"not published: {counts[name]} {why}" for name, why in words.items() if counts[name]]
+    write_lines(lines)
+
+
+def _progress(total: int) -> Callable[[int, int], None]:
+    """Return what tells a person how far it is, on the terminal that standard error is; elsewhere nobody is told."""
+    if not sys.stderr.isatty():
+        return lambda _published, _ts: None
+    next_at = 0.0
+
+    def tell(published: int, ts: int) -> None:
+        nonlocal next_at
+        now = time.monotonic()
+        if now >= next_at:
+            next_at = now + PROGRESS_SECONDS
+            moment = datetime.datetime.fromtimestamp(ts // 10**9, datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
+            sys.stderr.write(f"\r\x1b[K{published} of {total} messages ({100 * published // total} %), {moment} UTC")
+            sys.stderr.flush()
+
+    return tell
+
+
+def _end_progress() -> None:
+    """Clear the line that told how far it is."""
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

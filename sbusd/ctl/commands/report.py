@@ -1,0 +1,119 @@
+"""``sbusctl report``: the pipeline's tables as one page."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import time
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from sbusd.ctl.commands.replay import require_pyarrow
+from sbusd.ctl.output import JsonStyle, flush, write_bytes, write_json, write_lines
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.visible import visible
+from sbusd.protocol.errors import SbusError
+
+if TYPE_CHECKING:
+    from sbusd.report.digest import Digest
+    from sbusd.tables.hours import Hour
+    from sbusd.tables.reading import Snapshot
+
+TABLES = Path("/var/lib/sbus-pipeline")
+FILE = Path("sbus-report.html")
+_STDOUT = Path("-")
+_HOURS_MOST = 24 * 3660
+
+
+class _ReportError(SbusError):
+    """No report can be written; the text is one line."""
+
+
+def command(
+    context: typer.Context,
+    *,
+    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Where sbus-pipeline has put the tables.")] = TABLES,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page's file; - is standard output.")] = FILE,
+    hours: Annotated[int | None, typer.Option(metavar="N", min=1, max=_HOURS_MOST, help="Only the last N hours of the record.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+) -> None:
+    """Write a page with charts of what the recorder has recorded and sbus-pipeline has counted.
+
+    The page needs no network: everything is in the one file.
+    """
+    if show and output == _STDOUT:
+        raise typer.BadParameter("--open needs a file to open; leave out -o -")
+    digest, page = _make(tables, hours)
+    if output == _STDOUT:
+        write_bytes(page.encode("utf-8"))
+        flush()
+        return
+    _write(output, page)
+    from sbusd.report.summary import summary_of  # noqa: PLC0415 - pyarrow is an optional package, and slow to import
+
+    style = settings_of(context).json
+    if style is JsonStyle.OFF:
+        write_lines([visible(line) for line in (*summary_of(digest), f"written to {output}")])
+    else:
+        write_json({"file": str(output), "summary": summary_of(digest)}, style)
+    if show and not webbrowser.open(output.resolve().as_uri()):
+        raise _ReportError(f"found no browser to open {output} with; open it yourself")
+
+
+def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
+    """Return the digest of the tables, and the page. Raises SbusError if there are none, or a package is missing."""
+    require_pyarrow()
+    from sbusd.report.digest import digest_of  # noqa: PLC0415 - behind the check
+    from sbusd.report.page import page_of  # noqa: PLC0415
+
+    snapshot = _read(tables, hours)
+    digest = digest_of(snapshot, _names(snapshot), time.time_ns() // 10**6)
+    return digest, page_of(digest.data)
+
+
+def _read(tables: Path, hours: int | None) -> Snapshot:
+    """Return the tables of the last *hours*, counted back from the last hour that there is."""
+    from sbusd.record.layout import HOUR_NS  # noqa: PLC0415
+    from sbusd.tables.hours import Hour, read_manifests  # noqa: PLC0415
+    from sbusd.tables.reading import read_tables  # noqa: PLC0415
+
+    since: Hour | None = None
+    if hours is not None and (known := read_manifests(tables)):
+        since = Hour.at(max(known).start - (hours - 1) * HOUR_NS)
+    return read_tables(tables, since=since)
+
+
+def _names(snapshot: Snapshot) -> _LoginNames:
+    """Return who the users are."""
+    hosts = {entry.host for manifest in snapshot.manifests.values() for entry in manifest.segments}
+    return _LoginNames(is_known=hosts == {socket.gethostname()})
+
+
+class _LoginNames:
+    """Login names by user id: of this machine, so they say nothing about the record of another."""
+
+    def __init__(self, *, is_known: bool) -> None:
+        self._is_known = is_known
+
+    def __call__(self, uid: int) -> str | None:
+        """Return the login name of *uid*, or None."""
+        try:
+            return pwd.getpwuid(uid).pw_name if self._is_known else None
+        except (KeyError, OverflowError):
+            return None
+
+
+def _write(path: Path, page: str) -> None:
+    """Write the page to *path* at once or not at all, readable for its owner alone: it says who did what."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as stream:
+            stream.write(page)
+        draft.replace(path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise _ReportError(f"cannot write {path}: {error.strerror or error}") from None

@@ -1,0 +1,85 @@
+"""``sbusctl serve``: make a service of a program."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from typing import Annotated
+
+import typer
+from systemd import daemon as service_manager
+
+from sbusd.client import Allow, AsyncBus
+from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
+from sbusd.ctl.worker import Worker
+
+AT_ONCE = 8
+"""Programs that run at once by default: a few for each processor of a small machine."""
+
+
+def command(
+    context: typer.Context,
+    *,
+    name: Annotated[str, typer.Argument(metavar="CMD", help="Command to serve, under rpc/CMD.")],
+    program: Annotated[str, typer.Option("--exec", metavar="PROGRAM", help="Program to run for each request.")],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="ARG", help="The program's arguments; behind -- if one begins with -.")
+    ] = None,
+    at_once: Annotated[int, typer.Option("--at-once", min=1, max=64, metavar="COUNT", help="Programs to run at once.")] = AT_ONCE,
+    timeout: Annotated[float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long the program may take.")] = 30.0,
+    users: Annotated[
+        list[str] | None, typer.Option("--allow-user", metavar="USER", help="Let this user call; others not named may not.")
+    ] = None,
+    groups: Annotated[list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Let this group's members call.")] = None,
+) -> None:
+    """Serve a command by running a program for each call."""
+    allow = _allow(users or [], groups or [])
+    found = shutil.which(program)
+    if found is None:
+        raise typer.BadParameter(f"there is no program {program!r} that can be run", param_hint="--exec")
+    asyncio.run(_serve(settings_of(context), name, [found, *(arguments or [])], (at_once, timeout), allow))
+
+
+async def _serve(settings: Settings, name: str, program: list[str], bounds: tuple[int, float], allow: Allow | None) -> None:
+    """Serve until SIGTERM, which ends well: who waits is told."""
+    serving = asyncio.current_task()
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if serving is not None:
+            serving.cancel()
+
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop)
+    try:
+        async with AsyncBus.connect(settings.address, scope=settings.scope, timeout=TIMEOUT_SECONDS, reconnect=True) as bus:
+            try:
+                bus.service(name, allow=allow)(Worker(program, *bounds).run)
+            except ValueError as error:
+                raise typer.BadParameter(str(error), param_hint="CMD") from None
+            await bus.serve(ready=_tell_ready)
+    except asyncio.CancelledError:
+        if not stopped:
+            raise
+
+
+def _tell_ready() -> None:
+    """Tell the service manager, if there is one, that callers find the service."""
+    service_manager.notify("READY=1")
+
+
+def _allow(users: list[str], groups: list[str]) -> Allow | None:
+    """Return who may call: everyone, if nobody is named. Raises BadParameter where a name is not known."""
+    if not users and not groups:
+        return None
+    try:
+        return Allow(tuple(map(_number, users)), tuple(map(_number, groups)))
+    except LookupError as error:
+        raise typer.BadParameter(error.args[0], param_hint="--allow-user" if "user" in error.args[0] else "--allow-group") from None
+
+
+def _number(name: str) -> str | int:
+    """Return a number where that is meant, else the name."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else name

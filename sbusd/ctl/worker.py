@@ -1,0 +1,173 @@
+"""Runs a program for each request of ``sbusctl serve``: in bounded number, time and output."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+
+from sbusd.client import Request, ServiceError
+from sbusd.ctl.processes import user_name
+from sbusd.ctl.turns import Turns
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+MAX_ANSWER_BYTES = MAX_PACKET_BYTES // 4 * 3
+"""More output than this no answer can hold, for base64 makes four bytes of three; it is not even read."""
+
+_TAIL_BYTES = 4_096
+"""Of standard error, the last so many are kept: the last line is what a caller is told."""
+
+_CHUNK_BYTES = 65_536
+
+_END_SECONDS = 5.0
+"""How long the outputs of a program that was killed are waited for: what is in them takes no time to read."""
+
+
+class Worker:
+    """Starts *command* for each request, at most *at_once* at a time, each for at most *seconds*."""
+
+    def __init__(self, command: Sequence[str], at_once: int, seconds: float) -> None:
+        self._command = command
+        self._turns = Turns(at_once)
+        self._seconds = seconds
+
+    async def run(self, request: Request) -> bytes:
+        """Return the program's standard output for *request*, whose data is its standard input.
+
+        Raises:
+            ServiceError: it cannot be started, took too long, wrote too much, or ended with a status other than 0; or *request* has
+                waited for its turn until nobody waited for it.
+        """
+        async with self._turns.place(request.caller.uid):
+            if request.expires_at is not None and time.time() >= request.expires_at:
+                raise ServiceError("it waited too long and was not run")
+            starting = asyncio.ensure_future(self._start(request))
+            try:
+                # Given up in the middle of its start, a program would be known to nobody, and go on.
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                with contextlib.suppress(ServiceError):
+                    await _end(await starting)
+                raise
+            try:
+                return await self._follow(process, request.data)
+            finally:
+                await _end(process)
+
+    async def _start(self, request: Request) -> asyncio.subprocess.Process:
+        """Start the program. Raises ServiceError if that cannot be done."""
+        try:
+            return await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=environment(request, os.environ),
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise ServiceError(f"cannot run the program: {error.strerror}") from error
+
+    async def _follow(self, process: asyncio.subprocess.Process, data: bytes) -> bytes:
+        """Return the output of *process*, once it has ended well."""
+        output, errors = asyncio.ensure_future(_read(process.stdout)), asyncio.ensure_future(_read_tail(process.stderr))
+        parts = (asyncio.ensure_future(_feed(process, data)), output, errors)
+        try:
+            async with asyncio.timeout(self._seconds):
+                await asyncio.gather(*parts)
+                status = await process.wait()
+        except TimeoutError:
+            raise ServiceError(f"the program took longer than {self._seconds:g} s and was ended") from None
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+        if status:
+            raise ServiceError(failure(status, errors.result()))
+        return output.result()
+
+
+def environment(request: Request, surroundings: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of the program: *surroundings*, and who calls, by the bus's word. Nothing in it is the caller's to choose."""
+    caller = request.caller
+    return dict(surroundings) | {
+        "SBUS_COMMAND": request.command,
+        "SBUS_CALLER_ID": str(caller.connection),
+        "SBUS_CALLER_UID": str(caller.uid),
+        "SBUS_CALLER_GID": str(caller.gid),
+        "SBUS_CALLER_PID": str(caller.pid),
+        "SBUS_CALLER_USER": user_name(caller.uid),
+    }
+
+
+def failure(status: int, errors: bytes) -> str:
+    """Return how a program ended, and its last line on standard error, if it wrote any."""
+    lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
+    how = f"exit status {status}" if status > 0 else f"ended by {_signal_name(-status)}"
+    return f"{how}: {lines[-1].strip()}" if lines else how
+
+
+def _signal_name(number: int) -> str:
+    """Return the name of a signal."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """End a program, and its children, which may hold its output open."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    # wait() returns only when both outputs have ended, and one that nobody reads never does. A child of its own session may hold
+    # them open for ever: it must not hold up the next request.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_END_SECONDS):
+            await asyncio.gather(_close(process.stdin), _discard(process.stdout), _discard(process.stderr), process.wait())
+
+
+async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
+    """Write *data* to the program; one that does not want it all does no wrong."""
+    if process.stdin is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        process.stdin.write(data)
+        await process.stdin.drain()
+    process.stdin.close()
+
+
+async def _read(stream: asyncio.StreamReader | None) -> bytes:
+    """Return all that comes. Raises ServiceError if it is more than an answer can hold."""
+    parts: list[bytes] = []
+    size = 0
+    while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
+        size += len(part)
+        if size > MAX_ANSWER_BYTES:
+            raise ServiceError(f"the program's answer is longer than {MAX_ANSWER_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def _close(stream: asyncio.StreamWriter | None) -> None:
+    """Close a program's input; that it did not want all of it is no error, but has to be taken note of."""
+    if stream is not None:
+        stream.close()
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            await stream.wait_closed()
+
+
+async def _discard(stream: asyncio.StreamReader | None) -> None:
+    """Read all that comes, for nobody."""
+    while stream is not None and await stream.read(_CHUNK_BYTES):
+        pass
+
+
+async def _read_tail(stream: asyncio.StreamReader | None) -> bytes:
+    """Return the end of all that comes."""
+    tail = b""
+    while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
+        tail = (tail + part)[-_TAIL_BYTES:]
+    return tail

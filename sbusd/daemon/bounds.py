@@ -1,0 +1,33 @@
+"""Bounds of the numbers in what one bus leaves to the next, checked by pydantic when that is read. Spec: sbusd(8), RESTARTS.
+
+Imports nothing heavy: a bus that goes on after no other never needs pydantic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """For :data:`typing.Annotated`: a number from ``low`` on and below ``end``; so neither infinite nor no number at all."""
+
+    low: int
+    end: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Tell pydantic how to check."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - see above
+
+        return core_schema.no_info_after_validator_function(self._check, handler(source))
+
+    def _check(self, value: float) -> float:
+        """Return *value*. Raises ValueError if it is out of bounds."""
+        if not self.low <= value < self.end:
+            raise ValueError(f"{value} is not from {self.low} up to {self.end}")
+        return value

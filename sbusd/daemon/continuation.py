@@ -1,0 +1,103 @@
+"""What one switch hands to the next, so that clients cannot tell them apart. Spec: sbusd(8), RESTARTS.
+
+Each type is written to the bus's state as JSON, field by field. A field that is added gets a default, which is what an older
+bus's state means; a field that is not known here is of a newer bus, whose state is refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar
+
+from sbusd.daemon.bounds import Within
+
+Count = Annotated[int, Within(0, 1 << 63)]
+"""What a counter of the switch can have counted."""
+
+UserId = Annotated[int, Within(0, (1 << 32) - 1)]
+
+QueueEntry = tuple[Count, Count | None, UserId | None]
+
+_FORBID_UNKNOWN = {"extra": "forbid"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionSettings:
+    """What a client has asked for itself. It survives every restart: the numbers are those of the contract's modes."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    echo: bool = True
+    soft: Annotated[int, Within(0, 4)] = 0
+    hard: Annotated[int, Within(1, 4)] = 2
+    order: Annotated[int, Within(0, 3)] = 0
+    sender: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionProgress:
+    """What one connection has done so far; it survives an orderly restart. The counters are those of the contract."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    received_packets: Count = 0
+    received_bytes: Count = 0
+    delivered_packets: Count = 0
+    delivered_bytes: Count = 0
+    lost_packets: Count = 0
+    refused_packets: Count = 0
+    untold: Count = 0
+    """Lost, and the peer is not told yet."""
+    unreported: Count = 0
+    """Told to the peer, and the sink does not know yet."""
+    blocks: tuple[Count, ...] = ()
+    """Publishers that wait for it, by the number of their connection."""
+    blocking_ms: Count = 0
+    """How long it has blocked them."""
+    receipt_token: str | None = None
+    """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
+    receipt_always: bool = False
+    """That is for every message, and not for an undeliverable one alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """What waits for one connection: each the place of a packet in the list of all, that of what goes out in front of it in one packet
+    with it, None for nothing, and the uid that is charged for it, None for nobody."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    waiting: tuple[QueueEntry, ...] = ()
+    """In order of arrival."""
+    notes: tuple[QueueEntry, ...] = ()
+    """The bus's own, which do not wait their turn among messages."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits."""
+        return not self.waiting and not self.notes
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchTotals:
+    """What the switch has done so far; the names are those of ``SwitchCounters``."""
+
+    __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
+
+    accepted: Count = 0
+    accept_failures: Count = 0
+    received_packets: Count = 0
+    received_bytes: Count = 0
+    messages: Count = 0
+    undeliverable: Count = 0
+    deliveries: Count = 0
+    delivered_packets: Count = 0
+    delivered_bytes: Count = 0
+    lost_packets: Count = 0
+    abandoned_packets: Count = 0
+    refused_packets: Count = 0
+    cache_hits: Count = 0
+    cache_misses: Count = 0
+    turns: Count = 0
+    lost_by_user: dict[UserId, Count] = field(default_factory=dict)
+    """Packets lost to each user who is there."""

@@ -1,0 +1,113 @@
+"""A bus at work: from the first turn of its switch to the last, between which signals are obeyed. Spec: sbusd(8), SIGNALS."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sbusd
+from sbusd.daemon import messages
+from sbusd.daemon.background import Presence
+from sbusd.daemon.broker import Broker
+from sbusd.daemon.handover import Handover, HandoverError, own_command
+from sbusd.daemon.heartbeat import Heartbeat
+from sbusd.daemon.heritage import Heritage, InPlace
+from sbusd.daemon.journal import Journal
+from sbusd.daemon.listener import Listener
+from sbusd.daemon.reload import Reloader
+from sbusd.daemon.service_manager import ServiceManager
+from sbusd.daemon.signals import Signals
+from sbusd.daemon.successor import Successor
+
+
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """What others see of a bus: its socket, its presence, its service manager."""
+
+    listener: Listener
+    presence: Presence
+    manager: ServiceManager
+
+
+class Run:
+    """One bus, whose parts are all made. Call :meth:`serve` once, and :meth:`close` at the end."""
+
+    def __init__(self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str) -> None:
+        """*folder* is where the bus was started."""
+        self._broker = broker
+        self._journal = journal
+        self._listener = surface.listener
+        self._presence = surface.presence
+        self._manager = surface.manager
+        self._reloader = reloader
+        self._folder = folder
+        self._successor = Successor(broker.switch, own_command(), folder)
+        self._keeps_connections = False
+        self._is_unsettled = False
+
+    def serve(self, heritage: Heritage) -> None:
+        """Serve until a signal or the last client ends the bus. Raises SbusError if it cannot begin."""
+        switch = self._broker.switch
+        with Signals(self._broker.stop) as signals:
+            switch.watch(signals.fileno(), signals.drain)
+            handover = Handover.begin(self._broker, self._journal, heritage, progress=self._manager.prolong)
+            switch.listen(self._listener.fileno())
+            self._listener.listen()
+            self._manager.ready(f"serving {self._listener.address}")
+            self._presence.ready()
+            self._journal.record(messages.STARTED, address=self._listener.address, version=sbusd.__version__)
+            heartbeat = Heartbeat(self._manager, self._broker.traffic, lambda: self._journal.record(messages.SERVICE_MANAGER_DEAF))
+            while not self._broker.is_done:
+                wait_ms = heartbeat.beat()
+                switch.turn(0 if self._is_unsettled else wait_ms)
+                self._is_unsettled = self._is_unsettled and self._broker.settle()
+                self._obey(signals, handover)
+            self._manager.stopping()
+            if not self._broker.is_for_good:
+                self._settle()
+                self._keeps_connections = handover.leave()
+        self._journal.record(messages.STOPPED, reason=self._broker.end_reason)
+
+    def close(self) -> None:
+        """Close the bus; its connections, too, unless they are for the next process."""
+        self._successor.close()
+        self._broker.close(keeps_connections=self._keeps_connections)
+
+    def _obey(self, signals: Signals, handover: Handover) -> None:
+        """Do what signals ask for, and what has come of it."""
+        if signals.take_hangup():
+            self._manager.reloading()
+            self._reloader.reload()
+            self._manager.reloaded()
+            # So that a turn follows at once, at whose end those are buried whom the reload has ended.
+            self._is_unsettled = True
+        if signals.take_handover():
+            self._manager.reloading()
+            self._successor.examine()
+        verdict = self._successor.take_verdict()
+        if verdict is not None:
+            self._give_place(handover, verdict)
+
+    def _give_place(self, handover: Handover, verdict: str) -> None:
+        """Start anew in place, if the program that is to come has no fault, *verdict*; else say so and go on."""
+        if verdict:
+            self._stay(verdict)
+            return
+        self._settle()
+        try:
+            handover.start_anew(
+                InPlace(
+                    self._listener.fileno(), self._listener.identity, self._presence.is_background, self._presence.pid_file, self._folder
+                )
+            )
+        except HandoverError as error:
+            self._stay(str(error))
+
+    def _stay(self, reason: str) -> None:
+        """Go on as before, and say why."""
+        self._journal.record(messages.HANDOVER_FAILED, reason=reason)
+        self._manager.reloaded()
+
+    def _settle(self) -> None:
+        """Bury those who are about to end: what is handed over is the living."""
+        if self._is_unsettled:
+            self._broker.switch.turn(0)

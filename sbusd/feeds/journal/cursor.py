@@ -1,0 +1,98 @@
+"""Where in the journal the feed is, and the file that keeps it over restarts. Spec: sd_journal_get_cursor(3)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+_FORM = re.compile(r"s=([0-9a-f]{32});i=([0-9a-f]{1,16});b=([0-9a-f]{32});m=([0-9a-f]{1,16});t=([0-9a-f]{1,16});x=([0-9a-f]{1,16})")
+
+_LONGEST = 1024
+"""Bytes read of a cursor file: several times the longest cursor."""
+
+
+class BadCursorError(SbusError, ValueError):
+    """A text that is no cursor of the journal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """One entry's place. Times are microseconds; ``number`` counts the entries of one ``source`` without a gap."""
+
+    text: str
+    source: str
+    number: int
+    boot: str
+    monotonic: int
+    realtime: int
+    checksum: int
+    """Of what the entry says."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the cursor that *text* is. Raises BadCursorError."""
+        match = _FORM.fullmatch(text)
+        if match is None:
+            raise BadCursorError(f"not a cursor of the journal: {printable(text, 60)}")
+        source, number, boot, monotonic, realtime, checksum = match.groups()
+        return cls(text, source, int(number, 16), boot, int(monotonic, 16), int(realtime, 16), int(checksum, 16))
+
+    def is_same_entry(self, other: Cursor) -> bool:
+        """Return whether both are one entry, though it may stand in two files: journald copies those of the early boot."""
+        if self.source == other.source:
+            return self.number == other.number
+        return (self.boot, self.monotonic, self.realtime, self.checksum) == (other.boot, other.monotonic, other.realtime, other.checksum)
+
+    def is_behind(self, other: Cursor) -> bool:
+        """Return whether it comes after *other* for certain: times do not tell, for clocks are set."""
+        return self.source == other.source and self.number > other.number
+
+    def missing_since(self, earlier: Cursor) -> int | None:
+        """Return how many entries are missing between *earlier* and this one, None if that cannot be known."""
+        return max(0, self.number - earlier.number - 1) if self.source == earlier.source else None
+
+
+class CursorFile:
+    """A file with one cursor. Without a path nothing is kept."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def load(self) -> Cursor | None:
+        """Return what was saved last, None if nothing was.
+
+        Raises:
+            BadCursorError: the file holds something else.
+            OSError: it cannot be read.
+        """
+        if self.path is None:
+            return None
+        try:
+            with self.path.open("rb") as file:
+                content = file.read(_LONGEST)
+        except FileNotFoundError:
+            return None
+        return Cursor.parse(content.decode("ascii", "replace").removesuffix("\n"))
+
+    def save(self, cursor: Cursor) -> None:
+        """Replace what was saved, so that after a loss of power the file is the old or the new one. Raises OSError."""
+        if self.path is None:
+            return
+        fresh = self.path.with_name(f".{self.path.name}.new")
+        try:
+            with fresh.open("w", encoding="ascii") as file:
+                file.write(f"{cursor.text}\n")
+                file.flush()
+                os.fsync(file.fileno())
+            fresh.replace(self.path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                fresh.unlink()
+            raise

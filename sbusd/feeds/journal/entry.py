@@ -1,0 +1,171 @@
+"""One entry of the journal, and what the bus carries of it: key and payload. Spec: sbus-feed(8); systemd.journal-fields(7).
+
+Only fields that begin with ``_`` are journald's own word; the others say what the sender likes. So only those decide about the
+key, and nobody can publish under the name of another's unit. The service manager (process 1) and root may speak about other units.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sbusd.feeds.journal.cursor import Cursor
+from sbusd.feeds.keys import escape
+
+PREFIX = "journal/"
+"""How all keys of the feed begin."""
+
+LOST = f"{PREFIX}-/lost"
+"""Where the feed tells what it could not publish. No entry has this key: ``lost`` is no priority."""
+
+PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
+"""Names of the priorities 0 to 7, as syslog(3) and journalctl(1) have them."""
+
+VALUE_BYTES = 8 << 10
+"""Longest value of a field that is published whole: twice what journalctl(1) shows of one in JSON."""
+
+MESSAGE_BYTES = 48 << 10
+"""The same of MESSAGE: the longest line that journald takes from a service, LineMax= in journald.conf(5)."""
+
+PAYLOAD_BYTES = 160 << 10
+"""Longest payload: it must fit into a socket of Linux's default size, 208 KiB, with its key and the kernel's own bookkeeping."""
+
+_UNIT_BYTES = 255
+"""Longest name of a unit, systemd.unit(5)."""
+
+Fields = Mapping[str, bytes | list[bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class JournalEntry:
+    """One entry: its place, and its fields, those that stand in it several times as a list."""
+
+    cursor: Cursor
+    fields: Fields
+
+    def first(self, name: str) -> bytes | None:
+        """Return the field *name*, the first if there are several."""
+        value = self.fields.get(name)
+        return (value[0] if value else None) if isinstance(value, list) else value
+
+    @property
+    def key(self) -> str:
+        """``journal/<unit>/<priority>``."""
+        priority = self.first("PRIORITY")
+        is_known = priority is not None and len(priority) == 1 and priority in b"01234567"
+        return f"{PREFIX}{self._unit}/{PRIORITIES[int(priority)] if priority and is_known else '-'}"
+
+    @property
+    def _unit(self) -> str:
+        """The segment of the unit: its name; ``kernel`` and ``-`` where there is none, which no unit is called."""
+        unit = self._subject or self.first("_SYSTEMD_UNIT")
+        if unit and len(unit) <= _UNIT_BYTES:
+            return escape(unit)
+        return "kernel" if self.first("_TRANSPORT") == b"kernel" else "-"
+
+    @property
+    def _subject(self) -> bytes | None:
+        """The unit that somebody else speaks about, if that is one who may: as ``journalctl --unit`` has it."""
+        if self.first("_PID") == b"1":
+            return self.first("UNIT")
+        if self.first("_UID") == b"0":
+            return self.first("COREDUMP_UNIT") or self.first("OBJECT_SYSTEMD_UNIT")
+        return None
+
+    def payload(self) -> tuple[bytes, bool]:
+        """Return the JSON object of all fields, and whether it is whole: long values are cut, and what has no room is left out."""
+        cursor = self.cursor
+        head = {"__CURSOR": cursor.text, "__REALTIME_TIMESTAMP": str(cursor.realtime), "__MONOTONIC_TIMESTAMP": str(cursor.monotonic)}
+        room = PAYLOAD_BYTES - _NOTES_BYTES
+        parts = [f"{_json(name)}:{_json(value)}" for name, value in head.items()]
+        cut: list[str] = []
+        omitted = 0
+        for name in sorted(self.fields, key=_rank):
+            text, is_whole = _value(name, self.fields[name])
+            part = f"{_json(name)}:{text}"
+            needed = len(part) + 1 + (0 if is_whole else len(name) + 3)
+            if needed > room:
+                omitted += 1
+                continue
+            room -= needed
+            parts.append(part)
+            if not is_whole:
+                cut.append(name)
+        parts.extend(_notes(cut, omitted))
+        return f"{{{','.join(parts)}}}".encode("ascii"), not cut and not omitted
+
+
+_NOTES_BYTES = 1 << 10
+"""Room kept for the head and for what is told of fields that are not whole, without their names."""
+
+_FIRST = ("MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "MESSAGE_ID")
+
+
+def _rank(name: str) -> tuple[int, str]:
+    """Return what sorts fields by how much they are missed: what has no room comes last."""
+    if name in _FIRST:
+        return 0, name
+    return (1 if name.startswith("_") else 2), name
+
+
+def _notes(cut: list[str], omitted: int) -> Iterator[str]:
+    """Yield the members that say what is not there; journald takes no field from anybody whose name begins so."""
+    if cut:
+        yield f'"__CUT":{_json(cut)}'
+    if omitted:
+        yield f'"__OMITTED":{omitted}'
+
+
+def _value(name: str, value: bytes | list[bytes]) -> tuple[str, bool]:
+    """Return a field's value in JSON, and whether it is whole."""
+    most = MESSAGE_BYTES if name == "MESSAGE" else VALUE_BYTES
+    if not isinstance(value, list):
+        return _text(value, most)
+    texts: list[str] = []
+    is_whole = True
+    for each in value:
+        text, has_all = _text(each, most)
+        # All of them together have the room of one, or a field repeated a thousand times would cost as much as a thousand.
+        if texts and sum(map(len, texts)) + len(text) > 2 * most:
+            return f"[{','.join(texts)}]", False
+        texts.append(text)
+        is_whole = is_whole and has_all
+    return f"[{','.join(texts)}]", is_whole
+
+
+def _text(value: bytes, most: int) -> tuple[str, bool]:
+    """Return *value* in JSON, cut to *most* bytes, or less if those take more than twice as many characters; and whether it is whole."""
+    if len(value) > most:
+        return _cut(value, most), False
+    text = _encoded(value)
+    return (text, True) if len(text) <= 2 * most else (_cut(value, most), False)
+
+
+def _cut(value: bytes, most: int) -> str:
+    """Return the first bytes of *value* in JSON: so many that it takes at most twice *most* characters, for one byte can take six."""
+    text = _encoded(_without_half_a_character(value[:most]))
+    return text if len(text) <= 2 * most else _encoded(_without_half_a_character(value[: most // 3]))
+
+
+def _without_half_a_character(value: bytes) -> bytes:
+    """Return *value* without the character that was cut at its end, if it is text otherwise."""
+    try:
+        value.decode()
+    except UnicodeDecodeError as wrong:
+        if wrong.reason == "unexpected end of data":
+            return value[: wrong.start]
+    return value
+
+
+def _encoded(value: bytes) -> str:
+    """Return *value* in JSON, as ``journalctl --output=json`` has it: text as a string, other bytes as numbers."""
+    try:
+        return _json(value.decode())
+    except UnicodeDecodeError:
+        return f"[{','.join(map(str, value))}]"
+
+
+def _json(value: object) -> str:
+    """Return *value* as JSON in ASCII."""
+    return json.dumps(value, separators=(",", ":"))

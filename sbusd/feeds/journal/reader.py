@@ -1,0 +1,172 @@
+"""The journal's files, read in order and followed over rotation. Over systemd-python; see sd_journal_next(3), sd_journal_get_fd(3)."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+from pathlib import Path
+
+from systemd import journal
+
+from sbusd.feeds.journal.cursor import Cursor
+from sbusd.feeds.journal.entry import MESSAGE_BYTES, Fields, JournalEntry
+from sbusd.protocol.errors import SbusError
+
+_WHERE = (Path("/var/log/journal"), Path("/run/log/journal"))
+"""Where journald keeps the system's journal: on disk, or in memory alone."""
+
+_THRESHOLD_BYTES = MESSAGE_BYTES + (1 << 10)
+"""How much of a compressed value is asked for: a little more than is published. A hint only, which libsystemd 252 does not follow."""
+
+MEMORY_BYTES = 512 << 20
+"""Memory that the process may have for its data: a hostile value is small on disk and up to 768 MiB when unpacked."""
+
+
+class JournalError(SbusError):
+    """The journal cannot be read."""
+
+
+class UnreadableEntryError(SbusError):
+    """One entry cannot be read: its file is damaged, or it is too large. Reading goes on behind it."""
+
+
+class _Files(journal.Reader):
+    """The files by single steps: the library's own iteration takes an entry without readable fields for the end of the journal."""
+
+    def step(self) -> bool:
+        """Go to the next entry; return whether there is one. Raises OSError."""
+        return self._next()
+
+    def step_back(self) -> bool:
+        """Go to the entry before; return whether there is one. Raises OSError."""
+        return self._previous()
+
+    def place(self) -> str:
+        """Return the cursor of the entry. Raises OSError."""
+        return self._get_cursor()
+
+    def fields(self) -> Fields:
+        """Return the fields of the entry. Raises OSError, MemoryError."""
+        fields = self._get_all()
+        # The library takes a field that it cannot unpack for the last one. Of the one that matters most its own question tells.
+        if "MESSAGE" not in fields:
+            with contextlib.suppress(KeyError):
+                return {**fields, "MESSAGE": self._get("MESSAGE")}
+        return fields
+
+
+class JournalReader:
+    """The entries of this machine's journal, or of the files in one folder. Seek first, then read; close it at the end."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        """Open the journal.
+
+        Raises:
+            JournalError: it cannot be opened, or this user may not read the system's.
+        """
+        if directory is None:
+            _check_permission()
+        try:
+            # Without a folder the library takes this machine's own journal, not what other machines have sent it.
+            self._files = _Files(path=None if directory is None else str(directory))
+        except OSError as wrong:
+            raise JournalError(f"the journal {directory or 'of this machine'} cannot be opened: {wrong.strerror or wrong}") from wrong
+        self._files.data_threshold = _THRESHOLD_BYTES
+        # Watching begins with the first call: before anything is read, so that no new file is missed.
+        self._descriptor = self._files.fileno()
+
+    def fileno(self) -> int:
+        """Return the descriptor to poll for reading; call :meth:`process` when it is readable, or after :meth:`timeout_ms`."""
+        return self._descriptor
+
+    def timeout_ms(self) -> int | None:
+        """Return how long to poll at most, None if there is no bound: some file systems do not tell of changes."""
+        timeout = self._files.get_timeout_ms()
+        return None if timeout < 0 else timeout
+
+    def process(self) -> None:
+        """Take note of what has changed: entries, and files that came or went."""
+        try:
+            self._files.process()
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+
+    def seek_last(self, lines: int) -> Cursor | None:
+        """Go to where the last *lines* entries begin; return the cursor of the entry before them, None if there is none."""
+        try:
+            self._files.seek_tail()
+            for _ in range(lines + 1):
+                if not self._files.step_back():
+                    self._files.seek_head()
+                    return None
+            return Cursor.parse(self._files.place())
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+
+    def seek(self, cursor: Cursor) -> None:
+        """Go to the entry of *cursor*, or the one that comes next if it is gone: it is what is read next."""
+        try:
+            self._files.seek_cursor(cursor.text)
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+
+    def seek_time(self, seconds: float) -> None:
+        """Go to the first entry that is not older than *seconds* since 1970."""
+        try:
+            # To the library a whole number is microseconds.
+            self._files.seek_realtime(float(max(0.0, seconds)))
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+
+    def read(self) -> JournalEntry | None:
+        """Return the next entry, None if there is none yet.
+
+        Raises:
+            UnreadableEntryError: it is damaged, or too large; the next call goes on behind it.
+            JournalError: the journal cannot be read at all.
+        """
+        try:
+            if not self._files.step():
+                return None
+        except OSError as wrong:
+            raise _failure(wrong) from wrong
+        try:
+            entry = JournalEntry(Cursor.parse(self._files.place()), self._files.fields())
+        except (OSError, MemoryError) as wrong:
+            if isinstance(wrong, MemoryError) or wrong.errno == errno.ENOMEM:
+                raise UnreadableEntryError("an entry of the journal is too large to be read") from wrong
+            raise UnreadableEntryError(f"an entry of the journal is damaged: {wrong.strerror or wrong}") from wrong
+        if not entry.fields:
+            raise UnreadableEntryError("an entry of the journal is damaged: it has no fields that can be read")
+        return entry
+
+    def close(self) -> None:
+        """Close the files."""
+        self._files.close()
+
+
+def bound_memory(most: int = MEMORY_BYTES) -> None:
+    """Let this process have *most* bytes of data at most, so that an entry too large is one that cannot be read.
+
+    Without it the kernel would kill the process for that entry, and again after each start. Source: RLIMIT_DATA, getrlimit(2); the
+    journal's files are mapped, and do not count.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    # As a service it has the limit already, and no right to set one.
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
+
+
+def _failure(wrong: OSError) -> JournalError:
+    """Return what an error of reading as a whole means."""
+    return JournalError(f"the journal cannot be read: {wrong.strerror or wrong}")
+
+
+def _check_permission() -> None:
+    """Raise JournalError if there are files of the system that this user may not read: the library leaves them out in silence."""
+    for root in _WHERE:
+        for file in root.glob("*/system.journal"):
+            if not os.access(file, os.R_OK):
+                raise JournalError(f"{file}: permission denied; run as root, or as a member of group systemd-journal")

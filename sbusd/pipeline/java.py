@@ -1,0 +1,52 @@
+"""The Java that Spark needs: found and asked for its version before Spark fails for lack of it in fifty lines."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from sbusd.pipeline.errors import PipelineError
+
+OLDEST = 17
+"""The oldest Java that Spark 4 runs on."""
+
+_ADVICE = f"install Java {OLDEST} or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_SECONDS = 60
+"""A Java that has not told its version by then never will; a cold one on a slow disk needs some."""
+
+
+def check_java(environ: Mapping[str, str]) -> Path:
+    """Return the ``java`` that Spark would start with *environ*.
+
+    Raises:
+        PipelineError: there is none, it does not run, or it is older than :data:`OLDEST`.
+    """
+    java = _find(environ)
+    try:
+        asked = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
+        raise PipelineError(f"Spark needs Java, and {java} does not run ({reason}): {_ADVICE}") from None
+    match = _VERSION.search(asked.stderr + asked.stdout)
+    if asked.returncode or match is None:
+        raise PipelineError(f"Spark needs Java, and {java} does not tell its version: {_ADVICE}")
+    if int(match[1]) < OLDEST:
+        raise PipelineError(f"Spark needs Java {OLDEST}, and {java} is Java {match[1]}: {_ADVICE}")
+    return java
+
+
+def _find(environ: Mapping[str, str]) -> Path:
+    """Return the path of java, which Spark's launcher looks for likewise."""
+    if home := environ.get("JAVA_HOME"):
+        java = Path(home, "bin", "java")
+        if not os.access(java, os.X_OK):
+            raise PipelineError(f"Spark needs Java, and JAVA_HOME is {home}, where there is no bin/java: {_ADVICE}")
+        return java
+    if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
+        return Path(found)
+    raise PipelineError(f"Spark needs Java, and there is none: {_ADVICE}")

@@ -1,0 +1,62 @@
+"""One run at a time for one folder of tables."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sbusd.pipeline.errors import PipelineError
+
+RUN_LOCK = ".run.lock"
+"""Held by the pipeline's process; has its process id."""
+
+ENGINE_LOCK = ".engine.lock"
+"""Held by Spark's own process, which outlives a pipeline that was killed by some seconds and still writes then."""
+
+ENGINE_SECONDS = 60.0
+"""How long a new run waits for the engine of one that was killed: it notices within two seconds, if its disk lets it."""
+
+
+@contextlib.contextmanager
+def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
+    """Hold the right to write the tables under *root*, which is a folder; wait *wait* seconds at most for a killed run's engine.
+
+    Raises:
+        PipelineError: another run holds it; the text has its process id.
+        OSError: the lock cannot be opened.
+    """
+    fd = os.open(root / RUN_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            raise PipelineError(f"another run of sbus-pipeline, process {holder}, is at work on {root}: wait for its end") from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        _wait_for_engine(root / ENGINE_LOCK, wait)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _wait_for_engine(path: Path, seconds: float) -> None:
+    """Return when no engine holds the lock *path*: a record lock, as Java's are."""
+    deadline = time.monotonic() + seconds
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        while True:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                if time.monotonic() > deadline:
+                    raise PipelineError(f"the Spark of an earlier run still holds {path}: end that process and run again") from None
+                time.sleep(0.1)
+            else:
+                return
+    finally:
+        os.close(fd)

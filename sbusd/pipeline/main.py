@@ -1,0 +1,91 @@
+"""The program sbus-pipeline(8)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.lock import run_lock
+from sbusd.pipeline.progress import Progress
+from sbusd.pipeline.session import spark_session
+from sbusd.protocol.errors import SbusError
+
+ARCHIVE = Path("/var/lib/sbus-recorder/archive")
+TABLES = Path("/var/lib/sbus-pipeline")
+
+_INTERRUPTED = 130
+
+_MASTER = re.compile(r"yarn|local(-cluster)?(\[[^\[\]]+\])?|(spark|k8s)://.+")
+"""What Spark takes: of anything else it would say in twenty lines that it does not."""
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command(epilog="See sbus-pipeline(8).")
+def pipeline(
+    archive: Annotated[Path, typer.Option(metavar="DIR", help="The record, as sbus-recorder writes it.")] = ARCHIVE,
+    tables: Annotated[Path, typer.Option(metavar="DIR", help="Where the tables are.")] = TABLES,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark cluster to run on; this machine if not given.")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all hours anew whose segments are still there.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
+) -> None:
+    """Bring the tables up to date with the record."""
+    if master is not None and _MASTER.fullmatch(master) is None:
+        raise typer.BadParameter(
+            f"{master!r} is no Spark cluster; write spark://HOST:PORT, k8s://…, yarn or local[N]", param_hint="--master"
+        )
+    progress = Progress(is_quiet=quiet)
+    try:
+        _run(archive, tables, master, rebuild=rebuild, progress=progress)
+    except KeyboardInterrupt:
+        raise typer.Exit(_INTERRUPTED) from None
+    except SbusError as error:
+        _fail(progress, str(error))
+    except OSError as error:
+        _fail(progress, f"{error.filename or tables}: {error.strerror or error}")
+    except Exception as error:
+        if sys.flags.dev_mode:
+            raise
+        # What Spark raises has no root of its own; of its hundred lines the first that says something is what a person needs.
+        _fail(progress, f"Spark failed (python3 -X dev shows where): {_first_words(error)}")
+
+
+def main() -> None:
+    """Run the program, and end the process: status 0; 1 after an error, which is said in one line; 130 after Ctrl-C."""
+    app(prog_name="sbus-pipeline")
+
+
+def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
+    """Run the pipeline once."""
+    if not archive.is_dir():
+        raise PipelineError(f"{archive} is not an archive: there is no such folder; sbus-recorder makes one")
+    if tables.exists() and not tables.is_dir():
+        raise PipelineError(f"{tables} is not a folder; name one for the tables by --tables")
+    tables.mkdir(parents=True, exist_ok=True)
+    progress.step("starting Spark")
+    with run_lock(tables), spark_session(master) as spark:
+        # Imported here: without PySpark the session says in one line what to install.
+        from sbusd.pipeline.run import Run  # noqa: PLC0415
+        from sbusd.record.archive import Archive  # noqa: PLC0415
+
+        for line in Run(spark, Archive(archive), tables, progress, anew=rebuild).run().lines():
+            progress.say(line)
+
+
+def _first_words(error: Exception) -> str:
+    """Return what *error* says, in one line: of a Java exception its own words, not those of the gateway."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
+    return (java or lines or [type(error).__name__])[0]
+
+
+def _fail(progress: Progress, line: str) -> NoReturn:
+    """End with status 1 and one line."""
+    progress.warn(line)
+    sys.stdout.flush()
+    raise typer.Exit(1)

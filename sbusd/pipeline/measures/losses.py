@@ -1,0 +1,42 @@
+"""The table ``losses``."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from sbusd.pipeline.measures.folding import fold
+from sbusd.pipeline.measures.records import HOURLY, minute, of_kind, prefix, total
+from sbusd.record.kinds import Kind
+from sbusd.tables.schema import LOSSES
+
+_KEYS = ("minute", "cause", "uid", "unit", "prefix", "reason")
+_SUMS = ("events", "count", "duration_us")
+
+
+def compute(records: DataFrame) -> DataFrame:
+    """Return what was lost by minute and cause."""
+    kind = F.col("kind")
+    is_message = kind == Kind.MESSAGE
+    of_someone = kind.isin(Kind.MESSAGE, Kind.LOSS)
+    lost = of_kind(records, Kind.MESSAGE, Kind.LOSS, Kind.TAP_LOSS, Kind.GAP, Kind.RESTART).where(~is_message | (F.col("discarded") > 0))
+    counted = lost.groupBy(
+        *HOURLY,
+        minute().alias("minute"),
+        F.when(is_message, F.lit("discarded")).when(kind == Kind.LOSS, F.lit("lost")).otherwise(kind).alias("cause"),
+        _only(of_someone, F.col("uid")).alias("uid"),
+        _only(of_someone, F.col("unit")).alias("unit"),
+        _only(is_message, prefix()).alias("prefix"),
+        _only(~is_message, F.col("reason")).alias("reason"),
+    ).agg(
+        F.count("*").alias("events"),
+        total(F.when(is_message, F.col("discarded")).otherwise(F.col("lost"))).alias("count"),
+        F.expr("coalesce(sum(duration div 1000), 0)").alias("duration_us"),
+    )
+    folded = fold(counted, "prefix", "count")
+    return folded.groupBy(*HOURLY, *_KEYS).agg(*(F.sum(name).alias(name) for name in _SUMS)).select("date", "hour", *LOSSES.names)
+
+
+def _only(condition: Column, value: Column) -> Column:
+    """Return *value* where *condition* is true, else null."""
+    return F.when(condition, value)

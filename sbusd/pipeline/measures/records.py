@@ -1,0 +1,58 @@
+"""Rows of the record as Spark reads them, and the expressions that several tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
+
+from sbusd.record.index import IndexEntry
+from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA
+from sbusd.tables.schema import PREFIX_SEGMENTS
+
+HOURLY = ("date", "hour", "host")
+"""What tells hours and hosts apart in every computation."""
+
+_TYPES = {"int64": "bigint", "int32": "int", "string": "string", "binary": "binary", "bool": "boolean"}
+
+_DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in (*SCHEMA, *PARTITION_SCHEMA))
+
+
+def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntry]) -> DataFrame:
+    """Return the rows of the segments of *entries*; none where there are no entries. Columns that nobody asks for are not read."""
+    paths = [str(archive / entry.path) for entry in entries]
+    if not paths:
+        return spark.createDataFrame([], _DDL)
+    return spark.read.schema(_DDL).option("basePath", str(archive)).parquet(*paths)
+
+
+def of_kind(records: DataFrame, *kinds: str) -> DataFrame:
+    """Return the rows of *kinds*; segments are sorted by kind, so others are mostly not even read."""
+    return records.where(F.col("kind").isin(*kinds))
+
+
+def prefix() -> Column:
+    """Return the prefix of the column ``key``."""
+    return F.substring_index("key", "/", PREFIX_SEGMENTS)
+
+
+def minute() -> Column:
+    """Return the start of the minute of the column ``ts``."""
+    return F.expr("timestamp_seconds(ts div 60000000000 * 60)")
+
+
+def moment(name: str) -> Column:
+    """Return the column *name*, nanoseconds since 1970, as a timestamp."""
+    return F.expr(f"timestamp_micros({name} div 1000)")
+
+
+def total(what: Column | str) -> Column:
+    """Return the sum of *what*, where null counts as nothing."""
+    return F.coalesce(F.sum(what), F.lit(0)).cast("bigint")
+
+
+def count_where(condition: Column) -> Column:
+    """Return in how many rows *condition* is true."""
+    return F.count_if(condition).cast("bigint")

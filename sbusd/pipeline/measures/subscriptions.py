@@ -1,0 +1,111 @@
+"""From which message to which each subscription stood, and which of them take a key."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from sbusd.pipeline.measures.patterns import PatternSet
+
+OPEN = (1 << 63) - 1
+"""The end of what has not ended: behind every position in a record."""
+
+
+ROUTES = 256
+"""Routes of one user for one key in an hour, the earliest ones. Each message of the key is compared with each of them: without a bound a
+user who subscribes to a busy key in a loop would decide how long the hour takes. Most users have one or two."""
+
+
+class Act(NamedTuple):
+    """One row of the record about a subscription or what ends it: its kind, and the columns of that row."""
+
+    seq: int
+    kind: str
+    conn: int | None
+    key: str | None
+    uid: int | None
+    unit: str | None
+
+
+class Subscription(NamedTuple):
+    """One pattern of one connection, and between which positions of the record it stood."""
+
+    pattern: str
+    conn: int
+    uid: int | None
+    unit: str | None
+    since: int
+    until: int
+
+
+class Route(NamedTuple):
+    """One connection that got the messages of a key, between two positions of the record."""
+
+    uid: int | None
+    unit: str | None
+    since: int
+    until: int
+
+
+def subscriptions(acts: Iterable[Act], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
+    """Yield the subscriptions of one hour and host; *acts* are in the order of their positions.
+
+    *ends* says for users whose acts are not all given how far they are: nothing of theirs is known to stand behind that.
+    """
+    standing: dict[int, dict[str, Act]] = {}
+    for act in acts:
+        if act.kind == "restart":
+            for conn in list(standing):
+                yield from _ended(standing.pop(conn), conn, act.seq)
+        elif act.conn is None:
+            continue
+        elif act.kind == "disconnect":
+            yield from _ended(standing.pop(act.conn, {}), act.conn, act.seq)
+        elif act.key is None:
+            continue
+        elif act.kind == "unsubscribe":
+            if (begun := standing.get(act.conn, {}).pop(act.key, None)) is not None:
+                yield from _ended({act.key: begun}, act.conn, act.seq)
+        else:
+            standing.setdefault(act.conn, {}).setdefault(act.key, act)
+    for conn, patterns in standing.items():
+        for pattern, begun in patterns.items():
+            yield Subscription(pattern, conn, begun.uid, begun.unit, begun.seq, ends.get(begun.uid, OPEN))
+
+
+def _ended(patterns: dict[str, Act], conn: int, seq: int) -> Iterator[Subscription]:
+    """Yield *patterns* of *conn*, which stood until *seq*."""
+    for pattern, begun in patterns.items():
+        yield Subscription(pattern, conn, begun.uid, begun.unit, begun.seq, seq)
+
+
+def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
+    """Yield the first :data:`ROUTES` of each user."""
+    counts: dict[int | None, int] = {}
+    for route in sorted(routes, key=lambda route: (route.since, route.until)):
+        counts[route.uid] = counts.get(route.uid, 0) + 1
+        if counts[route.uid] <= ROUTES:
+            yield route
+
+
+class Routes:
+    """The subscriptions of one hour and host, asked by key."""
+
+    def __init__(self, some: Iterable[Subscription]) -> None:
+        self._by_pattern: dict[str, list[Subscription]] = {}
+        for each in some:
+            self._by_pattern.setdefault(each.pattern, []).append(each)
+        self._patterns = PatternSet(self._by_pattern)
+
+    def of(self, key: str) -> list[Route]:
+        """Return the routes of *key*: a connection with several patterns for it has one at a time, as it gets a message once."""
+        taken = [each for pattern in self._patterns.taking(key) for each in self._by_pattern[pattern]]
+        routes: list[Route] = []
+        conn = None
+        for each in sorted(taken, key=lambda each: (each.conn, each.since, each.until)):
+            if conn == each.conn and each.since <= routes[-1].until:
+                routes[-1] = routes[-1]._replace(until=max(routes[-1].until, each.until))
+            else:
+                routes.append(Route(each.uid, each.unit, each.since, each.until))
+            conn = each.conn
+        return list(_bounded(routes))

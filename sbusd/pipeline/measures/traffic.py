@@ -1,0 +1,29 @@
+"""The table ``traffic``."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812
+
+from sbusd.pipeline.measures.folding import fold
+from sbusd.pipeline.measures.records import HOURLY, count_where, minute, of_kind, prefix, total
+from sbusd.record.kinds import Kind
+from sbusd.tables.schema import TRAFFIC
+
+_SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
+
+
+def compute(records: DataFrame) -> DataFrame:
+    """Return messages by minute, prefix and user."""
+    messages = of_kind(records, Kind.MESSAGE)
+    counted = messages.groupBy(*HOURLY, minute().alias("minute"), prefix().alias("prefix"), "uid").agg(
+        F.count("*").alias("messages"),
+        total("payload_bytes").alias("bytes"),
+        total("recipients").alias("recipients"),
+        total("queued").alias("queued"),
+        total("discarded").alias("discarded"),
+        count_where(F.col("recipients") == 0).alias("unheard"),
+    )
+    folded = fold(counted, "prefix", "messages")
+    summed = folded.groupBy(*HOURLY, "minute", "prefix", "uid").agg(*(F.sum(name).alias(name) for name in _SUMS))
+    return summed.select("date", "hour", *TRAFFIC.names)

@@ -1,0 +1,135 @@
+"""What is to be done about an hour: compared with its manifest, from what the archive has of it now."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbusd.pipeline.progress import Progress
+from sbusd.record.archive import Archive
+from sbusd.record.errors import RecordError
+from sbusd.record.index import IndexEntry, read_entry
+from sbusd.record.layout import INDEX
+from sbusd.tables.hours import Hour, Manifest
+from sbusd.tables.schema import CALL_SECONDS, CALLS, TABLES
+
+_ALL = tuple(table.name for table in TABLES)
+_CALL_NS = CALL_SECONDS * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One hour to compute: which ``tables`` of it, from what the new ``manifest`` names. Without tables only the manifest is new."""
+
+    manifest: Manifest
+    tables: tuple[str, ...]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the record that are read for it."""
+        return sum(entry.rows for entry in self.manifest.segments)
+
+
+class Index:
+    """The archive's index as it was read once, by hour."""
+
+    def __init__(self, archive: Archive, progress: Progress) -> None:
+        self._archive = archive
+        self._progress = progress
+        self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
+        for path in sorted((archive.root / INDEX).glob("[!.]*.json")):
+            self._take(path)
+
+    def _take(self, path: Path) -> None:
+        """Note one entry; a damaged one is named and left out, for the others are good without it."""
+        try:
+            entry = read_entry(path)
+        except RecordError as error:
+            self._progress.warn(f"left out: {error}")
+        else:
+            self._hours[Hour(entry.date, entry.hour)].append(entry)
+
+    def task(self, hour: Hour, made: Manifest | None, *, anew: bool = False) -> Task | None:
+        """Return what to do about *hour*, whose manifest is *made*; None if its rows are what they should be.
+
+        *anew* computes it though nothing has changed. An hour is never computed from less than it was made from.
+        """
+        found = self._sorted_out(self._hours[hour], made.segments if made else ())
+        following = self._sorted_out(self._beginning_of(hour.following, hour.following.start + _CALL_NS), made.following if made else ())
+        if made is not None and (lost := found.gone + following.gone):
+            return self._kept(made, found.present, lost)
+        manifest = Manifest(
+            hour, time.time_ns(), tuple(found.present), tuple(following.present), (*found.absent, *following.absent), tuple(found.removed)
+        )
+        if not found.present:
+            # Known to be missing, so that it is tried again and a reader can say so.
+            return Task(manifest, ()) if made is None and (found.absent or found.removed) else None
+        if made is None or anew or _names(made.segments) != _names(found.present):
+            return Task(manifest, _ALL)
+        if _names(made.following) != _names(following.present):
+            return Task(manifest, (CALLS.name,))
+        return Task(manifest, ()) if made.absent != manifest.absent else None
+
+    def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> Task | None:
+        """Return what to do about an hour that cannot be made again: note what came too late for it, and say so, once."""
+        late = tuple(sorted(_names(present).keys() - _names(made.segments).keys()))
+        if late == made.left_out:
+            return None
+        self._progress.warn(
+            f"{made.hour} is kept as it was: {len(lost)} of the segments that it was made from are gone, the first {lost[0]};"
+            f" {len(late)} that came later are not in it"
+        )
+        return Task(Manifest(made.hour, made.made, made.segments, made.following, made.absent, made.removed, late), ())
+
+    def _beginning_of(self, hour: Hour, until: int) -> list[IndexEntry]:
+        """Return the entries of *hour* that have a row before *until*."""
+        return [entry for entry in self._hours.get(hour, []) if entry.min_ts < until]
+
+    def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
+        """Return which of *entries* can be read; those *known* are not verified again."""
+        verified = _names(known)
+        found = _Found([], [], [], [])
+        digests: set[str] = set()
+        for entry in sorted(entries, key=lambda entry: entry.path):
+            if entry.is_removed:
+                found.removed.append(entry.path)
+            elif self._is_readable(entry, verified):
+                # The same rows under two names, as a copy of an archive into another gives: once.
+                if entry.sha256 not in digests:
+                    digests.add(entry.sha256)
+                    found.present.append(entry)
+            else:
+                found.absent.append(entry.path)
+        found.gone += sorted(verified.keys() - _names(found.present).keys())
+        return found
+
+    def _is_readable(self, entry: IndexEntry, verified: dict[str, str]) -> bool:
+        """Return whether the segment of *entry* is there and whole."""
+        if verified.get(entry.path) == entry.sha256:
+            return self._archive.path(entry).exists()
+        try:
+            self._archive.verify(entry)
+        except RecordError as error:
+            if entry.path not in verified:
+                self._progress.warn(f"left out until it is there: {error}")
+            return False
+        return True
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the archive has of an hour: entries to read, and the paths of others."""
+
+    present: list[IndexEntry]
+    absent: list[str]
+    removed: list[str]
+    gone: list[str]
+    """What the hour was made from and cannot be read any more."""
+
+
+def _names(entries: Iterable[IndexEntry]) -> dict[str, str]:
+    """Return checksums by path."""
+    return {entry.path: entry.sha256 for entry in entries}

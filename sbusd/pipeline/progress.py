@@ -1,0 +1,92 @@
+"""What a run says: a line that changes on a terminal, lines that stay, and at the end one for each table."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+from sbusd.protocol.printable import printable
+
+_LONGEST = 300
+"""Characters of a line: names of hosts and files come from other machines."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """The words of one run, on standard error but for the sums; ``is_quiet`` leaves those and warnings."""
+
+    is_quiet: bool = False
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    errors: TextIO = field(default_factory=lambda: sys.stderr)
+    _shown: bool = False
+
+    def step(self, words: str) -> None:
+        """Show what is being done now; only on a terminal, in the place of what was shown before."""
+        if not self.is_quiet and self.errors.isatty():
+            self.errors.write(f"\r\x1b[K{printable(words, 78)}")
+            self.errors.flush()
+            self._shown = True
+
+    def warn(self, words: str) -> None:
+        """Say what somebody should know, on a line that stays."""
+        self._clear()
+        self.errors.write(f"sbus-pipeline: {printable(words, _LONGEST)}\n")
+        self.errors.flush()
+
+    def say(self, words: str) -> None:
+        """Say a result, on standard output."""
+        self._clear()
+        if not self.is_quiet:
+            self.out.write(f"{words}\n")
+            self.out.flush()
+
+    def _clear(self) -> None:
+        """Remove what :meth:`step` has shown."""
+        if self._shown:
+            self.errors.write("\r\x1b[K")
+            self._shown = False
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a run did to one table."""
+
+    hours: int = 0
+    rows: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class Tallies:
+    """What a run did."""
+
+    tables: dict[str, Tally] = field(default_factory=dict)
+    records: int = 0
+    kept: int = 0
+    """Hours that were left as they are, because what they were made from is gone."""
+    begun: float = field(default_factory=time.monotonic)
+
+    def add(self, table: str, hours: int, rows: int, seconds: float) -> None:
+        """Count one computation of one table."""
+        tally = self.tables.setdefault(table, Tally())
+        tally.hours += hours
+        tally.rows += rows
+        tally.seconds += seconds
+
+    def lines(self) -> list[str]:
+        """Return one line for each table, and one for the whole."""
+        width = max((len(name) for name in self.tables), default=0)
+        lines = [
+            f"{name:{width}}  {_many(tally.hours, 'hour'):>11}  {_many(tally.rows, 'row'):>17}  {tally.seconds:>7.1f} s"
+            for name, tally in self.tables.items()
+        ]
+        whole = f"{_many(self.records, 'record')} in {time.monotonic() - self.begun:.1f} s" if self.tables else "nothing new"
+        kept = f"; {_many(self.kept, 'hour')} kept as before, for the segments are gone" if self.kept else ""
+        return [*lines, whole + kept]
+
+
+def _many(count: int, what: str) -> str:
+    """Return how many of *what*."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,215 @@
+"""One run: which hours have changed, by a stream over the index; their tables, computed anew; their publication.
+
+Killed at any moment and run again it gives the same tables. The stream forgets no entry before the hours that it names are published;
+an hour is computed from all of its segments, never added to; and a publication that was begun is finished first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.lock import ENGINE_LOCK
+from sbusd.pipeline.measures import calls, flows, losses, relay, security, traffic, users
+from sbusd.pipeline.measures.records import read_records
+from sbusd.pipeline.plan import Index, Task
+from sbusd.pipeline.progress import Progress, Tallies
+from sbusd.record.archive import Archive
+from sbusd.record.index import publish_file
+from sbusd.record.layout import INDEX
+from sbusd.tables.errors import TablesError
+from sbusd.tables.hours import Hour, manifest_path, read_manifest, read_manifests
+from sbusd.tables.publication import STAGING, Part, prepare_folder, publish
+from sbusd.tables.schema import TABLES, VERSION, Table
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CHECKPOINT = ".checkpoint"
+ORIGIN = "origin.json"
+"""Which archive the tables were made from: rows of two would be mixed up hour by hour."""
+
+CHUNK_ROWS = 4_000_000
+"""Rows of the record whose hours are computed together: small hours share what starting a job costs, large ones do not add up in memory."""
+
+_ENTRY_DDL = "date string, hour int, path string"
+
+_MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "traffic": traffic.compute,
+    "users": users.compute,
+    "flows": flows.compute,
+    "losses": losses.compute,
+    "security": security.compute,
+    "relay": relay.compute,
+}
+
+
+@dataclass(slots=True)
+class Run:
+    """A run of the pipeline over ``archive`` into the tables under ``root``; the caller holds the lock of the run."""
+
+    spark: SparkSession
+    archive: Archive
+    root: Path
+    progress: Progress
+    anew: bool = False
+    """Whether hours are computed though nothing has changed."""
+    tallies: Tallies = field(default_factory=Tallies)
+    _done: set[Hour] = field(default_factory=set)
+    _chunks: int = 0
+
+    def run(self) -> Tallies:
+        """Bring the tables up to date; return what that was.
+
+        Raises:
+            PipelineError: the archive is not there or another one, or Spark fails.
+            TablesError, OSError: the tables' folder cannot be used.
+        """
+        with _engine_lock(self.spark, self.root / ENGINE_LOCK):
+            prepare_folder(self.root)
+            self._check_origin()
+            if self.anew:
+                shutil.rmtree(self.root / CHECKPOINT, ignore_errors=True)
+            self._follow_index()
+            self.make(hour for hour, manifest in read_manifests(self.root).items() if manifest.absent)
+        return self.tallies
+
+    def make(self, hours: Iterable[Hour]) -> None:
+        """Compute and publish those of *hours* that are not what they should be."""
+        wanted = sorted(set(hours))
+        if not wanted:
+            return
+        self.progress.step(f"{len(wanted)} hours have changed: reading the index")
+        index = Index(self.archive, self.progress)
+        tasks = [task for hour in wanted if (task := self._task(index, hour)) is not None]
+        for chunk in chunks(tasks):
+            self._compute(chunk)
+
+    def _task(self, index: Index, hour: Hour) -> Task | None:
+        """Return what to do about *hour*."""
+        path = manifest_path(self.root, hour)
+        made = read_manifest(path) if path.exists() else None
+        task = index.task(hour, made, anew=self.anew and hour not in self._done)
+        self.tallies.kept += task is not None and bool(task.manifest.left_out)
+        return task
+
+    def _check_origin(self) -> None:
+        """Note which archive the tables are made from. Raises PipelineError if that is another one, or of another version."""
+        if not (self.archive.root / INDEX).is_dir():
+            raise PipelineError(f"{self.archive.root} is not an archive: it has no index; sbus-recorder makes one")
+        path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
+        if self.anew or not path.exists():
+            publish_file(path, json.dumps(origin).encode())
+            return
+        try:
+            known = json.loads(path.read_bytes())
+        except ValueError:
+            raise TablesError(path, "is not what this program wrote: run sbus-pipeline --rebuild") from None
+        if known != origin:
+            raise PipelineError(
+                f"the tables under {self.root} were made from {known.get('archive')}, version {known.get('version')}: use --rebuild"
+            )
+
+    def _follow_index(self) -> None:
+        """Make the hours of all index entries that no run has seen yet."""
+        failures: list[Exception] = []
+
+        def take(entries: DataFrame, _: int) -> None:
+            try:
+                named = {
+                    Hour(row.date, row.hour)
+                    for row in entries.select("date", "hour").distinct().collect()
+                    if row.date and row.hour is not None
+                }
+                # A call of the hour before may have its reply in this one.
+                self.make(named | {hour.preceding for hour in named})
+            except Exception as error:
+                failures.append(error)
+                raise
+
+        stream = self.spark.readStream.schema(_ENTRY_DDL)
+        # By its default an entry a week older than the newest would be ignored: a host that was away for longer.
+        entries = stream.option("maxFileAge", "36500d").json(str(self.archive.root / INDEX))
+        writer = entries.writeStream.trigger(availableNow=True).option("checkpointLocation", str(self.root / CHECKPOINT))
+        try:
+            writer.foreachBatch(take).start().awaitTermination()
+        except Exception as error:
+            raise failures[0] if failures else PipelineError(f"Spark failed: {_first_line(error)}") from None
+
+    def _compute(self, chunk: Sequence[Task]) -> None:
+        """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
+        self._chunks += 1
+        staging = self.root / STAGING / f"{self._chunks}"
+        staging.mkdir()
+        hours = [task.manifest.hour for task in chunk]
+        names = chunk[0].tables
+        if names:
+            segments = {entry.path: entry for task in chunk for entry in task.manifest.segments}
+            following = {entry.path: entry for task in chunk for entry in task.manifest.following if entry.path not in segments}
+            records = read_records(self.spark, self.archive.root, segments.values())
+            after = read_records(self.spark, self.archive.root, following.values())
+            self.tallies.records += sum(entry.rows for entry in segments.values())
+            for table in (table for table in TABLES if table.name in names):
+                self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
+                rows = calls.compute(records, after) if table.name == "calls" else _MEASURES[table.name](records)
+                self._write(table, rows, staging, len(hours))
+        publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
+        self._done.update(hours)
+
+    def _write(self, table: Table, rows: DataFrame, staging: Path, hours: int) -> None:
+        """Write *rows* of one table under *staging*: one sorted file for each hour."""
+        begun = time.monotonic()
+        target = staging / table.name
+        columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
+        sorted_rows = (
+            rows.selectExpr("date", "hour", *columns).repartition("date", "hour").sortWithinPartitions("date", "hour", *table.keys)
+        )
+        sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
+        written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
+        self.tallies.add(table.name, hours, written, time.monotonic() - begun)
+
+
+def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
+    """Return *tasks*, in order of their hours, in groups of the same tables and of at most :data:`CHUNK_ROWS` rows, or a single one."""
+    found: list[list[Task]] = []
+    by_tables: dict[tuple[str, ...], list[Task]] = {}
+    for task in tasks:
+        by_tables.setdefault(task.tables, []).append(task)
+    for group in by_tables.values():
+        rows = CHUNK_ROWS
+        for task in sorted(group, key=lambda task: task.manifest.hour):
+            if rows + task.rows > CHUNK_ROWS:
+                found.append([])
+                rows = 0
+            found[-1].append(task)
+            rows += task.rows
+    return found
+
+
+@contextlib.contextmanager
+def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
+    """Let the engine itself hold the lock *path*, so that it does to its end if this process is killed; see ``lock``."""
+    jvm = spark.sparkContext._jvm
+    if jvm is None:
+        raise PipelineError("Spark has no Java machine of its own here: run it in client mode")
+    channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
+    channel.lock()
+    try:
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # an engine that has gone holds no lock
+            channel.close()
+
+
+def _first_line(error: Exception) -> str:
+    """Return what *error* says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,137 @@
+"""Spark, started quietly: here, on the cluster that ``--master`` names, or by spark-submit(1) already."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+
+_INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
+"""The one line of the Java machine itself that no setting silences; Spark's launcher asks for that module on purpose."""
+
+DRIVER_MEMORY = "2g"
+"""Of the driver, which is all of Spark where there is no cluster: 512m sufficed for hours of three million rows, and the rest is room."""
+
+_STATIC = {
+    "spark.app.name": "sbus-pipeline",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.memory": DRIVER_MEMORY,
+    # Nothing is fetched, but the place for it must be absolute, which that of a user without a home is not.
+    "spark.jars.ivy": "/nonexistent",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+"""What can only be said before Spark starts, where the user has not said otherwise."""
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    # Four to a core of a small machine; adaptive execution joins what is too small. 200, the default, is a tenth slower here.
+    "spark.sql.shuffle.partitions": "8",
+    # Streams of this pipeline keep no state between batches, so their number of batches need not be remembered for long.
+    "spark.sql.streaming.minBatchesToRetain": "10",
+}
+"""What is set where neither spark-defaults.conf nor a command line has."""
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None) -> Iterator[SparkSession]:
+    """Start Spark, on *master* if given, and stop it at the end.
+
+    Raises:
+        PipelineError: there is no PySpark, no Java, or Spark does not start.
+    """
+    if _SUBMITTED in os.environ:
+        if master is not None:
+            raise PipelineError("under spark-submit the master is its own option: give --master to spark-submit")
+    else:
+        check_java(os.environ)
+        _prepare_environment(os.environ, master)
+    with quiet_engine():
+        session = _start()
+    configured = {name for name, _ in session.sparkContext.getConf().getAll()}
+    for name, value in _SETTINGS.items():
+        if name not in configured:
+            session.conf.set(name, value)
+    try:
+        yield session
+    finally:
+        with contextlib.suppress(Exception):  # a Java machine that has gone cannot be stopped
+            session.stop()
+
+
+def _start() -> SparkSession:
+    """Return a new session."""
+    try:
+        from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional package
+        from pyspark.sql import SparkSession  # noqa: PLC0415
+    except ImportError:
+        raise PipelineError("PySpark is not installed: pip install 'sbusd[pipeline]'") from None
+    try:
+        return SparkSession.builder.getOrCreate()
+    except (PySparkException, OSError, RuntimeError) as error:
+        raise PipelineError(f"Spark does not start: {_first_line(error)}") from None
+
+
+def _prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
+    """Put into *environ* what Spark's launcher reads there. What the user has put there stands behind, so it wins."""
+    environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Without it Spark asks the resolver for this machine's own name, and warns where that fails.
+    if master is None:
+        environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    environ[_ARGUMENTS] = " ".join([*_arguments(environ, master), environ.get(_ARGUMENTS, "pyspark-shell")])
+
+
+def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
+    """Return options for spark-submit, quoted as it unquotes them."""
+    log = Path(__file__).with_name("log4j2.properties").as_uri()
+    settings = {**_STATIC, "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log}"}
+    if master is not None and not master.startswith("local"):
+        del settings["spark.driver.bindAddress"]  # executors on other hosts must reach the driver
+    if java_options := environ.get("SBUS_PIPELINE_JAVA_OPTIONS"):
+        settings["spark.driver.extraJavaOptions"] += f" {java_options}"
+    words = [] if master is None else ["--master", master]
+    for name, value in settings.items():
+        words += ["--conf", f"{name}={value}"]
+    return [shlex.quote(word) for word in words]
+
+
+@contextlib.contextmanager
+def quiet_engine() -> Iterator[None]:
+    """Pass on what a Java machine started herein says on standard error, from then to its end, but for the one line that it always says."""
+    saved = os.dup(2)
+    reading, writing = os.pipe()
+    threading.Thread(target=_relay, args=(reading, saved), name="spark-stderr", daemon=True).start()
+    os.dup2(writing, 2)
+    os.close(writing)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+
+
+def _relay(reading: int, writing: int) -> None:
+    """Copy lines from one descriptor to the other until the first ends."""
+    with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as out, contextlib.suppress(OSError):
+        for line in lines:
+            if line.strip() and not line.startswith(_INCUBATOR):
+                out.write(line)
+
+
+def _first_line(error: Exception) -> str:
+    """Return what *error* says, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,88 @@
+"""``spark.read.format("sbus").load(archive)``: the record as it stands when the query is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from sbusd.pipeline.source.columns import arrow_schema
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.filters import condition_of
+from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.segments import Selection, read_batches
+from sbusd.record.archive import Archive
+from sbusd.record.index import IndexEntry
+
+TASK_BYTES = 32 << 20
+"""Bytes of segments that one task reads, or one segment: about a million rows, a second's work; small ones share a task's start."""
+
+
+@dataclass
+class Segments(InputPartition):
+    """What one task reads."""
+
+    entries: tuple[IndexEntry, ...]
+
+
+class ArchiveReader(DataSourceReader):
+    """Reads an archive; which segments, is decided once, on the driver."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises SourceError: no archive is named, or a column is none of the record's."""
+        self._root = archive_of(options)
+        self._schema = arrow_schema(schema)
+        self._selection = Selection(options.key, options.conditions)
+
+    def partitions(self) -> list[InputPartition]:
+        """Return what the tasks read. Raises RecordError: there is no such archive, or an entry of its index is damaged."""
+        entries = [entry for entry in Archive(self._root).entries() if self._selection.may_have(entry)]
+        return [Segments(tuple(group)) for group in _grouped(entries)] or [Segments(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises RecordError: a segment is damaged, or has been removed since the query was planned."""
+        if not isinstance(partition, Segments):
+            raise TypeError(f"{partition!r} is no partition of an archive")
+        for entry in partition.entries:
+            yield from read_batches(self._root, entry, self._schema, self._selection)
+
+
+class PushdownReader(ArchiveReader):
+    """The same, and takes filters from Spark; which Spark allows only with ``spark.sql.python.filterPushdown.enabled``.
+
+    Spark 4.3 keeps what was planned last for a frame, filters included, for all queries of that frame: see ``register``.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        """Take those *filters* that can be applied here, and return the others."""
+        for each in filters:
+            condition = condition_of(each)
+            if condition is None:
+                yield each
+            else:
+                self._selection = Selection(self._selection.key, (*self._selection.conditions, condition))
+
+
+def archive_of(options: Options) -> Path:
+    """Return the archive that *options* name. Raises SourceError: they name none."""
+    if options.archive is None:
+        raise SourceError('name the archive: spark.read.format("sbus").load("/var/lib/sbus-recorder/archive")')
+    if not options.archive.is_dir():
+        raise SourceError(f"{options.archive} is not an archive: there is no such folder")
+    return options.archive
+
+
+def _grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:
+    """Yield *entries* in groups of about :data:`TASK_BYTES`."""
+    group: list[IndexEntry] = []
+    for entry in entries:
+        if group and sum(each.bytes for each in group) + entry.bytes > TASK_BYTES:
+            yield group
+            group = []
+        group.append(entry)
+    if group:
+        yield group

@@ -1,0 +1,81 @@
+"""``spark.readStream.format("sbus").load(archive)``: each segment once, as it arrives; any batch can be read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from sbusd.pipeline.source.archive_reader import archive_of
+from sbusd.pipeline.source.arrivals import Offset, Slice, next_offset
+from sbusd.pipeline.source.columns import arrow_schema
+from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.segments import Selection, read_batches, read_slice
+from sbusd.record.index import index_names, read_entry
+from sbusd.record.layout import SegmentName
+
+
+@dataclass
+class SlicePartition(InputPartition):
+    """What one task reads."""
+
+    slice: Slice | None
+
+
+class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads an archive as it grows. Its offset is :class:`~sbusd.pipeline.source.arrivals.Offset`."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises SourceError: a column is none of the record's."""
+        self._root = archive_of(options)
+        self._schema = arrow_schema(schema)
+        self._selection = Selection(options.key, options.conditions)
+        self._max_rows = options.max_rows
+        self._target: frozenset[SegmentName] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Return the offset of a stream that has read nothing."""
+        return Offset.begin().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the option ``maxRowsPerTrigger`` sets."""
+        return ReadAllAvailable() if self._max_rows is None else ReadMaxRows(self._max_rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what the index names now, and no more."""
+        self._target = frozenset(index_names(self._root))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch. Raises RecordError, SourceError."""
+        begun = Offset.from_json(start)
+        names = index_names(self._root)
+        if self._target is not None:
+            names = [name for name in names if name in self._target]
+        unread = [read_entry(self._root / name.index_path) for name in begun.unread(names)]
+        # A copy of an archive may bring an entry before its segment: it is waited for.
+        ready = [entry for entry in unread if entry.is_removed or (self._root / entry.path).exists()]
+        return next_offset(begun, ready, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what the tasks of the batch that ends at *end* read: the same whenever it is asked for."""
+        batch = Offset.from_json(end).batch if end != start else ()
+        return [SlicePartition(each) for each in batch] or [SlicePartition(None)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task. Raises SegmentGoneError: retention was faster than the stream; RecordError: it is damaged."""
+        if not isinstance(partition, SlicePartition):
+            raise TypeError(f"{partition!r} is no partition of an archive")
+        wanted = partition.slice
+        if wanted is None:
+            return
+        name = SegmentName.parse(wanted.path)
+        entry = read_entry(self._root / name.index_path)
+        if wanted.last == entry.rows and not wanted.first:
+            yield from read_batches(self._root, entry, self._schema, self._selection)
+        else:
+            yield from read_slice(self._root, entry, self._schema, self._selection, (wanted.first, wanted.last))

@@ -1,0 +1,140 @@
+"""``spark.readStream.format("sbus").load()``: the live bus, as its tap tells it. It cannot be read again, and the offsets say so.
+
+An offset is the listener's own number, drawn at random, and a count of its rows. A query that comes back asks for rows of a listener that
+is no more: it gets one row of the kind ``gap`` instead of those of the batch that was interrupted, with their number, and one of the kind
+``restart`` before the first of the new listener.
+"""
+
+from __future__ import annotations
+
+import datetime
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from sbusd.pipeline.source.columns import arrow_schema
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.listener import Listener
+from sbusd.pipeline.source.options import Options
+from sbusd.record.kinds import Kind
+from sbusd.record.schema import Row
+
+LIVE_ROWS = 100_000
+"""Rows of a batch if ``maxRowsPerTrigger`` does not say: what waits for Spark has room for two of them."""
+
+TASK_ROWS = 1 << 14
+"""Rows that one task gets; they travel with it."""
+
+
+@dataclass
+class Carried(InputPartition):
+    """What one task yields: it travels with the task, for only the driver has heard it."""
+
+    batch: pa.RecordBatch
+
+
+class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads the live bus. It begins to listen when Spark first asks for an offset: not where tasks are planned and run."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises SourceError: a column is none of the record's."""
+        self._options = options
+        self._schema = arrow_schema(schema)
+        self._id = secrets.token_hex(8)
+        self._listener: Listener | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Begin to listen, and return the offset before the first row. Raises SbusError."""
+        self._listening()
+        return {"listener": self._id, "rows": 0}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """Return the limit that the option ``maxRowsPerTrigger`` sets."""
+        return ReadMaxRows(self._options.max_rows or LIVE_ROWS)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Refuse: what is there now has no end. Raises SourceError."""
+        raise SourceError("availableNow reads to an end, and the live bus has none: use another trigger, or load an archive")
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Return the end of the next batch. Raises SbusError."""
+        _, begun = self._read_offset(start)
+        end = self._listening().end
+        if isinstance(limit, ReadMaxRows):
+            end = min(end, begun + limit.max_rows)
+        return start if end == begun else {"listener": self._id, "rows": end}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Return what the tasks of the batch yield. Raises SbusError."""
+        is_own, first = self._read_offset(start)
+        if end.get("listener") != self._id:
+            # The batch was begun by a listener that is no more.
+            before = int(start["rows"]) if start.get("listener") == end.get("listener") else 0
+            rows = [Row(time.time_ns(), 0, Kind.GAP.value, lost=int(end["rows"]) - before, reason="the query was started again")]
+        else:
+            rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was started again")]
+            rows += self._listening().rows(first, int(end["rows"]))
+        return [self._carried(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._carried([])]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one task."""
+        if not isinstance(partition, Carried):
+            raise TypeError(f"{partition!r} is no partition of the live bus")
+        if partition.batch.num_rows:
+            yield partition.batch
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Forget the rows before *end*."""
+        if self._listener is not None and end.get("listener") == self._id:
+            self._listener.drop(int(end["rows"]))
+
+    def stop(self) -> None:
+        """End the connection."""
+        if self._listener is not None:
+            self._listener.stop()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels to the tasks: not the connection."""
+        return {**self.__dict__, "_listener": None}
+
+    def _read_offset(self, offset: dict[str, Any]) -> tuple[bool, int]:
+        """Return whether *offset* is of this listener, and which of its rows comes next."""
+        if not isinstance(offset.get("listener"), str) or not isinstance(offset.get("rows"), int):
+            raise SourceError("the checkpoint is not one of a stream of the live bus: give this query a checkpoint of its own")
+        is_own = offset["listener"] == self._id
+        return is_own, int(offset["rows"]) if is_own else 0
+
+    def _listening(self) -> Listener:
+        """Return the listener, which has begun."""
+        if self._listener is None:
+            listener = Listener(self._options.address, self._options.key)
+            listener.start()
+            self._listener = listener
+        return self._listener
+
+    def _carried(self, rows: list[Row]) -> Carried:
+        """Return the partition that yields *rows*."""
+        return Carried(live_batch(rows, self._schema))
+
+
+def live_batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    """Return *rows* with the columns of *schema*; day and hour are those of their time, the host is this machine."""
+    columns = []
+    for field in schema:
+        if field.name in Row._fields:
+            values: list[object] = [getattr(row, field.name) for row in rows]
+        elif field.name == "host":
+            values = [socket.gethostname()] * len(rows)
+        else:
+            moments = [datetime.datetime.fromtimestamp(row.ts // 10**9, datetime.UTC) for row in rows]
+            values = [moment.strftime("%Y-%m-%d") if field.name == "date" else moment.hour for moment in moments]
+        columns.append(pa.array(values, field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,165 @@
+"""The options of ``format("sbus")``, checked before anything is done. Spec: sbus-spark(7), OPTIONS."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+from urllib.parse import unquote, urlsplit
+
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.filters import Condition
+from sbusd.record.kinds import Kind
+from sbusd.record.layout import is_host
+
+CHUNK_ROWS = 1000
+"""Messages between two notes of what has been published: a note costs a sync of the disk, so 1000 make it a thousandth of their cost,
+and no more than these can be published twice after a kill."""
+
+InDoubt = Literal["repeat", "skip"]
+
+_ID = re.compile(r"[0-9a-f-]{8,64}")
+
+_NAMES = {
+    name.lower(): name
+    for name in (
+        "path",
+        "address",
+        "key",
+        "host",
+        "kind",
+        "since",
+        "until",
+        "maxRowsPerTrigger",
+        "outbox",
+        "token",
+        "chunkRows",
+        "inDoubt",
+        "checkpointLocation",
+    )
+}
+_KINDS = frozenset(kind.value for kind in Kind)
+_OF_SPARK = frozenset({"queryname", "outputmode"})
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a program asked for; None where it left it to this side."""
+
+    archive: Path | None = None
+    address: str | None = None
+    key: bytes = b""
+    """Pattern of the keys to read, as of a subscription, but the empty one takes reserved keys too."""
+    conditions: tuple[Condition, ...] = ()
+    """What the options ``host``, ``kind``, ``since`` and ``until`` ask for."""
+    max_rows: int | None = None
+    outbox: Path | None = None
+    token: str | None = None
+    chunk_rows: int = CHUNK_ROWS
+    in_doubt: InDoubt = "repeat"
+    checkpoint: Path | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Options:
+        """Return the options that *given* are.
+
+        Raises:
+            SourceError: one is unknown, or not what it should be.
+        """
+        options = {name.lower(): value for name, value in given.items()}
+        if unknown := sorted(options.keys() - _NAMES.keys() - _OF_SPARK):
+            raise SourceError(f"format sbus has no option {unknown[0]!r}; it has {', '.join(sorted(_NAMES.values()))}")
+        in_doubt = options.get("indoubt", "repeat")
+        if in_doubt not in ("repeat", "skip"):
+            raise SourceError(f"option inDoubt is {in_doubt!r}: give repeat or skip")
+        key = options.get("key", "").encode("utf-8")
+        if b"\0" in key:
+            raise SourceError("option key has a NUL, which no pattern has")
+        max_rows = _count(options, "maxrowspertrigger")
+        return cls(
+            archive=_local(options, "path"),
+            address=options.get("address"),
+            key=key,
+            conditions=tuple(_conditions(options)),
+            max_rows=max_rows,
+            outbox=_outbox(options),
+            token=options.get("token"),
+            chunk_rows=_count(options, "chunkrows") or CHUNK_ROWS,
+            in_doubt=cast("InDoubt", in_doubt),
+            checkpoint=_local(options, "checkpointlocation"),
+        )
+
+    def query(self) -> str:
+        """Return what tells the batches of this streaming query from those of another: the id that is in its checkpoint.
+
+        Where Spark alone knows the checkpoint it is ``query``: then the outbox is for one checkpoint.
+
+        Raises:
+            SourceError: the checkpoint has no id.
+        """
+        if self.checkpoint is None:
+            return "query"
+        try:
+            found = json.loads((self.checkpoint / "metadata").read_bytes())["id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            found = None
+        if not isinstance(found, str) or _ID.fullmatch(found) is None:
+            raise SourceError(f"{self.checkpoint} is not the checkpoint of a query: Spark has written no id there")
+        return found
+
+
+def _conditions(options: Mapping[str, str]) -> Iterator[Condition]:
+    """Yield which rows the options choose."""
+    for name in ("host", "kind"):
+        if name in options:
+            values = tuple(value.strip() for value in options[name].split(","))
+            if not all(is_host(value) if name == "host" else value in _KINDS for value in values):
+                raise SourceError(f"option {name} is {options[name]!r}: give names, separated by commas; sbus-record(5) has the kinds")
+            yield Condition(name, "in", values)
+    for name, operator in (("since", ">="), ("until", "<")):
+        if name in options:
+            yield Condition("ts", operator, (_nanoseconds(name, options[name]),))
+
+
+def _nanoseconds(name: str, text: str) -> int:
+    """Return the time that *text* is, in nanoseconds since 1970."""
+    try:
+        moment = datetime.datetime.fromisoformat(text)
+    except ValueError:
+        raise SourceError(f"option {name} is {text!r}: give a day or a time, such as 2026-11-20 or 2026-11-20T15:30, in UTC") from None
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
+    return (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(microseconds=1) * 1000
+
+
+def _outbox(options: Mapping[str, str]) -> Path | None:
+    """Return the folder of the outbox: the one given, or one in the query's checkpoint."""
+    if "outbox" in options:
+        return _local(options, "outbox")
+    checkpoint = _local(options, "checkpointlocation")
+    return None if checkpoint is None else checkpoint / "sbus-outbox"
+
+
+def _local(options: Mapping[str, str], name: str) -> Path | None:
+    """Return an option that is a folder of this machine, None if it is not given."""
+    text = options.get(name)
+    if text is None:
+        return None
+    parts = urlsplit(text)
+    if parts.scheme not in ("", "file") or parts.netloc or not parts.path:
+        raise SourceError(f"option {_NAMES[name]} is {text!r}: give a folder of this machine")
+    # Only a URL has escapes; in a path a percent sign is one.
+    return Path(unquote(parts.path) if parts.scheme else text)
+
+
+def _count(options: Mapping[str, str], name: str) -> int | None:
+    """Return an option that is a number from 1, None if it is not given."""
+    text = options.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 18 and int(text)):
+        raise SourceError(f"option {_NAMES[name]} is {text!r}: give a whole number from 1")
+    return int(text)

@@ -1,0 +1,171 @@
+"""The outbox: rows on their way to the bus, on disk before the first is published and until the last is. Spec: sbus-spark(7).
+
+::
+
+    OUTBOX/
+      .lock               held by who publishes
+      SERIES.N.arrow      the messages of one batch, whole and synced before the first is published
+      SERIES.N.json       how many of them have been published, and may have been: {"published": P, "trying": T}
+      done.json           of each series the number of the last batch that has been published
+
+A series is a query, or what a program calls by a token. A batch that Spark repeats is in ``done.json`` and is not published again.
+One that was interrupted is found in its file, so what is published is what it was the first time, however Spark has computed it anew;
+it goes on behind the last note. Only messages between two notes are in doubt: the bus may have them or not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.options import InDoubt
+from sbusd.record.index import publish_draft, publish_file, sync_folder
+from sbusd.record.layout import temporary
+
+MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
+"""What is published: a message a row."""
+
+_DONE = "done.json"
+_LOCK = ".lock"
+
+Publish = Callable[[list[tuple[bytes, bytes]]], None]
+"""Publishes messages in order, and returns when the bus has routed all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What became of a batch: messages published now, and those that had been in doubt and were published again, or left out."""
+
+    published: int
+    repeated: int = 0
+    skipped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outbox:
+    """The outbox in the folder ``root``, of one query or one program."""
+
+    root: Path
+    chunk_rows: int
+    in_doubt: InDoubt
+
+    def deliver(self, series: str, number: int, batches: Iterable[pa.RecordBatch], publish: Publish) -> Delivery:
+        """Publish *batches* as number *number* of *series*, whose numbers rise, unless that or a later one was published before.
+
+        Raises:
+            SourceError: somebody else publishes from this outbox, or a file in it is damaged.
+            OSError: it cannot be written; then nothing was published that is not noted, but for one chunk.
+        """
+        self.root.mkdir(parents=True, exist_ok=True)
+        token = f"{series}.{number}"
+        with self._locked():
+            done = self._done()
+            last = done.get(series, -1)
+            if isinstance(last, int) and number <= last:
+                self._remove(token)
+                return Delivery(0)
+            content = self.root / f"{token}.arrow"
+            if not content.exists():
+                self._write(content, batches)
+            delivery = self._publish(self.root / f"{token}.json", content, publish)
+            publish_file(self.root / _DONE, json.dumps({**done, series: number}).encode())
+            self._remove(token)
+            return delivery
+
+    def _publish(self, note: Path, content: Path, publish: Publish) -> Delivery:
+        """Publish what is in *content*, from the last note on."""
+        noted, tried = self._note(note)
+        begin = tried if self.in_doubt == "skip" else noted
+        position = 0
+        with _reading(content) as batches:
+            for batch in batches:
+                ahead = min(max(begin - position, 0), batch.num_rows)
+                position += ahead
+                for first in range(ahead, batch.num_rows, self.chunk_rows):
+                    chunk = batch.slice(first, min(self.chunk_rows, batch.num_rows - first))
+                    publish_file(note, json.dumps({"published": position, "trying": position + chunk.num_rows}).encode())
+                    publish(pairs(chunk))
+                    position += chunk.num_rows
+        doubtful = tried - noted
+        return Delivery(position - min(begin, position), *((0, doubtful) if self.in_doubt == "skip" else (doubtful, 0)))
+
+    def _write(self, content: Path, batches: Iterable[pa.RecordBatch]) -> None:
+        """Write *batches* to the file *content*; they are durable on return."""
+        draft = temporary(content)
+        with draft.open("wb") as stream:
+            with ipc.new_stream(stream, MESSAGES) as writer:
+                for batch in batches:
+                    writer.write_batch(batch)
+            stream.flush()
+            os.fsync(stream.fileno())
+        publish_draft(draft, content)
+
+    def _note(self, path: Path) -> tuple[int, int]:
+        """Return how many messages have been published, and how many may have been."""
+        if not path.exists():
+            return 0, 0
+        value = _read(path)
+        published, trying = value.get("published"), value.get("trying")
+        if not isinstance(published, int) or not isinstance(trying, int):
+            raise SourceError(f"{path} is damaged; remove it, and {path.stem}.arrow, to give up what was not published of that batch")
+        return published, trying
+
+    def _done(self) -> dict[str, object]:
+        """Return the last token of each series."""
+        path = self.root / _DONE
+        return _read(path) if path.exists() else {}
+
+    def _remove(self, token: str) -> None:
+        """Remove what is left of a batch that is done."""
+        for suffix in (".arrow", ".json"):
+            (self.root / f"{token}{suffix}").unlink(missing_ok=True)
+        sync_folder(self.root)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the right to publish from here. A process that was killed holds it no more."""
+        fd = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SourceError(f"somebody else publishes from {self.root}: give each query an outbox of its own") from None
+            yield
+        finally:
+            os.close(fd)
+
+
+def _read(path: Path) -> dict[str, object]:
+    """Return the JSON object in a file. Raises SourceError if there is none."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise SourceError(f"{path} is damaged: it is not what this program wrote")
+    return value
+
+
+def pairs(batch: pa.RecordBatch) -> list[tuple[bytes, bytes]]:
+    """Return the rows of a batch of :data:`MESSAGES` as keys and payloads."""
+    return list(zip(batch.column("key").to_pylist(), batch.column("payload").to_pylist(), strict=True))
+
+
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Yield the batches of a file. Raises SourceError if it is damaged."""
+    with path.open("rb") as stream:
+        try:
+            reader = ipc.open_stream(stream)
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(f"{path} is damaged: {error}") from None
+        yield iter(reader)

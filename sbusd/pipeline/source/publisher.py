@@ -1,0 +1,192 @@
+"""``df.write`` and ``df.writeStream`` with ``format("sbus")``: rows as messages on the bus.
+
+Tasks check rows and hand them to the driver; the driver alone publishes, when all tasks of the batch have succeeded. So a task that Spark
+runs twice publishes nothing twice, and the bus sees the credentials of who runs the query, not of a worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from sbusd.client.sync import Bus
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.options import Options
+from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox, pairs
+from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.record.keytext import key_bytes
+
+MOST_TASK_BYTES = 64 << 20
+"""Keys and payloads of one task's rows: they travel through the driver, whose memory holds those of all tasks of a batch."""
+
+_TYPES = {"key": ("string", "binary"), "payload": ("binary", "string")}
+
+
+@dataclass
+class Messages(WriterCommitMessage):
+    """The messages of one task."""
+
+    batches: list[pa.RecordBatch]
+
+
+class Checker:
+    """Makes messages of rows, on a worker. The schema is checked at once."""
+
+    def __init__(self, schema: StructType) -> None:
+        """Raises SourceError: the columns are not a key and a payload."""
+        types = {field.name: field.dataType.simpleString() for field in schema.fields}
+        if types.keys() != _TYPES.keys() or any(kind not in _TYPES[name] for name, kind in types.items()):
+            found = ", ".join(f"{name} {kind}" for name, kind in types.items())
+            raise SourceError(f"rows for the bus have two columns, key and payload, each string or binary, not: {found}")
+
+    def messages(self, batches: Iterable[pa.RecordBatch]) -> Messages:
+        """Return the messages that the rows of *batches* are.
+
+        Raises:
+            SourceError: a row is none, or they are too many.
+        """
+        made, size, row = [], 0, 0
+        for batch in batches:
+            keys = [_key(value, row + number) for number, value in enumerate(batch.column("key").to_pylist())]
+            payloads = [_payload(value) for value in batch.column("payload").to_pylist()]
+            for number, (key, payload) in enumerate(zip(keys, payloads, strict=True)):
+                packet = len(key) + len(payload) + len(b"MSG \0")
+                if packet > MAX_PACKET_BYTES:
+                    raise SourceError(f"row {row + number} of its task makes a packet of {packet} bytes; the most is {MAX_PACKET_BYTES}")
+                size += packet
+            if size > MOST_TASK_BYTES:
+                raise SourceError(f"a task has more than {MOST_TASK_BYTES} bytes to publish: repartition, or take fewer rows a batch")
+            row += batch.num_rows
+            made.append(pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(payloads, pa.binary())], schema=MESSAGES))
+        return Messages(made)
+
+
+class StreamPublisher(DataSourceStreamArrowWriter):
+    """Publishes the batches of a streaming query, each once; sbus-spark(7) says when a message can come twice."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises SourceError: the columns are wrong, or there is no outbox."""
+        if options.outbox is None:
+            raise SourceError('where is the outbox? Give the query .option("checkpointLocation", DIR), or .option("outbox", DIR)')
+        self._options = options
+        self._outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
+        self._checker = Checker(schema)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Return the messages of one task. Raises SourceError."""
+        return self._checker.messages(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Publish a batch, unless it was published before. Raises SbusError, OSError."""
+        delivery = _deliver(self._outbox, self._options.address, self._options.query(), batchId, messages)
+        _report(f"batch {batchId}", delivery)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Do nothing: a batch whose tasks failed was not published."""
+
+
+class Publisher(DataSourceArrowWriter):
+    """Publishes the rows of a query, when all of them are there."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        """Raises SourceError: the columns are wrong, or there is a token and no outbox."""
+        if (options.token is None) != (options.outbox is None):
+            raise SourceError("token and outbox belong together: the outbox is where tokens of what was published are kept")
+        self._options = options
+        self._checker = Checker(schema)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        """Return the messages of one task. Raises SourceError."""
+        return self._checker.messages(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish. Raises SbusError, OSError."""
+        options = self._options
+        if options.outbox is None or options.token is None:
+            with _Connection(options.address) as publish:
+                for batch in _batches(messages):
+                    publish(pairs(batch))
+            return
+        # A token is any text, and a series the name of a file.
+        series = "token-" + hashlib.sha256(options.token.encode()).hexdigest()[:32]
+        outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
+        _report(f"token {options.token!r}", _deliver(outbox, options.address, series, 0, messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing: nothing was published."""
+
+
+class _Connection:
+    """The bus, connected when there is something to publish; called with messages it publishes them, and waits until all are routed."""
+
+    def __init__(self, address: str | None) -> None:
+        self._address = address
+        self._bus: Bus | None = None
+
+    def __call__(self, messages: list[tuple[bytes, bytes]]) -> None:
+        """Publish *messages*. Raises RemoteRefusal: the bus refused one of them; Disconnected, TimedOut: not all may be routed."""
+        if self._bus is None:
+            self._bus = Bus.connect(self._address)
+            self._bus.tell("echo/off")
+        for key, payload in messages:
+            self._bus.publish(key, payload)
+        self._bus.ping()
+
+    def __enter__(self) -> _Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bus is not None:
+            self._bus.close()
+
+
+def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> Delivery:
+    """Publish the *messages* of all tasks."""
+    with _Connection(address) as publish:
+        return outbox.deliver(series, number, _batches(messages), publish)
+
+
+def _batches(messages: Iterable[WriterCommitMessage | None]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of all tasks, in their order."""
+    for each in messages:
+        if isinstance(each, Messages):
+            yield from each.batches
+
+
+def _report(what: str, delivery: Delivery) -> None:
+    """Say what a kill has cost, if it has."""
+    if delivery.repeated or delivery.skipped:
+        words = f"{delivery.repeated} published again" if delivery.repeated else f"{delivery.skipped} left out"
+        print(f"sbus: {what} was interrupted; of its messages {words}, which the bus may have had already", file=sys.stderr, flush=True)
+
+
+def _key(value: object, row: int) -> bytes:
+    """Return a row's key: text is as the record writes keys, so a backslash stands for itself only if doubled."""
+    if isinstance(value, str):
+        try:
+            key = key_bytes(value)
+        except ValueError as error:
+            raise SourceError(f"row {row} of its task: {error}") from None
+    elif isinstance(value, bytes):
+        key = value
+    else:
+        raise SourceError(f"row {row} of its task has no key")
+    if b"\0" in key:
+        raise SourceError(f"the key of row {row} of its task has a NUL")
+    if len(key) > MAX_KEY_BYTES:
+        raise SourceError(f"the key of row {row} of its task has {len(key)} bytes; the most is {MAX_KEY_BYTES}")
+    return key
+
+
+def _payload(value: object) -> bytes:
+    """Return a row's payload; null is an empty one."""
+    if isinstance(value, str):
+        return value.encode("utf-8")
+    return value if isinstance(value, bytes) else b""

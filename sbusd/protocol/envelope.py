@@ -1,0 +1,239 @@
+"""The one form of a request and its reply, on the bus and between hosts: the JSON of the Reliable Message Bus. Spec: sbus-rpc(7) §2.
+
+Parsing is total: any bytes give an :class:`Envelope` or a :class:`ProtocolError`, nothing else. Standard library alone, for the
+daemon and the recorder; programs outside of them have the same as a pydantic model, ``sbusd.client.envelopes``, and a test holds
+the two together.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import ADDRESS_HEAD
+from sbusd.protocol.limits import MAX_KEY_BYTES
+
+VERSION = 1
+"""The only ``ver`` there is."""
+
+SERVICE_HEAD = b"rpc/"
+"""Where services listen: ``rpc/<cmd>``, and for calls to one of them ``!/conn/<id>/rpc/<cmd>``."""
+
+RELAY_HEAD = b"relay/"
+"""Where calls to other hosts go: ``relay/<twin>/<cmd>``."""
+
+TEXT_LIMITS: Mapping[str, int] = {
+    "uid": 128,  # a UUID, a number behind a host's, a hash in hex: none is longer
+    "cmd": 256,  # it is a part of a key, and read by people
+    "ret": MAX_KEY_BYTES,  # it is a key, or on other hosts the name of a queue
+    "shm": 256,  # not used; room for a name
+    "err": 4_096,  # words for a person, not a core dump
+}
+"""The longest text of each member, in bytes of UTF-8."""
+
+NUMBER_LIMITS: Mapping[str, int] = {
+    "exp": 31_536_000,  # a year of seconds: longer than any host stays up, and safe in any clock's arithmetic
+    "try": 1_000,  # tries are made seconds apart, and a day of them is enough
+    "src": 0xFFFF_FFFF,  # a twin's number has 32 bits
+    "now": 1 << 53,  # seconds since 1970, exact in every JSON parser
+}
+"""The largest number of each member; the smallest is 0."""
+
+MAX_DESTINATIONS = 256
+"""The most ``dst``: each is a request of its own to another host."""
+
+_MEMBERS = frozenset(TEXT_LIMITS) | frozenset(NUMBER_LIMITS) | {"ver", "dat", "dst"}
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A request or a reply. The names of the wire stand behind each member."""
+
+    command: str
+    """``cmd``: what is called."""
+    uid: str
+    """``uid``: the caller's own name for this request; its reply has the same."""
+    data: bytes = b""
+    """``dat``, in base64: the argument, or the result."""
+    reply_to: str = ""
+    """``ret``: the key that the reply goes to; empty asks for none."""
+    expires_seconds: int = 0
+    """``exp``: the request is worthless so many seconds after ``sent_at``; 0 is never."""
+    sent_at: int = 0
+    """``now``: seconds since 1970; 0 is not known."""
+    error: str = ""
+    """``err``: why there is no result; empty in a request and in a reply that has one."""
+    source: int = 0
+    """``src``: the twin it comes from; 0 is this host."""
+    destinations: tuple[int, ...] = ()
+    """``dst``: the twins it goes to; none is this host."""
+    tries: int = 0
+    """``try``: how often another host may be tried again."""
+    schema: str = ""
+    """``shm``: not used."""
+
+    def encode(self) -> bytes:
+        """Return it as JSON in one line, in the order of the founding document."""
+        members = {
+            "ver": VERSION,
+            "uid": self.uid,
+            "cmd": self.command,
+            "exp": self.expires_seconds,
+            "try": self.tries,
+            "dat": base64.b64encode(self.data).decode("ascii"),
+            "src": self.source,
+            "dst": list(self.destinations),
+            "ret": self.reply_to,
+            "shm": self.schema,
+            "now": self.sent_at,
+            "err": self.error,
+        }
+        return json.dumps(members, separators=(",", ":")).encode("ascii")
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether nobody waits for the reply any more at *now*, seconds since 1970.
+
+        Both times are whole seconds, cut off, so a request has up to a second more than it says, and never less.
+        """
+        return self.expires_seconds > 0 and self.sent_at > 0 and now >= self.sent_at + self.expires_seconds + 1
+
+
+def parse_envelope(payload: bytes) -> Envelope:
+    """Return the envelope that *payload* is. Members that are unknown are ignored; ``ver``, ``uid`` and ``cmd`` must be there.
+
+    Raises:
+        ProtocolError: EINVAL, and which member is wrong.
+    """
+    value = load_object(payload)
+    version = value.get("ver")
+    if type(version) is not int or version != VERSION:
+        raise _wrong("ver", f"is not {VERSION}")
+    numbers = {name: _number(value, name) for name in NUMBER_LIMITS}
+    texts = {name: _text(value, name) for name in TEXT_LIMITS}
+    for name in ("uid", "cmd"):
+        if not texts[name]:
+            raise _wrong(name, "is missing or empty")
+    if problem := command_problem(texts["cmd"]):
+        raise _wrong("cmd", problem)
+    return Envelope(
+        command=texts["cmd"],
+        uid=texts["uid"],
+        data=decode_data(value.get("dat", "")),
+        reply_to=texts["ret"],
+        expires_seconds=numbers["exp"],
+        sent_at=numbers["now"],
+        error=texts["err"],
+        source=numbers["src"],
+        destinations=_destinations(value.get("dst", [])),
+        tries=numbers["try"],
+        schema=texts["shm"],
+    )
+
+
+def load_object(payload: bytes) -> dict[str, object]:
+    """Return the JSON object that *payload* is, with the members of an envelope alone.
+
+    Raises:
+        ProtocolError: EINVAL if it is not JSON in UTF-8, or no object.
+    """
+    try:
+        value = json.loads(payload.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(ErrorCode.EINVAL, "the envelope is not JSON") from error
+    if not isinstance(value, dict):
+        raise ProtocolError(ErrorCode.EINVAL, "the envelope is JSON, but no object")
+    return {name: member for name, member in value.items() if name in _MEMBERS}
+
+
+def command_problem(command: str) -> str:
+    """Return what keeps *command* from being the name of a command, or no words: it stands in a key, and people read it."""
+    if not command:
+        return "is empty"
+    if not command.isprintable():
+        return "has a character that does not print"
+    if "*" in command:
+        return "has a *, which means something in patterns"
+    if len(command.encode("utf-8", "surrogatepass")) > TEXT_LIMITS["cmd"]:
+        return f"is longer than {TEXT_LIMITS['cmd']} bytes"
+    return ""
+
+
+def service_key(command: str) -> bytes:
+    """Return ``rpc/<cmd>``."""
+    return SERVICE_HEAD + command.encode()
+
+
+def relay_key(twin: int, command: str) -> bytes:
+    """Return ``relay/<twin>/<cmd>``."""
+    return b"%b%d/%b" % (RELAY_HEAD, twin, command.encode())
+
+
+def command_of(key: bytes) -> str | None:
+    """Return the command that a request under *key* must name, ``rpc/<cmd>`` or ``!/conn/<id>/rpc/<cmd>``; None for other keys."""
+    if key.startswith(ADDRESS_HEAD):
+        _, _, key = key[len(ADDRESS_HEAD) :].partition(b"/")
+    if not key.startswith(SERVICE_HEAD):
+        return None
+    try:
+        return key[len(SERVICE_HEAD) :].decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+
+
+def decode_data(text: object) -> bytes:
+    """Return the bytes that ``dat`` stands for. Raises ProtocolError (EINVAL) if it is not base64."""
+    if not isinstance(text, str):
+        raise _wrong("dat", "is not text")
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError as error:
+        raise _wrong("dat", "is not base64") from error
+
+
+def text_problem(name: str, text: str) -> str:
+    """Return what is wrong with the text of the member *name*, or no words."""
+    try:
+        size = len(text.encode("utf-8"))
+    except UnicodeEncodeError:
+        return "has half of a character"
+    if size > TEXT_LIMITS[name]:
+        return f"is longer than {TEXT_LIMITS[name]} bytes"
+    if name in ("uid", "ret") and not text.isprintable():
+        return "has a character that does not print"
+    return ""
+
+
+def _text(value: Mapping[str, object], name: str) -> str:
+    """Return the text under *name*, empty if it is not there."""
+    text = value.get(name, "")
+    if not isinstance(text, str):
+        raise _wrong(name, "is not text")
+    if problem := text_problem(name, text):
+        raise _wrong(name, problem)
+    return text
+
+
+def _number(value: Mapping[str, object], name: str) -> int:
+    """Return the number under *name*, 0 if it is not there."""
+    number = value.get(name, 0)
+    if type(number) is not int or not 0 <= number <= NUMBER_LIMITS[name]:
+        raise _wrong(name, f"is not a whole number from 0 to {NUMBER_LIMITS[name]}")
+    return number
+
+
+def _destinations(value: object) -> tuple[int, ...]:
+    """Return the twins of ``dst``."""
+    if not isinstance(value, list) or len(value) > MAX_DESTINATIONS:
+        raise _wrong("dst", f"is not a list of at most {MAX_DESTINATIONS} numbers")
+    for each in value:
+        if type(each) is not int or not 0 <= each <= NUMBER_LIMITS["src"]:
+            raise _wrong("dst", f"has something that is no number from 0 to {NUMBER_LIMITS['src']}")
+    return tuple(value)
+
+
+def _wrong(name: str, problem: str) -> ProtocolError:
+    """Return the error for the member *name*."""
+    return ProtocolError(ErrorCode.EINVAL, f"the envelope's {name} {problem}")

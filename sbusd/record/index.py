@@ -1,0 +1,226 @@
+"""The index: one small JSON file for each segment, which says what is in it without opening it. Spec: sbus-record(5)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+from sbusd.record.errors import RecordError
+from sbusd.record.layout import INDEX, SegmentName, temporary
+
+INDEX_VERSION = 1
+"""A reader refuses entries of a later one: it would not know what it misses."""
+
+MAX_ENTRY_BYTES = 64 << 10
+"""Longest entry that is read: a real one has less than a thousand bytes."""
+
+Removal = Literal["quota", "retention"]
+"""Why a segment was removed: the disk's share was used up, or its time was over."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What one segment holds.
+
+    ``path`` is relative to the archive; times are nanoseconds since 1970, UTC; ``sha256`` and ``bytes`` are the file's. ``removed_at``
+    is set when the segment is gone: the entry stays, so that nobody takes the hour for complete who computes it anew.
+    """
+
+    path: str
+    date: str
+    hour: int
+    host: str
+    rows: int
+    bytes: int
+    sha256: str
+    min_ts: int
+    max_ts: int
+    first_seq: int
+    last_seq: int
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    """Rows of each kind."""
+    missing: int = 0
+    """Rows that are known to be missing: the counts of ``tap_loss`` and ``gap``."""
+    payloads_cut: int = 0
+    payloads_left_out: int = 0
+    removed_at: int | None = None
+    removed_because: Removal | None = None
+    version: int = INDEX_VERSION
+
+    @property
+    def name(self) -> SegmentName:
+        """The segment's name."""
+        return SegmentName.parse(self.path)
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the segment has been removed on purpose."""
+        return self.removed_at is not None
+
+    def to_json(self) -> str:
+        """Return the entry as one line of JSON, without a newline."""
+        return json.dumps(dataclasses.asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Return the entry that *text* is. Unknown fields of the same version are ignored.
+
+        Raises:
+            ValueError: it is none, or of a later version; the text says what is wrong.
+        """
+        try:
+            value = json.loads(text)
+        except RecursionError:
+            raise ValueError("is not an index entry: it is nested too deeply") from None
+        version = value.get("version") if isinstance(value, dict) else None
+        if version is None:
+            raise ValueError("is not an index entry: not a JSON object with a version")
+        if version != INDEX_VERSION:
+            raise ValueError(f"is of version {version!r}; this program reads version {INDEX_VERSION}: use a newer one")
+        known = {name: value[name] for name in _TYPES if name in value}
+        for name, kinds in _TYPES.items():
+            if name not in _OPTIONAL and name not in known:
+                raise ValueError(f"is not an index entry: {name!r} is missing")
+            if name in known and (not isinstance(known[name], kinds) or isinstance(known[name], bool)):
+                raise ValueError(f"is not an index entry: {name!r} is of the wrong type")
+        entry = cls(**known)
+        if entry.name != SegmentName(entry.date, entry.hour, entry.host, entry.name.first_seq):
+            raise ValueError(f"is not an index entry: {entry.path!r} is not where date, hour and host say")
+        return entry
+
+
+_NUMBERS = ("hour", "rows", "bytes", "min_ts", "max_ts", "first_seq", "last_seq", "missing", "payloads_cut", "payloads_left_out")
+
+_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "removed_at", "removed_because"})
+
+_NONE = type(None)
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("path", "date", "host", "sha256"), (str,)),
+    **dict.fromkeys(_NUMBERS, (int,)),
+    "kinds": (dict,),
+    "removed_at": (int, _NONE),
+    "removed_because": (str, _NONE),
+}
+"""Each field of an entry but its version, and what JSON may give there; true and false are no numbers."""
+
+
+_ENTRY_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.(.+)\.(\d{20})\.json")
+_DATE_AND_HOUR = slice(0, 10), slice(11, 13)
+
+
+def write_entry(archive: Path, entry: IndexEntry) -> None:
+    """Put *entry* into the index of *archive*, in place of an older one for the same segment, at once or not at all; it is durable then.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    target = archive / entry.name.index_path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    publish_file(target, (entry.to_json() + "\n").encode())
+
+
+def read_entry(path: Path) -> IndexEntry:
+    """Return the entry in the file *path*.
+
+    Raises:
+        RecordError: it cannot be read, or is no entry.
+    """
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(MAX_ENTRY_BYTES + 1)
+        if len(content) > MAX_ENTRY_BYTES:
+            raise RecordError(path, f"is longer than {MAX_ENTRY_BYTES} bytes, so it is not an index entry")
+        return IndexEntry.from_json(content.decode("utf-8"))
+    except OSError as error:
+        raise RecordError(path, f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise RecordError(path, str(error)) from None
+
+
+def read_index(archive: Path) -> Iterator[IndexEntry]:
+    """Yield all entries of *archive*, in order of date, hour, host and ``seq``, those of removed segments too.
+
+    Raises:
+        RecordError: an entry cannot be read, or *archive* is no folder.
+    """
+    for name in _entry_names(archive):
+        yield read_entry(archive / INDEX / name)
+
+
+def index_names(archive: Path) -> list[SegmentName]:
+    """Return the segments that the index of *archive* names, in the same order, without reading any entry.
+
+    Raises:
+        RecordError: *archive* is no folder, or a file in its index is none of an entry's.
+    """
+    found = []
+    for name in _entry_names(archive):
+        match = _ENTRY_NAME.fullmatch(name)
+        if match is None:
+            raise RecordError(archive / INDEX / name, "is not an index entry: its name is none of a segment's")
+        date, hour = (name[part] for part in _DATE_AND_HOUR)
+        found.append(SegmentName(date, int(hour), match[1], int(match[2])))
+    return found
+
+
+def _entry_names(archive: Path) -> list[str]:
+    """Return the names of the entries' files, in order. Raises RecordError."""
+    folder = archive / INDEX
+    try:
+        return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
+    except FileNotFoundError:
+        if not archive.is_dir():
+            raise RecordError(archive, "is not an archive: there is no such folder") from None
+        return []
+    except OSError as error:
+        raise RecordError(folder, f"cannot be read: {error.strerror}") from None
+
+
+def last_position(archive: Path, host: str) -> int:
+    """Return the greatest ``seq`` that the index of *archive* has for *host*, 0 if it has none.
+
+    Raises:
+        RecordError: an entry is damaged, or the index cannot be read.
+    """
+    folder = archive / INDEX
+    try:
+        matches = [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
+    except FileNotFoundError:
+        return 0
+    except OSError as error:
+        raise RecordError(folder, f"cannot be read: {error.strerror}") from None
+    # Positions rise from write-ahead to write-ahead, so the youngest has the greatest; it may have made several segments.
+    youngest = max((match[2] for match in matches), default="")
+    return max((read_entry(folder / match[0]).last_seq for match in matches if match[2] == youngest), default=0)
+
+
+def publish_file(target: Path, content: bytes) -> None:
+    """Write *content* to *target* so that a reader sees all of it or nothing, also after a power failure. Raises OSError."""
+    draft = temporary(target)
+    with draft.open("wb") as stream:
+        stream.write(content)
+        stream.flush()
+        os.fsync(stream.fileno())
+    publish_draft(draft, target)
+
+
+def publish_draft(draft: Path, target: Path) -> None:
+    """Give *draft*, whole and synced, its name *target*; the name is durable on return. Raises OSError."""
+    draft.replace(target)
+    sync_folder(target.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in *folder* durable. Raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,42 @@
+r"""Routing keys as text, for columns of strings: UTF-8 as it is, any other byte as ``\xNN``, and a backslash doubled.
+
+A key is any bytes without NUL, a string column only takes UTF-8. Both directions are exact, and different keys have different texts.
+"""
+
+from __future__ import annotations
+
+import re
+
+_ESCAPE = re.compile(r"\\(\\|x[0-9a-f]{2})")
+_STRAY = re.compile(r"[\udc80-\udcff]")
+
+
+def key_text(key: bytes) -> str:
+    """Return *key*, or a pattern, as the record's text."""
+    if b"\\" in key:
+        key = key.replace(b"\\", b"\\\\")
+    try:
+        return key.decode("utf-8")
+    except UnicodeDecodeError:
+        return _STRAY.sub(lambda stray: f"\\x{ord(stray[0]) - 0xDC00:02x}", key.decode("utf-8", "surrogateescape"))
+
+
+def key_bytes(text: str) -> bytes:
+    """Return the key whose :func:`key_text` is *text*.
+
+    Raises:
+        ValueError: *text* is no key's: a backslash in it begins no escape.
+    """
+    if "\\" not in text:
+        return text.encode("utf-8")
+    if "\\" in _ESCAPE.sub("", text):
+        raise ValueError(f"{text!r} is no key of a record: a backslash stands there as \\\\, any other byte as \\xNN")
+    pieces = (_unescaped(piece) for piece in re.split(r"(\\\\|\\x[0-9a-f]{2})", text))
+    return b"".join(pieces)
+
+
+def _unescaped(piece: str) -> bytes:
+    """Return one escape, or text without any, as bytes."""
+    if piece == r"\\":
+        return b"\\"
+    return bytes.fromhex(piece[2:]) if piece.startswith(r"\x") else piece.encode("utf-8")

@@ -1,0 +1,88 @@
+"""Where the parts of an archive lie. Spec: sbus-record(5).
+
+::
+
+    ARCHIVE/
+      date=2026-11-20/hour=15/host=alpha/00000000000000000001.parquet   a segment: rows of one hour and host
+      index/2026-11-20T15.alpha.00000000000000000001.json               its index entry
+
+A name begins with a dot until what it names is whole: nobody who follows the usual convention reads it. A segment's name is the
+first ``seq`` of the write-ahead that it was made from, so making it twice gives the same file.
+"""
+
+from __future__ import annotations
+
+import datetime
+import re
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Self
+
+HOUR_NS = 3_600 * 10**9
+"""Nanoseconds of an hour."""
+
+INDEX = "index"
+"""The folder of the index entries."""
+
+SUFFIX = ".parquet"
+
+MAX_HOST_CHARACTERS = 64
+"""HOST_NAME_MAX of Linux."""
+
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*(?:\.[A-Za-z0-9_-]+)*")
+_FOLDER = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/host=([^/]+)/(\d{20})\.parquet")
+
+
+def is_host(name: str) -> bool:
+    """Return whether *name* can be a host's in an archive: what hostname(7) allows, and ``_``; so it needs no escape in a file's name."""
+    return len(name) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(name) is not None
+
+
+def hour_of(ts: int) -> int:
+    """Return the start of the hour of *ts*; both are nanoseconds since 1970, UTC."""
+    return ts - ts % HOUR_NS
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SegmentName:
+    """Which segment: day (``YYYY-MM-DD``) and hour in UTC, host, and first ``seq`` of its write-ahead."""
+
+    date: str
+    hour: int
+    host: str
+    first_seq: int
+
+    @classmethod
+    def at(cls, ts: int, host: str, first_seq: int) -> Self:
+        """Return the name of the segment of *host* for the hour of *ts*, nanoseconds since 1970."""
+        moment = datetime.datetime.fromtimestamp(ts // 10**9, datetime.UTC)
+        return cls(moment.strftime("%Y-%m-%d"), moment.hour, host, first_seq)
+
+    @classmethod
+    def parse(cls, path: str) -> Self:
+        """Return the name of the segment at *path*, relative to the archive. Raises ValueError if that is no segment's path."""
+        match = _FOLDER.fullmatch(path)
+        if match is None or int(match[2]) > 23 or not is_host(match[3]):
+            raise ValueError(f"{path!r} is not the path of a segment")
+        datetime.date.fromisoformat(match[1])
+        return cls(match[1], int(match[2]), match[3], int(match[4]))
+
+    @property
+    def folder(self) -> PurePosixPath:
+        """The folder, relative to the archive."""
+        return PurePosixPath(f"date={self.date}", f"hour={self.hour:02}", f"host={self.host}")
+
+    @property
+    def path(self) -> str:
+        """The segment's path, relative to the archive."""
+        return f"{self.folder}/{self.first_seq:020}{SUFFIX}"
+
+    @property
+    def index_path(self) -> str:
+        """The path of its index entry, relative to the archive."""
+        return f"{INDEX}/{self.date}T{self.hour:02}.{self.host}.{self.first_seq:020}.json"
+
+
+def temporary(path: Path) -> Path:
+    """Return where *path* is written until it is whole: beside it, under a name that readers leave alone."""
+    return path.with_name(f".{path.name}.tmp")

@@ -1,0 +1,116 @@
+"""The columns of the record, in one place: their names, types and meaning. Spec: sbus-record(5).
+
+Each column's field carries its meaning as metadata, so every segment documents itself. ``date``, ``hour`` and ``host`` are not among
+them: they are the folders a segment lies in, and whoever reads a whole archive gets them as columns from there.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pyarrow as pa
+
+VERSION = 1
+"""Of schema and index together. A reader refuses a later one: it would not know what it misses."""
+
+SORT_KEYS = ("kind", "key", "ts", "seq")
+"""How the rows of a segment are sorted: what a query filters by first stands together."""
+
+
+def _column(name: str, kind: pa.DataType, doc: str, *, nullable: bool = True) -> pa.Field:
+    """Return one column with its meaning."""
+    return pa.field(name, kind, nullable=nullable, metadata={"doc": doc})
+
+
+SCHEMA = pa.schema(
+    [
+        _column("ts", pa.int64(), "nanoseconds since 1970, UTC: when it happened, by the host's clock", nullable=False),
+        _column("seq", pa.int64(), "position in the host's record: rises from row to row, restarts included", nullable=False),
+        _column("kind", pa.string(), "what happened", nullable=False),
+        _column("key", pa.string(), "routing key of a message; pattern of a subscription; what a denial was about"),
+        _column("conn", pa.int64(), "connection that did it, or that it happened to; 0 is the bus itself"),
+        _column("uid", pa.int64(), "user of that connection"),
+        _column("gid", pa.int64(), "group of that connection"),
+        _column("pid", pa.int64(), "process of that connection, when it connected"),
+        _column("unit", pa.string(), "systemd unit of that process, when the recorder first saw the connection"),
+        _column("recipients", pa.int32(), "connections that a message was for"),
+        _column("queued", pa.int32(), "of the recipients, those that had to wait for it"),
+        _column("discarded", pa.int32(), "of the recipients, those that lost it"),
+        _column("payload", pa.binary(), "payload of a message, as far as it was kept; null where it was left out"),
+        _column("payload_bytes", pa.int32(), "true length of the payload"),
+        _column("call_id", pa.int64(), "joins a request and its replies; the same for no other call of any host"),
+        _column("call_role", pa.string(), "request or reply"),
+        _column("call_cmd", pa.string(), "command that is called"),
+        _column("call_exp", pa.int64(), "seconds that the caller allows, from the request's time; null: for ever"),
+        _column("call_failed", pa.bool_(), "whether a reply says that the call failed"),
+        _column("code", pa.string(), "errno name of a denial; outcome of a relay attempt"),
+        _column("reason", pa.string(), "words that go with the code, or why something is missing"),
+        _column("lost", pa.int64(), "messages or rows that are lost; packets that a denial refused"),
+        _column("duration", pa.int64(), "nanoseconds that it lasted"),
+        _column("twin", pa.int64(), "other host of a relay attempt"),
+        _column("attempt", pa.int32(), "number of a relay attempt, from 1"),
+        _column("packet", pa.string(), "first word of the packet that a denial refused; CONNECT for a connection"),
+    ]
+)
+"""The rows of a segment and of the write-ahead, column by column."""
+
+PARTITION_SCHEMA = pa.schema(
+    [
+        pa.field("date", pa.string(), nullable=False, metadata={"doc": "day of ts, UTC, YYYY-MM-DD"}),
+        pa.field("hour", pa.int32(), nullable=False, metadata={"doc": "hour of ts, UTC, 0 to 23"}),
+        pa.field("host", pa.string(), nullable=False, metadata={"doc": "host that recorded it"}),
+    ]
+)
+"""The columns that are folders."""
+
+
+class Row(NamedTuple):
+    """One row, in the order of :data:`SCHEMA`; None is null."""
+
+    ts: int
+    seq: int
+    kind: str
+    key: str | None = None
+    conn: int | None = None
+    uid: int | None = None
+    gid: int | None = None
+    pid: int | None = None
+    unit: str | None = None
+    recipients: int | None = None
+    queued: int | None = None
+    discarded: int | None = None
+    payload: bytes | None = None
+    payload_bytes: int | None = None
+    call_id: int | None = None
+    call_role: str | None = None
+    call_cmd: str | None = None
+    call_exp: int | None = None
+    call_failed: bool | None = None
+    code: str | None = None
+    reason: str | None = None
+    lost: int | None = None
+    duration: int | None = None
+    twin: int | None = None
+    attempt: int | None = None
+    packet: str | None = None
+
+
+_SEQ = SCHEMA.names.index("seq")
+
+
+def batch_of(rows: list[Row], first_seq: int | None = None) -> pa.RecordBatch:
+    """Return *rows* as one batch of :data:`SCHEMA`, in their order; with *first_seq* they are numbered from there, whatever they say.
+
+    Raises:
+        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError: a value is none of its column's, such as text with a lone surrogate.
+    """
+    columns: list[tuple[object, ...]] = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
+    if first_seq is not None:
+        columns[_SEQ] = tuple(range(first_seq, first_seq + len(rows)))
+    return pa.RecordBatch.from_arrays([pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)], schema=SCHEMA)
+
+
+def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
+    """Return the rows of *table*, which has at least the columns of :data:`SCHEMA`: the inverse of :func:`batch_of`."""
+    columns = [table.column(field.name).to_pylist() for field in SCHEMA]
+    return [Row(*values) for values in zip(*columns, strict=True)]

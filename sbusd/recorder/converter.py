@@ -1,0 +1,175 @@
+"""Finished files of the write-ahead into segments, by a thread of its own: sorting and compressing must not hold up the listening.
+
+A file goes only when its segments and their index entries are durable. Whatever interrupts, the same file makes the same segments.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+
+from sbusd.protocol.errors import SbusError
+from sbusd.record.index import IndexEntry, sync_folder
+from sbusd.record.kinds import Kind
+from sbusd.record.schema import SCHEMA, Row, batch_of
+from sbusd.record.segments import write_segments
+from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
+from sbusd.recorder.retention import Retention
+from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
+
+RETRY_SECONDS = 5.0
+"""How often an archive that could not be written is tried again."""
+
+PRUNE_SECONDS = 60.0
+"""How often old segments are looked for while nothing new comes."""
+
+
+class Converter:
+    """Makes segments. Give it files with :meth:`submit`, and end it with :meth:`close`."""
+
+    def __init__(
+        self,
+        archive: Path,
+        retention: Retention,
+        journal: Journal,
+        *,
+        reserve_bytes: int = 0,
+        wall_ns: Callable[[], int] = time.time_ns,
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        """Write into *archive*, which exists, and keep to *retention*, which is this thread's from now on.
+
+        *reserve_bytes* is room for the file that is being written.
+        """
+        self.segments = 0
+        """Segments that were written."""
+        self.failure: BaseException | None = None
+        """An error of the recorder itself, after which nothing is converted any more."""
+        self._archive = archive
+        self._retention = retention
+        self._journal = journal
+        self._reserve_bytes = reserve_bytes
+        self._wall_ns = wall_ns
+        self._retry_seconds = retry_seconds
+        self._files: deque[tuple[Path, int]] = deque()
+        self._waiting_bytes = 0
+        self._changed = threading.Condition()
+        self._closing = False
+        self._is_failing = False
+        self._thread = threading.Thread(target=self._run, name="converter", daemon=True)
+
+    def start(self) -> None:
+        """Begin to work."""
+        self._thread.start()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of the files that wait."""
+        return self._waiting_bytes
+
+    def submit(self, path: Path) -> None:
+        """Take a finished file of the write-ahead."""
+        size = path.stat().st_size
+        with self._changed:
+            self._files.append((path, size))
+            self._waiting_bytes += size
+            self._changed.notify()
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Convert what waits, for at most *timeout* seconds; return whether all is done. What is left is for the next start."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+        return not self._files
+
+    def _run(self) -> None:
+        """Work until the end."""
+        try:
+            while self._wait():
+                self._work()
+        except _GivenUpError:
+            return
+        except BaseException as error:
+            self.failure = error
+
+    def _wait(self) -> bool:
+        """Wait for work or the time to look for old segments; return False at the end."""
+        with self._changed:
+            if not self._files and not self._closing:
+                self._changed.wait(PRUNE_SECONDS)
+            return bool(self._files) or not self._closing
+
+    def _work(self) -> None:
+        """Convert the oldest file that waits, if there is one, and remove what is too old."""
+        try:
+            if self._files:
+                path, size = self._files[0]
+                self._convert(path)
+                with self._changed:
+                    self._files.popleft()
+                    self._waiting_bytes -= size
+            for because, removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
+                self._journal.tell(REMOVED, because=because, segments=removed.segments, bytes=removed.bytes)
+        except OSError as error:
+            self._failed(error)
+            return
+        if self._is_failing:
+            self._is_failing = False
+            self._journal.tell(ARCHIVE_AGAIN)
+
+    def _failed(self, error: OSError) -> None:
+        """Say once that the archive cannot be written, and wait a little; at the end, give up instead."""
+        if not self._is_failing:
+            self._is_failing = True
+            self._journal.tell(ARCHIVE_FAILED, reason=str(error))
+        with self._changed:
+            if self._closing:
+                raise _GivenUpError
+            self._changed.wait(self._retry_seconds)
+
+    def _convert(self, path: Path) -> None:
+        """Make the segments of one file, and remove it. Raises OSError."""
+        try:
+            content = read_wal(path)
+        except FileNotFoundError:
+            return
+        except (WalError, pa.ArrowException) as error:
+            reason = error.reason if isinstance(error, WalError) else str(error)
+            self._journal.tell(DAMAGED, file=str(path), reason=f"{reason}; it is kept as {set_aside(path).name}")
+            return
+        if content.damaged_frames:
+            self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
+        self._retention.add(convert(self._archive, content))
+        self.segments += 1
+        path.unlink()
+        sync_folder(path.parent)
+
+
+class _GivenUpError(SbusError):
+    """The end came while the archive could not be written."""
+
+
+def convert(archive: Path, content: WalContent) -> list[IndexEntry]:
+    """Write the segments of *content* into *archive*, and return their entries. Raises OSError."""
+    batches = list(content.batches)
+    for seq, lost in content.holes():
+        ts = _ts_before(content, seq)
+        batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead was damaged")]))
+    return write_segments(archive, content.host, content.first_seq, pa.Table.from_batches(batches, schema=SCHEMA))
+
+
+def _ts_before(content: WalContent, seq: int) -> int:
+    """Return the time of the last row before the position *seq*, or of the first row there is."""
+    ts = int(content.batches[0].column("ts")[0].as_py())
+    for batch in content.batches:
+        if batch.column("seq")[0].as_py() > seq:
+            break
+        ts = int(batch.column("ts")[batch.num_rows - 1].as_py())
+    return ts

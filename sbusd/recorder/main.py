@@ -1,0 +1,108 @@
+"""The program sbus-recorder(8)."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from sbusd.client import Scope, bus_address
+from sbusd.config.errors import ConfigError
+from sbusd.config.files import default_main_file
+from sbusd.config.loader import load_recorder_settings
+from sbusd.config.recorder import RecorderSettings
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+NO_PYARROW = "pyarrow is not installed; install it with: pip install 'sbusd[recorder]'"
+
+NEEDS_PERSON = 78
+"""Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
+
+CLOSE_SECONDS = 60.0
+"""How long the end waits for segments: most take a second; what is not finished then, the next start finishes."""
+
+app = typer.Typer(
+    help="Record what goes over the bus.",
+    epilog="See sbus-recorder(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def record(
+    *,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="The calling user's bus.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file; default /etc/sbus/recorder.toml.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is good, and end.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say up to which row the record is on the disk.")] = False,
+) -> None:
+    """Record what goes over the bus, as sbus-record(5) says."""
+    if (address is not None) + system + user > 1:
+        raise typer.BadParameter("--address, --system and --user exclude each other")
+    scope: Scope | None = "system" if system else "user" if user else None
+    try:
+        settings = load_recorder_settings(config or default_main_file("recorder.toml", user_bus=user), required=config is not None)
+        if check:
+            typer.echo("configuration is good")
+            return
+        _record(settings, bus_address(address, scope=scope), verbose=verbose)
+    except ConfigError as wrong:
+        _fail(str(wrong), NEEDS_PERSON)
+    except SbusError as wrong:
+        # A bus that does not let this user listen is a PermissionError too.
+        _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, PermissionError) else 1)
+    except OSError as wrong:
+        _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT; 1 after an error, in one line; 2 for wrong options; 78 if a person must help."""
+    app(prog_name="sbus-recorder")
+
+
+def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
+    """Record until a signal ends it."""
+    try:
+        import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
+    except ModuleNotFoundError:
+        _fail(NO_PYARROW, NEEDS_PERSON)
+    from sbusd.recorder.journal import RecorderJournal  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.service import Recorder  # noqa: PLC0415
+    from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
+    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+
+    tap = Tap(address, settings.pattern.encode("utf-8", "surrogatepass"))
+    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_say_durable if verbose else lambda _seq: None)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda _number, _frame: recorder.stop())
+    try:
+        recorder.prepare()
+        recorder.run()
+    finally:
+        recorder.close(CLOSE_SECONDS)
+
+
+def _say_durable(seq: int) -> None:
+    """Say up to which row the record is on the disk."""
+    sys.stderr.write(f"sbus-recorder: durable {seq}\n")
+    sys.stderr.flush()
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """End with *status* and one line."""
+    print(f"sbus-recorder: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

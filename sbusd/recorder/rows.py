@@ -1,0 +1,211 @@
+"""What the tap says, as rows of the record. Spec: sbus-protocol(7) §6, ``!/tap``; sbus-record(5)."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbusd.record.keytext import key_text
+from sbusd.record.kinds import Kind
+from sbusd.record.schema import Row
+from sbusd.recorder.calls import CallBook
+from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.units import unit_of_process
+
+RELAY_ATTEMPT_KEY = b"relay/attempt"
+"""Where the relay tells each try to reach another host; ``relay/<twin>/…`` are numbers, so no call has this key."""
+
+MAX_WORDS = 512
+"""Longest reason that is kept, in characters: the bus's own are shorter, and a relay's may quote another host."""
+
+_PEERS = 65_536
+"""Connections whose peer is remembered: more than a bus has descriptors for. The oldest are forgotten first."""
+
+_HEAD = b"CMSG !/tap\0"
+
+_CRED = re.compile(r"!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})\Z")
+
+_EVENTS = {
+    "connect": Kind.CONNECT,
+    "disconnect": Kind.DISCONNECT,
+    "subscribe": Kind.SUBSCRIBE,
+    "unsubscribe": Kind.UNSUBSCRIBE,
+}
+
+_INT32 = 2**31 - 1
+_INT64 = 2**63 - 1
+
+Fact = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is behind a connection."""
+
+    uid: int | None = None
+    gid: int | None = None
+    pid: int | None = None
+    unit: str | None = None
+
+
+_NOBODY = Peer()
+
+
+class UnreadableError(ValueError):
+    """A packet of the tap that says nothing this version understands."""
+
+
+class RowMaker:
+    """Turns packets of the tap into rows. ``unreadable`` counts those that it could not read."""
+
+    def __init__(self, payloads: PayloadPolicy, calls: CallBook, unit_of: Callable[[int | None], str | None] = unit_of_process) -> None:
+        """*unit_of* says the unit of a process, and is asked once for each connection."""
+        self.unreadable = 0
+        self._payloads = payloads
+        self._calls = calls
+        self._unit_of = unit_of
+        self._peers: dict[int, Peer] = {}
+
+    def row(self, packet: bytes) -> Row | None:
+        """Return the row that *packet* is, ``seq`` being 0; None, and counted, if it is none."""
+        end = packet.find(b"\n")
+        try:
+            if end < 0 or not packet.startswith(_HEAD):
+                raise UnreadableError
+            fact = json.loads(packet[len(_HEAD) : end])
+            if not isinstance(fact, dict):
+                raise UnreadableError
+            return self._row(fact, packet[end + 1 :])
+        except (ValueError, RecursionError):
+            # A later bus may say more than this version knows of.
+            self.unreadable += 1
+            return None
+
+    def standing(self, fact: Fact, ts: int) -> Row | None:
+        """Return the row that says that a subscription stands at the time *ts*; None, and counted, if *fact* is none."""
+        conn = _whole(fact.get("id"), _INT64)
+        try:
+            key = _key_of(fact, "pattern")
+        except ValueError:
+            key = None
+        if conn is None or key is None:
+            self.unreadable += 1
+            return None
+        return _of_peer(Row(ts, 0, Kind.STANDING, key=key), conn, self._peer(conn, fact.get("cred")))
+
+    def forget_peers(self) -> None:
+        """Forget who is behind which connection: another bus may give the numbers anew."""
+        self._peers.clear()
+
+    def _row(self, fact: Fact, body: bytes) -> Row:
+        """Return the row of one fact. Raises ValueError."""
+        kind = fact.get("kind")
+        ts, conn = _whole(fact.get("time"), _INT64), _whole(fact.get("id"), _INT64)
+        if ts is None:
+            raise UnreadableError
+        peer = self._peer(conn, fact.get("cred"))
+        if kind == "message":
+            return self._message(fact, ts, conn, peer, body)
+        if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
+            if event is Kind.DISCONNECT and conn is not None:
+                self._peers.pop(conn, None)
+            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern")), conn, peer)
+        count = _whole(fact.get("count"), _INT64)
+        if kind == "loss":
+            return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
+        if kind == "denial":
+            denial = Row(ts, 0, Kind.DENIAL, key=_key_of(fact, "key"), lost=1 if count is None else count)
+            code, reason, packet = (_words(fact.get(name)) for name in ("error", "reason", "packet"))
+            return _of_peer(denial._replace(code=code, reason=reason, packet=packet), conn, peer)
+        raise UnreadableError
+
+    def _message(self, fact: Fact, ts: int, conn: int | None, peer: Peer, packet: bytes) -> Row:
+        """Return the row of a message, or of what a message tells that has a kind of its own."""
+        nul = packet.find(b"\0")
+        if nul < 0 or not packet.startswith(b"MSG "):
+            raise UnreadableError
+        key, payload = packet[4:nul], packet[nul + 1 :]
+        if key == RELAY_ATTEMPT_KEY and (attempt := _relay_attempt(payload)) is not None:
+            return _of_peer(attempt._replace(ts=ts), conn, peer)
+        call = self._calls.part(key, payload, conn)
+        return Row(
+            ts,
+            0,
+            Kind.MESSAGE,
+            key_text(key),
+            conn,
+            peer.uid,
+            peer.gid,
+            peer.pid,
+            peer.unit,
+            _whole(fact.get("recipients"), _INT32),
+            _whole(fact.get("queued"), _INT32),
+            _whole(fact.get("discarded"), _INT32),
+            self._payloads.kept(key, payload),
+            len(payload),
+            *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
+        )
+
+    def _peer(self, conn: int | None, cred: object) -> Peer:
+        """Return who is behind connection *conn*, whose credentials the fact tells."""
+        if conn is not None and (known := self._peers.get(conn)) is not None:
+            return known
+        match = _CRED.search(cred) if isinstance(cred, str) else None
+        if match is None:
+            return _NOBODY
+        gid, uid, pid = (int(digits) for digits in match.groups())
+        peer = Peer(uid, gid, pid, self._unit_of(pid) if conn else None)
+        if conn is not None:
+            if len(self._peers) >= _PEERS:
+                del self._peers[next(iter(self._peers))]
+            self._peers[conn] = peer
+        return peer
+
+
+def _of_peer(row: Row, conn: int | None, peer: Peer) -> Row:
+    """Return *row* with whom it is about."""
+    return row._replace(conn=conn, uid=peer.uid, gid=peer.gid, pid=peer.pid, unit=peer.unit)
+
+
+def _key_of(fact: Fact, name: str) -> str | None:
+    """Return the key or pattern under *name* as the record's text, None if there is none. Raises ValueError if it is malformed."""
+    encoded = fact.get(f"{name}_base64")
+    if isinstance(encoded, str):
+        return key_text(base64.b64decode(encoded, validate=True))
+    text = fact.get(name)
+    return key_text(text.encode("utf-8")) if isinstance(text, str) else None
+
+
+def _relay_attempt(payload: bytes) -> Row | None:
+    """Return the row of an attempt that the relay tells, all but when and who; None if it is none."""
+    try:
+        value = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(value, dict) or (twin := _whole(value.get("twin"), _INT64)) is None:
+        return None
+    return Row(
+        0,
+        0,
+        Kind.RELAY,
+        key=key_text(RELAY_ATTEMPT_KEY),
+        call_cmd=_words(value.get("cmd")),
+        code=_words(value.get("code")),
+        reason=_words(value.get("reason")),
+        duration=_whole(value.get("duration"), _INT64),
+        twin=twin,
+        attempt=_whole(value.get("attempt"), _INT32),
+    )
+
+
+def _words(value: object) -> str | None:
+    """Return text as the record has it: what UTF-8 can say, and not too long; None if there is none."""
+    return value[:MAX_WORDS].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else None
+
+
+def _whole(value: object, most: int) -> int | None:
+    """Return a whole number from 0 to *most*, or None."""
+    return value if type(value) is int and 0 <= value <= most else None

@@ -1,0 +1,267 @@
+"""The bus as the recorder hears it: the tap of sbus-protocol(7) §6, on a connection that comes back when the bus does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from sbusd.client.backoff import Backoff
+from sbusd.client.connection import RECEIVE_BYTES, is_gone, open_socket, parse_target
+from sbusd.client.errors import NoBus, RemoteRefusal
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode, SbusError
+from sbusd.protocol.packets import control_packet, parse_error
+
+_TAP_HEAD = b"CMSG " + controls.TAP + b"\0"
+_LOST_HEAD = b"CMSG " + controls.LOST + b"\0"
+_ERROR_HEAD = b"CMSG " + controls.ERROR + b"\0"
+_ADDRESS_HEAD = b"CMSG " + controls.ADDRESS + b"\0"
+_PING_HEAD = b"CMSG " + controls.PING + b"\0"
+
+_FEATURES_HEAD = b"CMSG " + controls.FEATURES + b"\0"
+_SUBSCRIPTIONS_HEAD = b"CMSG " + controls.SUBSCRIPTIONS + b"\0"
+
+_TOKEN = b"tap"
+
+_END_TOKEN = b"end"
+
+_OPEN_SECONDS = 10.0
+"""How long the bus may take to answer the demand for a tap; systemd may have to start it first."""
+
+
+class TapRefusedError(SbusError, PermissionError):
+    """The bus does not let this user listen, or has no tap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """The bus discarded so many packets of the tap here; None: an unknown number."""
+
+    count: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Away:
+    """The bus has gone, or ended the connection, and why, as far as it is known."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Back:
+    """The connection is new, after so many nanoseconds without one."""
+
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Subscriptions that stand: each as an event tells one, but without a time."""
+
+    subscriptions: tuple[dict[str, object], ...]
+
+
+Heard = bytes | Missed | Away | Back | Standing
+"""What :meth:`Tap.hear` yields: packets of the tap, and what befell it."""
+
+
+class Tap:
+    """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`hear`; without a connection call it when it is :attr:`due`."""
+
+    def __init__(self, address: str, pattern: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Listen for *pattern* on the bus at *address*; nothing is done before :meth:`open`."""
+        self.own_id: int | None = None
+        """The number of this connection."""
+        self.has_ended = False
+        """Whether all has been heard that was told before :meth:`ask_for_end`."""
+        self._target = parse_target(address, reconnect=True)
+        self._demand = control_packet(controls.TAP_ON, pattern)
+        self._clock = clock
+        self._backoff = Backoff(clock())
+        self._socket: socket.socket | None = None
+        # A mapping commits only the pages that packets have touched.
+        self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
+        self._early: list[Heard] = []
+        self._hears_events = not pattern
+        self._tells_standing = False
+        self._asked = b""
+        """The place behind which the next page of subscriptions is to begin: an answer for another one is of an earlier question."""
+
+    def open(self) -> None:
+        """Connect, once, and begin to listen: on return nothing is missed any more.
+
+        Raises:
+            NoBus: nobody is there, or it does not answer.
+            TapRefusedError: this user has no right to a tap.
+        """
+        sock = open_socket(self._target, _OPEN_SECONDS)
+        try:
+            sock.settimeout(_OPEN_SECONDS)
+            for packet in (control_packet(controls.FEATURES), control_packet(controls.ADDRESS), self._demand):
+                sock.send(packet)
+            sock.send(control_packet(controls.PING, _TOKEN))
+            self._await_begin(sock, self._clock() + _OPEN_SECONDS)
+            sock.setblocking(False)
+        except OSError as error:
+            sock.close()
+            if isinstance(error, SbusError):
+                raise
+            reason = "it does not answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            raise NoBus(self._target.text, reason) from error
+        except BaseException:
+            sock.close()
+            raise
+        self._socket = sock
+        self._backoff.connected(self._clock())
+        self._ask_for_standing()
+
+    @property
+    def address(self) -> str:
+        """The bus's address, as it was given."""
+        return self._target.text
+
+    def fileno(self) -> int | None:
+        """Return the descriptor to poll, None while there is no connection."""
+        return None if self._socket is None else self._socket.fileno()
+
+    @property
+    def due(self) -> float | None:
+        """When to try to connect again, by the clock; None while there is a connection."""
+        return self._backoff.due if self._socket is None else None
+
+    def hear(self, limit: int) -> Iterator[Heard]:
+        """Yield what there is, at most *limit* packets, and stop where the socket is empty. Tries to connect when that is due.
+
+        Raises:
+            TapRefusedError: a new bus does not let this user listen.
+        """
+        if self._socket is None:
+            yield from self._come_back()
+        early, self._early = self._early, []
+        yield from early
+        for _ in range(limit):
+            if self._socket is None:
+                return
+            try:
+                size = self._socket.recv_into(self._buffer)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                yield self._gone(error.strerror or str(error) if not is_gone(error) else "it ended the connection")
+                return
+            if size == 0:
+                yield self._gone("it ended the connection")
+                return
+            heard = self._read(bytes(self._buffer[:size]))
+            if heard is not None:
+                yield heard
+
+    def ask_for_end(self) -> None:
+        """Let the bus say when all has been heard that is for this tap now: see ``has_ended``. What comes behind it is heard as well."""
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.send(control_packet(controls.PING, _END_TOKEN))
+
+    def close(self) -> None:
+        """End the connection. Harmless when done already."""
+        sock, self._socket = self._socket, None
+        if sock is not None:
+            sock.close()
+
+    def _await_begin(self, sock: socket.socket, deadline: float) -> None:
+        """Read until the bus has answered; what the tap tells before is kept. Raises OSError, TapRefusedError."""
+        refusal: RemoteRefusal | None = None
+        while True:
+            if self._clock() > deadline:
+                raise TimeoutError
+            size = sock.recv_into(self._buffer)
+            if size == 0:
+                raise NoBus(self._target.text, f"it ended the connection{f': {refusal.said}' if refusal else ''}")
+            packet = bytes(self._buffer[:size])
+            if packet.startswith(_ERROR_HEAD):
+                refusal = RemoteRefusal(*parse_error(packet[len(_ERROR_HEAD) :]))
+                self._check_refusal(refusal)
+            elif packet.startswith(_FEATURES_HEAD):
+                self._check_features(packet[len(_FEATURES_HEAD) :])
+            elif packet == _PING_HEAD + _TOKEN:
+                return
+            elif (heard := self._read(packet)) is not None:
+                self._early.append(heard)
+
+    def _check_refusal(self, refusal: RemoteRefusal) -> None:
+        """Raise TapRefusedError if *refusal* is about the tap."""
+        if refusal.code is ErrorCode.EPERM:
+            raise TapRefusedError(
+                f"the bus at {self._target.text} does not let this user listen ({refusal.said}); "
+                'let it by tap = { users = ["NAME"] } under [rights] in sbusd.toml(5)'
+            )
+
+    def _check_features(self, features: bytes) -> None:
+        """Raise TapRefusedError if the bus has no tap: it would ignore the demand without a word."""
+        names = features.split(b"\n")
+        self._tells_standing = b"subscriptions" in names
+        if b"tap" not in names:
+            raise TapRefusedError(f"the bus at {self._target.text} has no tap: it is older than this recorder")
+
+    def _ask_for_standing(self, after: bytes = b"") -> None:
+        """Ask for a page of the subscriptions that stand. A tap that is not told of their ends, for its pattern, does not ask."""
+        if self._socket is not None and self._tells_standing and self._hears_events:
+            self._asked = after
+            # A bus that has gone, or does not read, is noticed by what is heard; then all is asked anew.
+            with contextlib.suppress(OSError):
+                self._socket.send(control_packet(controls.SUBSCRIPTIONS, after))
+
+    def _read_standing(self, answer: bytes) -> Standing | None:
+        """Return what a page says, and ask for the next one."""
+        try:
+            page = json.loads(answer)
+            after, told, following = page["after"], page["subscriptions"], page["next"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        if after != self._asked.decode() or not isinstance(told, list):
+            return None
+        if isinstance(following, str):
+            self._ask_for_standing(following.encode())
+        return Standing(tuple(each for each in told if isinstance(each, dict)))
+
+    def _read(self, packet: bytes) -> bytes | Missed | Standing | None:
+        """Return what a packet says, None if that is nothing for the record."""
+        if packet.startswith(_TAP_HEAD):
+            return packet
+        if packet.startswith(_LOST_HEAD):
+            # Subscriptions may be among what was lost, or the answer about them.
+            self._ask_for_standing()
+            count = packet[len(_LOST_HEAD) :]
+            # 0 is what a bus says that does not know: it was killed, and its queues with it.
+            return Missed(int(count) or None if count.isdigit() and len(count) < 19 else None)
+        if packet.startswith(_SUBSCRIPTIONS_HEAD):
+            return self._read_standing(packet[len(_SUBSCRIPTIONS_HEAD) :])
+        if packet == _PING_HEAD + _END_TOKEN:
+            self.has_ended = True
+        elif packet.startswith(_ADDRESS_HEAD):
+            digits = packet[len(_ADDRESS_HEAD) :].removeprefix(b"!/conn/").removesuffix(b"/")
+            self.own_id = int(digits) if digits.isdigit() and len(digits) < 19 else None
+        return None
+
+    def _gone(self, reason: str) -> Away:
+        """Take down the connection."""
+        self.close()
+        self._backoff.lost(self._clock())
+        return Away(reason)
+
+    def _come_back(self) -> Iterator[Heard]:
+        """Try to connect, if that is due."""
+        now = self._clock()
+        if now < self._backoff.due:
+            return
+        self._backoff.attempt(now)
+        try:
+            self.open()
+        except NoBus:
+            return
+        yield Back(int(max(0.0, self._clock() - self._backoff.since) * 1e9))

@@ -1,0 +1,265 @@
+"""The write-ahead: what the recorder has received, on disk within a fraction of a second, until it is a segment.
+
+A file is a head and frames, each of them::
+
+    length  u32, little endian: of the body
+    crc32   u32, little endian: of the length and the body
+    body    the head's JSON, or one Arrow IPC record batch of sbus-record(5)'s columns
+
+The checksum covers the length, so that a tail of zeros, which a file system may leave after a power failure, is no frame. Arrow's own
+format takes such a tail for a batch, and most flipped bits for data.
+
+A frame that is not whole is the end of what was written; one that is whole and wrong, with right ones behind it, is damage, and what it
+held is counted by the ``seq`` before and after it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from sbusd.protocol.errors import SbusError
+from sbusd.record.index import sync_folder
+from sbusd.record.layout import is_host
+from sbusd.record.schema import SCHEMA, VERSION
+
+SUFFIX = ".wal"
+
+SET_ASIDE = ".damaged"
+"""Behind the name of a file that is no write-ahead."""
+
+_FRAME = struct.Struct("<II")
+
+MAX_FRAME_BYTES = 1 << 30
+"""Longest frame that is believed: the recorder writes at most some ten megabytes at once."""
+
+
+class WalError(SbusError):
+    """A file of the write-ahead that is none, or of another version. ``path`` is the file, ``reason`` what is wrong with it."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+def wal_path(folder: Path, first_seq: int) -> Path:
+    """Return the file in *folder* whose first row has the position *first_seq*."""
+    return folder / f"{first_seq:020}{SUFFIX}"
+
+
+def wal_files(folder: Path) -> list[Path]:
+    """Return the files of the write-ahead in *folder*, oldest first. Raises OSError if it cannot be read."""
+    return sorted(folder / name for name in os.listdir(folder) if name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdigit())
+
+
+class WalWriter:
+    """One file of the write-ahead while it is written. Whatever fails, the file then holds what was durable before, and no more."""
+
+    def __init__(self, path: Path, fd: int, size: int, first_seq: int) -> None:
+        """Use :meth:`create`."""
+        self.path = path
+        self.first_seq = first_seq
+        self.rows = 0
+        """Rows that are durable in it."""
+        self.size = size
+        """Bytes that are durable in it."""
+        self._fd = fd
+
+    @classmethod
+    def create(cls, folder: Path, host: str, first_seq: int) -> Self:
+        """Make a new file, durable on return, for rows of *host* from *first_seq* on.
+
+        One of that name can only be left from a try that failed, with no row that counts.
+
+        Raises:
+            OSError: it cannot be made; nothing is left of it then.
+        """
+        path = wal_path(folder, first_seq)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            head = _frame(json.dumps({"version": VERSION, "host": host, "first_seq": first_seq}).encode())
+            _write_all(fd, head)
+            os.fsync(fd)
+            sync_folder(folder)
+        except BaseException:
+            os.close(fd)
+            path.unlink(missing_ok=True)
+            raise
+        return cls(path, fd, len(head), first_seq)
+
+    def append(self, batch: pa.RecordBatch) -> None:
+        """Write *batch*, rows of SCHEMA; it is durable on return.
+
+        Raises:
+            OSError: it is not in the file, nor any part of it as far as that can be undone; close the file and begin another.
+        """
+        frame = _frame(memoryview(batch.serialize()))
+        try:
+            _write_all(self._fd, frame)
+            os.fdatasync(self._fd)
+        except OSError:
+            self._undo()
+            raise
+        self.size += len(frame)
+        self.rows += batch.num_rows
+
+    def close(self) -> None:
+        """Close the file. Harmless when done already."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _undo(self) -> None:
+        """Cut off what may have been written of a frame that failed: its rows are counted as lost, so they must not come back."""
+        try:
+            os.ftruncate(self._fd, self.size)
+            os.lseek(self._fd, self.size, os.SEEK_SET)
+        except OSError:
+            # Then the checksum tells what is whole; at worst rows are there that were counted as lost.
+            return
+
+
+@dataclass(slots=True)
+class WalContent:
+    """What a file of the write-ahead holds."""
+
+    host: str
+    first_seq: int
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    torn_bytes: int = 0
+    """Bytes behind the last frame that are none: what was being written when the recorder or the machine ended."""
+    damaged_frames: int = 0
+    """Frames that were written and are wrong now, with others behind them."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return sum(batch.num_rows for batch in self.batches)
+
+    @property
+    def last_seq(self) -> int:
+        """The greatest position of a row; one before the first if there is none."""
+        return max((_last_seq(batch) for batch in self.batches), default=self.first_seq - 1)
+
+    def holes(self) -> Iterator[tuple[int, int]]:
+        """Yield position and number of the rows that each damaged stretch held."""
+        expected = self.first_seq
+        for batch in self.batches:
+            first = batch.column("seq")[0].as_py()
+            if first > expected:
+                yield expected, first - expected
+            expected = _last_seq(batch) + 1
+
+
+def read_wal(path: Path) -> WalContent:
+    """Return what the file *path* holds: every whole batch, wherever it was cut off.
+
+    Raises:
+        WalError: it has no head that this version reads.
+        OSError: it cannot be read.
+    """
+    data = memoryview(path.read_bytes())
+    frames = Frames(data)
+    head = next(frames, None)
+    if head is None:
+        raise WalError(path, "is no write-ahead: its first frame is not whole")
+    content = _content(path, head)
+    for body in frames:
+        batch = ipc.read_record_batch(pa.py_buffer(body), SCHEMA)
+        if batch.num_rows:
+            content.batches.append(batch)
+    content.torn_bytes = len(data) - frames.end
+    content.damaged_frames = frames.damaged
+    return content
+
+
+def set_aside(path: Path) -> Path:
+    """Put a file out of the way that :func:`read_wal` refuses: kept for a person, never looked at again. Return where. Raises OSError."""
+    aside = path.with_name(path.name + SET_ASIDE)
+    path.rename(aside)
+    return aside
+
+
+class Frames:
+    """The bodies of the right frames of a file; then ``end`` is where the last one ended, ``damaged`` how many before it were wrong."""
+
+    def __init__(self, data: memoryview) -> None:
+        self._data = data
+        self._at = 0
+        self._wrong = 0
+        self.end = 0
+        self.damaged = 0
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> memoryview:
+        while (frame := self._take()) is not None:
+            body, is_right = frame
+            if is_right:
+                self.end, self.damaged, self._wrong = self._at, self.damaged + self._wrong, 0
+                return body
+            if not self.end:
+                # Without its head a file means nothing.
+                break
+            # Its length may still be right: what lies behind it says.
+            self._wrong += 1
+        raise StopIteration
+
+    def _take(self) -> tuple[memoryview, bool] | None:
+        """Return the next frame's body and whether its checksum is right; None where no frame fits."""
+        start = self._at + _FRAME.size
+        if start > len(self._data):
+            return None
+        length, crc = _FRAME.unpack_from(self._data, self._at)
+        if not 0 < length <= min(MAX_FRAME_BYTES, len(self._data) - start):
+            return None
+        self._at = start + length
+        body = self._data[start : self._at]
+        return body, crc == _checksum(length, body)
+
+
+def _content(path: Path, head: memoryview) -> WalContent:
+    """Return the empty content that a head announces."""
+    try:
+        value = json.loads(bytes(head))
+        version, host, first_seq = value["version"], value["host"], value["first_seq"]
+    except (ValueError, KeyError, TypeError):
+        raise WalError(path, "is no write-ahead: its first frame is no head") from None
+    if version != VERSION:
+        raise WalError(path, f"is of version {version!r}; this recorder reads version {VERSION}: finish it with the one that wrote it")
+    if not isinstance(host, str) or not is_host(host) or not isinstance(first_seq, int):
+        raise WalError(path, "is no write-ahead: its head names no host or no position")
+    return WalContent(host, first_seq)
+
+
+def _frame(body: bytes | memoryview) -> bytes:
+    """Return *body* as a frame."""
+    return b"".join((_FRAME.pack(len(body), _checksum(len(body), body)), body))
+
+
+def _checksum(length: int, body: bytes | memoryview) -> int:
+    """Return the checksum of a frame."""
+    return zlib.crc32(body, zlib.crc32(length.to_bytes(4, "little")))
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """Write all of *data*. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _last_seq(batch: pa.RecordBatch) -> int:
+    """Return the position of the last row of *batch*, which has rows."""
+    return int(batch.column("seq")[batch.num_rows - 1].as_py())

@@ -1,0 +1,161 @@
+"""What becomes of each message in the three queues: requests of clients, requests of other hosts, answers. Spec: sbus-relay(8), "The flow".
+
+Nothing here waits for another host. A message that is interrupted, by an error of Redis or the end of the process, is where it was,
+and is dealt with again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from sbusd.config.relay import RelaySettings
+from sbusd.protocol.printable import printable
+from sbusd.relay import queues
+from sbusd.relay.journal import FORGED, FULL, MALFORMED, UNDELIVERED, RelayJournal
+from sbusd.relay.messages import Message, MessageError, is_reserved
+from sbusd.relay.store import Order, Store
+
+FULL_WORDS = "too many requests wait here; try again later"
+
+
+class Desk:
+    """Deals with messages, one at a time."""
+
+    def __init__(
+        self, twin: int, settings: RelaySettings, store: Store, journal: RelayJournal, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        """*twin* is this host's."""
+        self._twin = twin
+        self._settings = settings
+        self._store = store
+        self._journal = journal
+        self._clock = clock
+
+    async def take(self, queue: str, raw: bytes) -> None:
+        """Deal with *raw*, which was taken from *queue*. Raises RedisAwayError."""
+        try:
+            message = self._parse(raw)
+            if queue == queues.LOCAL:
+                await self._dispatch(raw, message)
+            elif queue == queues.REMOTE:
+                await self._deliver(raw, message)
+            else:
+                await self._answer(raw, message)
+        except MessageError as wrong:
+            await self._discard(queue, raw, wrong)
+
+    def _parse(self, raw: bytes) -> Message:
+        """Return the message that *raw* is. Raises MessageError."""
+        if len(raw) > self._settings.body_bytes:
+            raise MessageError(f"the message has {len(raw)} bytes; {self._settings.body_bytes} are allowed")
+        return Message.parse(raw)
+
+    async def _dispatch(self, raw: bytes, request: Message) -> None:
+        """Make one request for each destination of a client's."""
+        now = self._clock()
+        if problem := self._problem(request, now):
+            raise MessageError(problem, request.ret, request.dst, request.cmd)
+        if request.ret.startswith("msgbus."):
+            raise MessageError("ret: is a queue of the bus; name one of your own, such as a UUID")
+        sent_at = min(request.now, int(now)) or int(now)
+        left = request.expiry_seconds + 1 - max(0.0, now - sent_at)
+        orders = []
+        for twin in request.dst:
+            uid = f"{twin}.{await self._store.next_number(twin)}"
+            one = request.with_(uid=uid, src=self._twin, dst=(twin,), now=sent_at, err="")
+            what = "here" if twin == self._twin else "send"
+            orders.append(Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now)))
+        for said in await self._store.dispatch(raw, orders):
+            if said != "accepted":
+                self._journal.tell_of(FULL, queues.BACKLOG, queue=queues.BACKLOG, reason="too many requests wait for answers")
+
+    def _problem(self, request: Message, now: float) -> str:
+        """Return why a client's request cannot be sent, or no words."""
+        if not request.cmd:
+            return "cmd: is missing or empty"
+        if is_reserved(request.cmd):
+            return "cmd: is a name of the bus itself"
+        if not request.dst:
+            return "dst: is empty; name the twins that the request is for"
+        if request.exp > self._settings.max_expiry:
+            return f"exp: {request.exp} s is too long; {self._settings.max_expiry:g} s are allowed"
+        if request.now and now > request.now + request.expiry_seconds + 1:
+            return f"expired: it is older than the {request.expiry_seconds} s that it allows"
+        return ""
+
+    async def _deliver(self, raw: bytes, request: Message) -> None:
+        """Hand a request to the applications of its command; if that cannot be, answer."""
+        if is_reserved(request.cmd):
+            return await self._decline(raw, request, "cmd: is a name of the bus itself")
+        said = await self._store.deliver(raw, request)
+        if said == "full":
+            queue = queues.command_queue(request.cmd)
+            self._journal.tell_of(FULL, queue, queue=queue, reason="nobody takes what is in it")
+            await self._decline(raw, request, f"twin {self._twin} has too many requests for {request.cmd} that nobody has taken")
+        return None
+
+    async def _decline(self, raw: bytes, request: Message, words: str) -> None:
+        """Answer a request with an error, in the place of an application."""
+        failure = request.with_(dst=(self._twin,)).failure(words, self._clock())
+        if request.src == self._twin:
+            asked = await self._store.waiting_request(request.uid)
+            await self._settle(raw, failure, asked, queues.REMOTE)
+        else:
+            await self._store.respond(raw, failure, queues.REMOTE, self._left(failure))
+
+    async def _answer(self, raw: bytes, reply: Message) -> None:
+        """Send an answer to its host, or hand it to the client that waits."""
+        if len(reply.dst) != 1:
+            raise MessageError("dst: of an answer is the one twin that asked")
+        if reply.dst[0] == self._twin:
+            await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queues.REPLY)
+        elif reply.src != self._twin:
+            raise MessageError(f"src: of an answer is this twin, {self._twin}: swap src and dst of the request")
+        elif await self._store.respond(raw, reply, queues.REPLY, self._left(reply)) == "unasked":
+            self._forged("an application", f"twin {reply.dst[0]} has not asked {reply.uid[:40]} of this host, or had its answer")
+
+    async def _settle(self, raw: bytes, reply: Message, asked: Message | None, queue: str) -> None:
+        """Hand an answer to the client that waits for it."""
+        outcome = "failed" if reply.err else "answered"
+        if asked is None:  # the script counts which it is: a copy, or nothing that was asked
+            asked = reply.with_(dst=(reply.src,), ret="")
+        elif asked.dst != (reply.src,):
+            self._forged("an application", f"an answer to {reply.uid} in the name of twin {reply.src}, which was not asked")
+            raise MessageError(f"src: twin {reply.src} was not asked {reply.uid[:40]}")
+        vetted = queue == queues.REPLY and reply.src != self._twin
+        said = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
+        self.told(said, asked.ret)
+        if said == "forged":
+            self._forged("an application", f"an answer to {reply.uid} that twin {reply.src} has not sent")
+
+    def told(self, said: str, ret: str) -> None:
+        """Tell if an answer could not be put into the return queue *ret*."""
+        if said == "undeliverable":
+            self._journal.tell_of(UNDELIVERED, ret, queue=ret)
+
+    async def expire(self, most: int) -> int:
+        """Answer up to *most* requests whose time is over; return how many there were."""
+        requests = await self._store.expired(most)
+        for request in requests:
+            words = f"expired: no answer within {request.expiry_seconds} s"
+            self.told(await self._store.answer(request, request.failure(words, self._clock()), "expired"), request.ret)
+        return len(requests)
+
+    async def _discard(self, queue: str, raw: bytes, wrong: MessageError) -> None:
+        """Be done with what is no message: its client is told, if it says who that is, once for each destination."""
+        self._journal.tell_of(MALFORMED, queue, queue=queue, reason=str(wrong))
+        answers: list[tuple[str, Message]] = []
+        if queue == queues.LOCAL and wrong.ret:
+            now = int(self._clock())
+            failed = Message(cmd=wrong.cmd, src=self._twin, now=now)
+            answers = [(wrong.ret, failed.with_(dst=(twin,)).failure(str(wrong), now)) for twin in wrong.dst or (0,)]
+        await self._store.discard(raw, queue, answers)
+
+    def _left(self, reply: Message) -> float:
+        """Return for how many seconds an answer is worth sending: as long as its request could have waited at most."""
+        return float(min(reply.expiry_seconds, self._settings.max_expiry))
+
+    def _forged(self, whom: str, reason: str) -> None:
+        """Tell of an answer that is not what it says."""
+        self._journal.tell_of(FORGED, whom, address=f"{whom} of this host", reason=printable(reason))

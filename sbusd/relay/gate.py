@@ -1,0 +1,161 @@
+"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Who may"."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from sbusd.config.relay import RelaySettings
+from sbusd.relay.certificates import twin_of
+from sbusd.relay.journal import REPLAYED, STRANGER, Event
+from sbusd.relay.loopback import is_trusted
+from sbusd.relay.signature import FROM, SIGNATURE, TIME, is_same, read_key, read_stamp, request_signature, response_signature
+from sbusd.relay.store import Store
+
+
+class RefusedError(Exception):
+    """A request of HTTP that is refused: with which status, in which words, and as what it is told."""
+
+    def __init__(self, status: int, words: str, event: Event, counted: str) -> None:
+        """*counted* is the counter."""
+        super().__init__(words)
+        self.status = status
+        self.words = words
+        self.event = event
+        self.counted = counted
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What is known of who sent a request, and what was sent."""
+
+    path: str
+    headers: Mapping[str, str]
+    client: tuple[str, int]
+    server: tuple[str, int]
+    certificate: Mapping[str, Any] | None
+    body: bytes = b""
+    """What was sent; empty until it has been read."""
+
+
+class Gate(Protocol):
+    """One way to know which twin speaks."""
+
+    trust: str
+    """What it rests on, in words."""
+
+    def precheck(self, caller: Caller) -> None:
+        """Refuse who cannot be anybody, before a body is read: that costs memory and time. Raises RefusedError."""
+
+    async def identify(self, caller: Caller) -> int | None:
+        """Return the twin that speaks; None: whoever the message says. Raises RefusedError, RedisAwayError."""
+
+
+class LoopbackGate:
+    """Nobody has to show who he is: only this host's root and the relay's own user are listened to."""
+
+    trust = "unauthenticated"
+
+    def precheck(self, caller: Caller) -> None:
+        """Refuse other users of this host."""
+        if not is_trusted(caller.client, caller.server):
+            raise RefusedError(403, "without keys or certificates only root and the relay's own user are served", STRANGER, "peers-refused")
+
+    async def identify(self, caller: Caller) -> int | None:
+        """Believe what the message says, of those who are listened to."""
+        self.precheck(caller)
+        return None
+
+
+class CertificateGate:
+    """The certificate says which twin it is; the handshake of TLS has refused those of others."""
+
+    trust = "authenticated by certificates"
+
+    def precheck(self, caller: Caller) -> None:
+        """Refuse a certificate that names no twin."""
+        self._twin(caller)
+
+    async def identify(self, caller: Caller) -> int | None:
+        """Return the twin that the certificate names."""
+        return self._twin(caller)
+
+    def _twin(self, caller: Caller) -> int:
+        """Return the twin that the certificate names."""
+        twin = twin_of(caller.certificate or {})
+        if twin is None:
+            raise RefusedError(
+                403, "the certificate names no twin, or several: it has to have DNS:twin-NUMBER once", STRANGER, "peers-refused"
+            )
+        return twin
+
+
+class KeyGate:
+    """A signature with a key that two twins share."""
+
+    trust = "authenticated by shared keys"
+
+    def __init__(self, twin: int, keys: Mapping[int, bytes], store: Store, skew: float, clock: Callable[[], float] = time.time) -> None:
+        """*twin* is this one; *skew* bounds how wrong clocks may be, in seconds."""
+        self._twin = twin
+        self._keys = keys
+        self._store = store
+        self._skew = skew
+        self._clock = clock
+
+    def precheck(self, caller: Caller) -> None:
+        """Refuse who has no key, or no signature."""
+        stamp = read_stamp(caller.headers)
+        if stamp is None:
+            raise RefusedError(
+                401, "the message is not signed: Sbus-Twin, Sbus-Time, Sbus-Nonce, Sbus-Signature", STRANGER, "peers-refused"
+            )
+        if stamp.twin not in self._keys:
+            raise RefusedError(401, f"twin {stamp.twin} has no key here: write it under [[peers]]", STRANGER, "peers-refused")
+
+    async def identify(self, caller: Caller) -> int | None:
+        """Return the twin that signed, if it did just now and for the first time."""
+        stamp = read_stamp(caller.headers)
+        if stamp is None or stamp.twin not in self._keys:
+            raise RefusedError(401, "the message is not signed", STRANGER, "peers-refused")
+        right = request_signature(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body)
+        if not is_same(right, stamp.signature):
+            raise RefusedError(401, f"the signature is not that of twin {stamp.twin} for twin {self._twin}", STRANGER, "peers-refused")
+        away = stamp.time - self._clock()
+        if abs(away) > self._skew + 1:  # a second more: times are cut to whole ones
+            words = f"the clock of twin {stamp.twin} is {away:+.0f} s away from this host's; {self._skew:g} s are allowed: set the clocks"
+            raise RefusedError(401, words, REPLAYED, "peers-replayed")
+        if not await self._store.is_new(stamp.twin, stamp.nonce, 2 * self._skew + 4):
+            raise RefusedError(401, "this message has been sent before, with the same nonce", REPLAYED, "peers-replayed")
+        return stamp.twin
+
+
+def response_headers(twin: int, keys: Mapping[int, bytes], caller: Caller, status: int, body: bytes) -> dict[str, str]:
+    """Return the signature of *twin*'s response, if its *caller* says to be one that has a key."""
+    stamp = read_stamp(caller.headers)
+    if stamp is None or stamp.twin not in keys:
+        return {}
+    return {FROM: str(twin), SIGNATURE: response_signature(keys[stamp.twin], stamp.nonce, status, body)}
+
+
+def sent_at(caller: Caller) -> float | None:
+    """Return when a message was sent by its sender's own clock, in whole seconds; None if it does not say."""
+    text = caller.headers.get(TIME, "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 13 else None
+
+
+def read_keys(settings: RelaySettings) -> dict[int, bytes]:
+    """Return the keys of the configuration by their twins. Raises ConfigError."""
+    return {peer.twin: read_key(Path(peer.key_file)) for peer in settings.peers if peer.key_file}
+
+
+def make_gate(settings: RelaySettings, twin: int, keys: Mapping[int, bytes], store: Store) -> Gate:
+    """Return the way that *settings* say."""
+    if settings.tls.is_on:
+        return CertificateGate()
+    if keys:
+        return KeyGate(twin, keys, store, settings.clock_skew)
+    return LoopbackGate()

@@ -1,0 +1,128 @@
+"""The program sbus-relay(8), also installed under the name of the original, msgbusd."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from sbusd.config.documents import read_settings
+from sbusd.config.errors import ConfigError
+from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+NEEDS_PERSON = 78
+"""Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
+
+NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
+
+app = typer.Typer(
+    help="Relay calls between hosts: the Reliable Message Bus.",
+    epilog="See sbus-relay(8).",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def relay(
+    *,
+    twin: Annotated[int | None, typer.Option(metavar="ID", min=1, max=MAX_TWIN, help="The number of this host.")] = None,
+    redis: Annotated[str | None, typer.Option(metavar="REDIS", help="HOST:PORT, the path of a socket, or a URL.")] = None,
+    substrate: Annotated[str | None, typer.Option(metavar="URL", help="A GraphQL service that knows where twins are.")] = None,
+    network: Annotated[str | None, typer.Option(metavar="NAME", help="The public network that knows: dev, test or main.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Say more, to standard error.")] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file; default /etc/sbus/relay.toml.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is good, and end.")] = False,
+) -> None:
+    """Relay calls between hosts, as sbus-relay(8) says."""
+    if network not in {None, "dev", "test", "main"}:
+        raise typer.BadParameter("--network is dev, test or main")
+    given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
+    try:
+        settings = _settings(config, {name: value for name, value in given.items() if value is not None})
+        _run(settings, check=check, debug=debug)
+    except ConfigError as wrong:
+        _fail(str(wrong), NEEDS_PERSON)
+    except SbusError as wrong:
+        _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, ValueError) else 1)
+    except OSError as wrong:
+        _fail(f"{settings.listen or 'the address to listen at'}: {wrong.strerror or wrong}")
+
+
+def main() -> None:
+    """Run the program. Status: 0 after SIGTERM or SIGINT; 1 after an error, in one line; 2 for wrong options; 78 if a person must help."""
+    app(prog_name="sbus-relay")
+
+
+def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
+    """Return what the files say, and over them the options that were *given*. Raises ConfigError."""
+    main_file = config or default_main_file("relay.toml")
+    files = configuration_files(main_file, required=config is not None)
+    settings = read_settings(files, RelaySettings) if files else RelaySettings()
+    if "substrate" in given:
+        # An option is held to the same rules as a line of a file.
+        try:
+            given["substrate"] = WebAddress().parse(given["substrate"])
+        except ValueError as wrong:
+            raise typer.BadParameter(f"--substrate: {wrong}") from None
+    settings = dataclasses.replace(settings, **given)
+    if not settings.twin:
+        raise ConfigError(main_file, "twin", "is not there; write the number of this host, or give --twin ID")
+    if any(peer.twin == settings.twin for peer in settings.peers):
+        raise ConfigError(main_file, "peers", f"twin {settings.twin} is this host; [[peers]] are the others")
+    return settings
+
+
+def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
+    """Relay until a signal ends it."""
+    try:
+        import aiohttp  # noqa: F401, PLC0415 - only to say in one line that it is missing
+        import redis  # noqa: F401, PLC0415
+    except ModuleNotFoundError as missing:
+        _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
+    from sbusd.relay.journal import RelayJournal  # noqa: PLC0415 - behind the check
+    from sbusd.relay.service import Relay  # noqa: PLC0415
+    from sbusd.relay.supervision import Supervision  # noqa: PLC0415
+
+    supervision = Supervision()
+    witness = None
+    if debug:
+        from sbusd.relay.debugging import ErrorWitness  # noqa: PLC0415
+
+        witness = ErrorWitness()
+
+    async def run() -> None:
+        made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, witness=witness)
+        if check:
+            typer.echo("configuration is good")
+            return
+        task = asyncio.ensure_future(made.run())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        supervision.stopping()
+
+    asyncio.run(run())
+
+
+def _fail(line: str, status: int = 1) -> NoReturn:
+    """End with *status* and one line."""
+    print(f"sbus-relay: {printable(line)}", file=sys.stderr, flush=True)
+    raise typer.Exit(status)
+
+
+if __name__ == "__main__":
+    main()

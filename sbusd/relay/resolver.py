@@ -1,0 +1,160 @@
+"""Where a twin is: the table of the configuration first, then a GraphQL service, whose answers are kept. Spec: sbus-relay(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import aiohttp
+
+from sbusd.config.relay import PORT, RelaySettings
+from sbusd.relay.bodies import read_body
+from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
+
+NETWORKS: Mapping[str, str] = {
+    "dev": "https://graphql.dev.grid.tf/graphql",
+    "test": "https://graphql.test.grid.tf/graphql",
+    "main": "https://graphql.grid.tf/graphql",
+}
+"""The public services that know the twins of each network."""
+
+QUERY = "query ($twin: Int!) { twins(where: {twinID_eq: $twin}, limit: 1) { ip } }"
+
+FRESH_SECONDS = 600.0
+"""How long an address is believed without asking again: hosts move seldom."""
+UNKNOWN_SECONDS = 30.0
+"""How long nobody is asked again for a twin that nobody knew: it may have just been made."""
+AGAIN_SECONDS = 5.0
+"""How long a service that does not answer is left alone."""
+TIMEOUT_SECONDS = 5.0
+"""When it is taken not to answer."""
+MAX_ANSWER_BYTES = 65_536
+"""An answer is a hundred bytes."""
+MAX_TWINS = 100_000
+"""Addresses that are kept: a client of this host can ask for any number."""
+LOOKUPS = 4
+"""Lookups at a time: the service is everybody's."""
+
+
+class Resolver(Protocol):
+    """Knows where twins are."""
+
+    async def resolve(self, twin: int) -> str:
+        """Return the address and port of *twin*, ``10.0.0.2:8051``. Raises UnknownTwinError, ResolverAwayError."""
+
+    async def close(self) -> None:
+        """Be done."""
+
+
+class Table:
+    """The table of the configuration, and another resolver for twins that are not in it."""
+
+    def __init__(self, addresses: Mapping[int, str], others: Resolver | None = None) -> None:
+        """*addresses* by twin."""
+        self._addresses = addresses
+        self._others = others
+
+    async def resolve(self, twin: int) -> str:
+        """Return the address of *twin*."""
+        if address := self._addresses.get(twin):
+            return address
+        if self._others is None:
+            raise UnknownTwinError("destination not found")
+        return await self._others.resolve(twin)
+
+    async def close(self) -> None:
+        """Be done."""
+        if self._others is not None:
+            await self._others.close()
+
+
+Away = Callable[[str], None]
+
+
+class GraphQl:
+    """A service of GraphQL with the twins of a substrate chain."""
+
+    def __init__(self, url: str, away: Away, *, timeout: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
+        """*away* is told, each time, why it did not answer."""
+        self._url = url
+        self._away = away
+        self._timeout = timeout
+        self._clock = clock
+        self._known: dict[int, tuple[float, str]] = {}
+        self._down = (0.0, "")
+        self._lookups = asyncio.Semaphore(LOOKUPS)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def resolve(self, twin: int) -> str:
+        """Return the address of *twin*; an old one while the service is down."""
+        at, address = self._known.get(twin, (0.0, ""))
+        if twin in self._known and self._clock() < at + (FRESH_SECONDS if address else UNKNOWN_SECONDS):
+            return _found(address)
+        try:
+            async with self._lookups:
+                found = await self._ask(twin)
+        except ResolverAwayError:
+            if not address:
+                raise
+            return address
+        if len(self._known) >= MAX_TWINS:
+            del self._known[next(iter(self._known))]
+        self._known[twin] = (self._clock(), found)
+        return _found(found)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _ask(self, twin: int) -> str:
+        """Return what the service says, empty if it knows no such twin."""
+        until, reason = self._down
+        if self._clock() < until:
+            raise ResolverAwayError(reason)
+        if self._session is None:
+            self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout))
+        try:
+            query = {"query": QUERY, "variables": {"twin": twin}}
+            async with self._session.post(self._url, json=query, allow_redirects=False) as response:
+                if response.status != 200:
+                    raise ResolverAwayError(f"{self._url}: status {response.status}")
+                return _address_in(json.loads(await read_body(response, MAX_ANSWER_BYTES)))
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            words = str(error) if isinstance(error, ResolverAwayError) else f"{self._url}: {str(error) or type(error).__name__}"
+            self._down = (self._clock() + AGAIN_SECONDS, words)
+            self._away(words)
+            raise ResolverAwayError(words) from None
+
+
+def make_resolver(settings: RelaySettings, away: Away) -> Resolver:
+    """Return the resolver that *settings* say."""
+    url = settings.substrate or NETWORKS.get(settings.network, "")
+    return Table({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQl(url, away) if url else None)
+
+
+def _found(address: str) -> str:
+    """Return *address*. Raises UnknownTwinError if there is none."""
+    if not address:
+        raise UnknownTwinError("destination not found")
+    return address
+
+
+def _address_in(answer: Any) -> str:
+    """Return the address in an answer, empty if there is no such twin. Raises ValueError if it is no answer, or no address of a host."""
+    if not isinstance(answer, dict) or answer.get("errors") or not isinstance(answer.get("data"), dict):
+        raise ValueError("the answer is an error, or none")
+    twins = answer["data"].get("twins")
+    if not isinstance(twins, list) or not all(isinstance(each, dict) for each in twins):
+        raise ValueError("the answer has no list of twins")
+    if not twins:
+        return ""
+    address = ipaddress.ip_address(str(twins[0].get("ip", "")).partition("/")[0])
+    # Whoever writes into the chain must not make this relay talk to services of its own host or network segment.
+    if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
+        raise ValueError(f"{address} is no address of another host")
+    return f"[{address}]:{PORT}" if address.version == 6 else f"{address}:{PORT}"

@@ -1,0 +1,18 @@
+-- This relay, ARGV[1], lives for ARGV[2] more milliseconds. What relays that do not held goes back to where they took it from.
+-- ARGV[3…]: the queues.
+redis.call('SADD', R .. 'relays', ARGV[1])
+redis.call('SET', R .. 'lease:' .. ARGV[1], '1', 'PX', ARGV[2])
+local recovered = 0
+for _, relay in ipairs(redis.call('SMEMBERS', R .. 'relays')) do
+  if redis.call('EXISTS', R .. 'lease:' .. relay) == 0 then
+    for i = 3, #ARGV do
+      -- From the end to the front: they stand in their old order then.
+      while redis.call('LMOVE', R .. 'taken:' .. relay .. ':' .. ARGV[i], ARGV[i], 'RIGHT', 'LEFT') do
+        recovered = recovered + 1
+      end
+    end
+    redis.call('SREM', R .. 'relays', relay)
+  end
+end
+if recovered > 0 then count('messages-recovered', recovered) end
+return recovered

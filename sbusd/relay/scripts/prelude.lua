@@ -1,0 +1,70 @@
+-- Stands before each script. Time is that of Redis: several relays, with clocks of their own, may share it.
+local P = 'msgbus.system.'
+local R = P .. 'relay.'
+
+local function now()
+  local time = redis.call('TIME')
+  return tonumber(time[1]) + tonumber(time[2]) / 1e6
+end
+
+local function stamp(seconds)
+  return string.format('%.6f', seconds)
+end
+
+local function count(name, n)
+  redis.call('HINCRBY', R .. 'counters', name, n or 1)
+end
+
+-- A queue that a client named may be a key of another type: then nothing can be put there.
+local function has_room(queue, most)
+  local kind = redis.call('TYPE', queue).ok
+  return kind == 'none' or (kind == 'list' and redis.call('LLEN', queue) < most)
+end
+
+-- Take the message out of the list of the relay that works on it. False: another relay has taken over.
+local function release(taken, raw)
+  return redis.call('LREM', taken, 1, raw) == 1
+end
+
+-- 'answered', or why the client did not get it. Nothing below msgbus. is a client's own queue.
+local function answer(ret, body, most, lifetime)
+  if ret == '' then
+    count('answers-unwanted')
+    return 'unwanted'
+  end
+  if string.sub(ret, 1, 7) == 'msgbus.' or not has_room(ret, most) then
+    count('answers-undeliverable')
+    return 'undeliverable'
+  end
+  redis.call('RPUSH', ret, body)
+  redis.call('EXPIRE', ret, lifetime)
+  return 'answered'
+end
+
+local function forget(id, twin)
+  redis.call('ZREM', P .. 'retry:' .. twin, id)
+  redis.call('ZREM', R .. 'sending:' .. twin, id)
+  redis.call('DEL', R .. 'message:' .. id)
+end
+
+local function enqueue(id, twin, body, tries, deadline)
+  redis.call('HSET', R .. 'message:' .. id, 'body', body, 'tries', tries, 'attempts', 0, 'deadline', stamp(deadline))
+  redis.call('ZADD', P .. 'retry:' .. twin, stamp(now()), id)
+  redis.call('SADD', R .. 'twins', twin)
+end
+
+-- What ends a request: its place in the backlog is free exactly once, so it gets exactly one answer.
+local function finish(uid, twin, body, ret, most, lifetime, outcome)
+  if redis.call('HDEL', P .. 'backlog', uid) == 0 then
+    return 'late'
+  end
+  local deadline = tonumber(redis.call('ZSCORE', R .. 'deadlines', uid) or '0')
+  redis.call('ZREM', R .. 'deadlines', uid)
+  redis.call('ZREM', R .. 'open:' .. twin, uid)
+  redis.call('HDEL', R .. 'vetted', uid)
+  forget('q:' .. uid, twin)
+  -- Copies of an answer may come for as long as the request could live, and a minute more for what is under way.
+  redis.call('SET', R .. 'done:' .. uid, outcome, 'EX', math.max(60, math.ceil(deadline - now()) + 60))
+  count('requests-' .. outcome)
+  return answer(ret, body, most, lifetime)
+end

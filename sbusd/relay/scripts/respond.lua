@@ -1,0 +1,10 @@
+-- An answer for another host is ready to be sent. ARGV: taken, raw, uid, twin, body, seconds left.
+-- 'unasked': no such request waits; each is answered once.
+local uid, twin = ARGV[3], ARGV[4]
+if not release(ARGV[1], ARGV[2]) then return 'lost' end
+if redis.call('ZREM', R .. 'open:' .. twin, uid) == 0 then
+  count('answers-unasked')
+  return 'unasked'
+end
+enqueue('r:' .. twin .. ':' .. uid, twin, ARGV[5], 0, now() + tonumber(ARGV[6]))
+return 'ready'

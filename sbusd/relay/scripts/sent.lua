@@ -1,0 +1,8 @@
+-- The other host has the message in its Redis. ARGV: id, twin, token, what is counted.
+local id, twin = ARGV[1], ARGV[2]
+redis.call('SADD', R .. 'peers', twin)
+redis.call('HSET', R .. 'peer:' .. twin, 'reached', stamp(now()), 'failing', '0')
+if redis.call('ZSCORE', R .. 'sending:' .. twin, id) ~= ARGV[3] then return 'lost' end
+forget(id, twin)
+count(ARGV[4])
+return 'sent'

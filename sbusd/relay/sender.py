@@ -1,0 +1,136 @@
+"""Sends what waits for other hosts: each twin by itself, so that one that hangs keeps nobody else waiting. Spec: sbus-relay(8)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from sbusd.config.relay import RelaySettings
+from sbusd.relay.attempts import Attempt, Witness
+from sbusd.relay.courier import Courier
+from sbusd.relay.desk import Desk
+from sbusd.relay.door import REMOTE_PATH, REPLY_PATH
+from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
+from sbusd.relay.journal import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
+from sbusd.relay.messages import Message
+from sbusd.relay.redis_link import RedisAwayError
+from sbusd.relay.resolver import Resolver
+from sbusd.relay.store import Claim, Store
+
+TWIN_SENDS = 16
+"""Messages that are on their way to one twin: enough to fill a network, and few enough for the other's limit of connections."""
+
+TURN_SECONDS = 1.0
+"""How often what other relays at the same Redis left is looked for, if nothing is due sooner."""
+
+
+class Sender:
+    """Sends messages until it is cancelled; what was on its way then is tried again by whoever comes next."""
+
+    def __init__(
+        self,
+        settings: RelaySettings,
+        store: Store,
+        desk: Desk,
+        *,
+        courier: Courier,
+        resolver: Resolver,
+        journal: RelayJournal,
+        witness: Witness,
+    ) -> None:
+        """*desk* knows how a client is told that a request has failed."""
+        self._store = store
+        self._desk = desk
+        self._courier = courier
+        self._resolver = resolver
+        self._journal = journal
+        self._witness = witness
+        # A relay that has not said by then what became of a message is dead, or so slow that the other host gets a copy.
+        self._claim_seconds = 2 * settings.request_timeout + settings.lease
+        self._wake = asyncio.Event()
+        self._sends: dict[asyncio.Task[None], int] = {}
+        self._away: set[int] = set()
+
+    def wake(self) -> None:
+        """Look at once for what is due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Send until cancelled. Raises RedisAwayError; then run again."""
+        try:
+            while True:
+                self._wake.clear()
+                delay = TURN_SECONDS
+                for twin in await self._store.twins():
+                    delay = min(delay, await self._send_due(twin))
+                try:
+                    async with asyncio.timeout(delay):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            tasks = list(self._sends)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _send_due(self, twin: int) -> float:
+        """Begin to send what is due at *twin*; return after how many seconds to look again."""
+        busy = sum(each == twin for each in self._sends.values())
+        if busy >= TWIN_SENDS:
+            return TURN_SECONDS  # the end of one wakes us
+        due, claims = await self._store.claim(twin, TWIN_SENDS - busy, self._claim_seconds)
+        for claim in claims:
+            task = asyncio.create_task(self._send(claim))
+            self._sends[task] = twin
+            task.add_done_callback(self._done)
+        return TURN_SECONDS if due < 0 or busy + len(claims) >= TWIN_SENDS else max(0.001, due)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        """Look for more. What was wrong is told: Redis away is the others' to tell, and anything else is a mistake."""
+        del self._sends[task]
+        self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, RedisAwayError):
+            self._journal.tell_of(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
+
+    async def _send(self, claim: Claim) -> None:
+        """Try once to send one message, and note what came of it."""
+        message = Message.parse(claim.body)
+        began = time.monotonic_ns()
+        outcome, reason = "sent", ""
+        try:
+            address = await self._resolver.resolve(claim.twin)
+            path = REMOTE_PATH if claim.is_request else REPLY_PATH
+            body = (message.with_(try_=claim.tries) if claim.is_request else message).encode()
+            await self._courier.bring(claim.twin, address, path, body)
+        except UnknownTwinError as error:
+            outcome, reason = "unknown", str(error)
+        except PeerRefusalError as error:
+            outcome, reason = "refused", str(error)
+        except (PeerAwayError, ResolverAwayError) as error:
+            outcome, reason = "away", str(error)
+        self._witness.saw(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began))
+        await self._conclude(claim, message, outcome, reason)
+
+    async def _conclude(self, claim: Claim, message: Message, outcome: str, reason: str) -> None:
+        """Bring the message into the state that follows."""
+        if outcome == "sent":
+            await self._store.sent(claim)
+            if claim.twin in self._away:
+                self._away.discard(claim.twin)
+                self._journal.tell(PEER_BACK, twin=claim.twin)
+            return
+        if outcome == "away":
+            if claim.twin not in self._away:
+                self._away.add(claim.twin)
+                self._journal.tell(PEER_AWAY, twin=claim.twin, reason=reason)
+            if await self._store.postpone(claim, reason) != "exhausted":
+                return
+            reason = f"destination not reached after {claim.attempt} tries: {reason}"
+        else:
+            self._journal.tell_of(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
+        if claim.is_request:
+            failure = message.with_(try_=claim.tries).failure(reason, time.time())
+            self._desk.told(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)
+        else:
+            await self._store.drop(claim, "answers-refused" if outcome != "away" else "answers-expired")

@@ -1,0 +1,99 @@
+"""Who sent a message and who took it, by a key that two twins share: HMAC-SHA256, RFC 2104. Spec: sbus-relay(8), "Shared keys".
+
+What is signed names both twins, the path, the time, a nonce and the body, so that a message cannot be sent to another twin, turned
+back on its sender, changed, or sent again. The answer is signed too: who cuts a host off cannot say in its name that a message has
+arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sbusd.config.errors import ConfigError
+
+FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
+"""The headers of HTTP."""
+
+MIN_KEY_BYTES = 16
+"""Shorter keys can be guessed."""
+MAX_KEY_BYTES = 1_024
+"""Longer ones are no keys, but a wrong file."""
+
+_HEAD = b"sbus-relay-1"
+_NONCE = re.compile(r"[0-9a-f]{32}")
+_SIGNATURE = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What the headers of a request say of its sender; nothing of it is believed before the signature is right."""
+
+    twin: int
+    time: int
+    nonce: str
+    signature: str
+
+
+def read_key(file: Path) -> bytes:
+    """Return the key in *file*, without white space around it.
+
+    Raises:
+        ConfigError: it cannot be read, others can read it too, or it is too short or too long.
+    """
+    try:
+        with file.open("rb") as stream:
+            mode = os.fstat(stream.fileno()).st_mode
+            content = stream.read(MAX_KEY_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the relay's user read it") from None
+    if stat.S_IMODE(mode) & 0o007:
+        raise ConfigError(file, "", f"others can use it, its mode is {stat.S_IMODE(mode):04o}; a key is for its owner: chmod 0600")
+    key = content.strip()
+    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
+        raise ConfigError(file, "", f"has {len(key)} bytes; a key has {MIN_KEY_BYTES} to {MAX_KEY_BYTES}: openssl rand -hex 32")
+    return key
+
+
+def signed_headers(key: bytes, twin: int, to: int, path: str, body: bytes, *, now: float) -> dict[str, str]:
+    """Return the headers of a request of *twin* to the twin *to*, with a nonce of their own."""
+    stamp = Stamp(twin, int(now), secrets.token_hex(16), "")
+    return {FROM: str(twin), TIME: str(stamp.time), NONCE: stamp.nonce, SIGNATURE: request_signature(key, stamp, to, path, body)}
+
+
+def read_stamp(headers: Mapping[str, str]) -> Stamp | None:
+    """Return what *headers* say, None if that is not all there or malformed."""
+    twin, time, nonce, signature = (headers.get(name, "") for name in (FROM, TIME, NONCE, SIGNATURE))
+    if not (_NUMBER.fullmatch(twin) and _NUMBER.fullmatch(time) and _NONCE.fullmatch(nonce) and _SIGNATURE.fullmatch(signature)):
+        return None
+    return Stamp(int(twin), int(time), nonce, signature)
+
+
+def request_signature(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> str:
+    """Return the signature of a request, in hexadecimal."""
+    parts = (b"POST", path.encode(), str(stamp.twin), str(to), str(stamp.time), stamp.nonce, hashlib.sha256(body).hexdigest())
+    return _hmac(key, *parts)
+
+
+def response_signature(key: bytes, nonce: str, status: int, body: bytes) -> str:
+    """Return the signature of the response to the request with *nonce*."""
+    return _hmac(key, "response", nonce, str(status), hashlib.sha256(body).hexdigest())
+
+
+def is_same(signature: str, other: str) -> bool:
+    """Return whether the two are the same, in a time that does not tell how much of them is."""
+    return hmac.compare_digest(signature.encode(), other.encode())
+
+
+def _hmac(key: bytes, *parts: str | bytes) -> str:
+    """Return the HMAC of *parts*, none of which has a line's end in it."""
+    lines = [_HEAD, *(part if isinstance(part, bytes) else part.encode() for part in parts)]
+    return hmac.new(key, b"\n".join(lines), hashlib.sha256).hexdigest()

@@ -1,0 +1,222 @@
+"""Where every message is until it is done: Redis, and the changes from one state to the next, each of them atomic.
+
+::
+
+    local ──take──▶ taken ──dispatch──▶ backlog + retry:<twin> ──claim──▶ sending:<twin> ──sent──▶ backlog
+                                             ▲                              │ postpone, or the relay died
+                                             └──────────────────────────────┘
+    POST /zbus-remote ──accept──▶ remote ──take──▶ taken ──deliver──▶ msgbus.<cmd>      (the application)
+    reply ──take──▶ taken ──respond──▶ retry:<twin> ──claim──▶ sending ──sent──▶ done
+    POST /zbus-reply ──admit──▶ reply ──take──▶ taken ──answer──▶ ret, and the backlog forgets it
+
+What a relay has taken lies in a list of its own; if it dies, another gives that back (:meth:`Store.live`). A change finds its message
+where it must be, or does nothing: so a relay that was only slow does no harm when it goes on. Spec: sbus-relay(8).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sbusd.config.relay import RelaySettings
+from sbusd.relay import queues
+from sbusd.relay.messages import Message
+from sbusd.relay.redis_link import Argument, RedisLink
+
+MAX_REFUSED = 1_000
+"""Messages that are none and are kept for a person: who looks at a thousand has understood."""
+
+WAIT_SECONDS = 1
+"""How long taking waits for a first message, so that what an interrupted one left behind is found as soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What is to become of a client's request for one destination."""
+
+    what: str
+    """``send``, ``here``, or ``fail``."""
+    message: Message
+    """The request for that destination, as the backlog has it; for ``fail`` the answer."""
+    ret: str
+    twin: int
+    seconds_left: float
+    full: Message
+    """The answer if there is no room."""
+
+    def arguments(self) -> tuple[Argument, ...]:
+        """Return it as the script takes it."""
+        here = self.message.with_(ret=queues.REPLY).encode() if self.what == "here" else b""
+        message = self.message
+        return (
+            self.what,
+            message.uid,
+            self.twin,
+            self.ret,
+            message.encode(),
+            message.try_,
+            self.seconds_left,
+            self.full.encode(),
+            here,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A message that is ours to send, until its token is over."""
+
+    id: str
+    token: bytes
+    body: bytes
+    tries: int
+    """Retries that are left."""
+    attempt: int
+    """Which attempt this is, from 1."""
+    seconds_left: float
+    twin: int
+
+    @property
+    def is_request(self) -> bool:
+        """Whether it is a request; else an answer."""
+        return self.id.startswith("q:")
+
+
+class Store:
+    """The states of all messages. Every method raises RedisAwayError; then whether it was done is unknown, and doing it again is safe."""
+
+    def __init__(self, link: RedisLink, settings: RelaySettings, relay: str) -> None:
+        """*relay* names this process among those that share the Redis, and none before it."""
+        self.relay = relay
+        self._link = link
+        self._settings = settings
+        self._lifetime = math.ceil(settings.answer_lifetime)
+
+    async def live(self) -> int:
+        """Say that this relay lives; return how many messages of dead ones went back to their queues."""
+        return int(await self._link.script("live", self.relay, int(self._settings.lease * 1_000), *queues.QUEUES))
+
+    async def take(self, queue: str, most: int) -> list[bytes]:
+        """Return up to *most* messages of *queue*; waits for the first. What was taken before and not dealt with comes first."""
+        taken = queues.taken(self.relay, queue)
+        left: list[bytes] = await self._link.command("LRANGE", taken, 0, most - 1)
+        if left:
+            return left
+        first = await self._link.command("BLMOVE", queue, taken, "LEFT", "RIGHT", WAIT_SECONDS)
+        if first is None:
+            return []
+        more: list[bytes] = await self._link.script("take", queue, taken, most - 1)
+        return [first, *more]
+
+    async def next_number(self, twin: int) -> int:
+        """Return the number of the next request to *twin*: no other ever has it."""
+        return int(await self._link.command("INCR", queues.counter(twin)))
+
+    async def dispatch(self, raw: bytes, orders: Sequence[Order]) -> list[str]:
+        """Turn the client's request *raw* into *orders*; return what became of each, nothing if another relay has it."""
+        settings = self._settings
+        head = (self._taken(queues.LOCAL), raw, settings.backlog_messages, settings.queue_messages, self._lifetime)
+        said = await self._link.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
+        return [str(each, "ascii") for each in said]
+
+    async def waiting_request(self, uid: str) -> Message | None:
+        """Return the request *uid* of this host that waits for an answer, None if there is none."""
+        body = await self._link.command("HGET", queues.BACKLOG, uid)
+        return None if body is None else Message.parse(body)
+
+    async def answer(
+        self,
+        request: Message,
+        reply: Message,
+        outcome: str,
+        *,
+        raw: bytes = b"",
+        queue: str = "",
+        token: bytes = b"",
+        vetted: bool = False,
+    ) -> str:
+        """Give the client of *request* its one answer: ``answered``, ``unwanted``, ``undeliverable``, ``late``, ``lost`` or ``forged``.
+
+        *raw*, taken from *queue*, is done with by this; *token* is of a try that failed. *vetted* says that *raw* has to be what the
+        other host sent: an application of this host may write into the same queue.
+        """
+        taken = self._taken(queue) if queue else ""
+        told = reply.with_(ret=request.ret).encode()
+        settings = self._settings
+        bounds = (settings.queue_messages, self._lifetime)
+        return await self._said("answer", taken, raw, request.uid, request.dst[0], told, request.ret, *bounds, outcome, token, int(vetted))
+
+    async def deliver(self, raw: bytes, request: Message) -> str:
+        """Hand *request* to the applications of its command: ``delivered``, ``full``, or ``lost``; ``late`` if nobody waits for it."""
+        queue = queues.command_queue(request.cmd)
+        return await self._said("deliver", self._taken(queues.REMOTE), raw, queue, self._settings.queue_messages, request.src, request.uid)
+
+    async def respond(self, raw: bytes, reply: Message, queue: str, seconds_left: float) -> str:
+        """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``."""
+        return await self._said("respond", self._taken(queue), raw, reply.uid, reply.dst[0], reply.encode(), seconds_left)
+
+    async def discard(self, raw: bytes, queue: str, answers: Sequence[tuple[str, Message]] = ()) -> str:
+        """Be done with *raw*, which is no message: ``answered``, ``kept`` for a person, or ``gone``."""
+        flat = (each for ret, message in answers for each in (ret, message.with_(ret=ret).encode()))
+        return await self._said("discard", self._taken(queue), raw, MAX_REFUSED, self._settings.queue_messages, self._lifetime, *flat)
+
+    async def twins(self) -> list[int]:
+        """Return the twins that messages wait for."""
+        return [int(each) for each in await self._link.command("SMEMBERS", queues.TWINS)]
+
+    async def claim(self, twin: int, most: int, seconds: float) -> tuple[float, list[Claim]]:
+        """Return up to *most* messages for *twin* that are due, ours for *seconds*; and when the next is due, -1 if there is none."""
+        due, found = await self._link.script("claim", twin, most, seconds)
+        claims = [
+            Claim(id_.decode(), token, body, int(tries), int(attempt), float(left), twin)
+            for id_, token, body, tries, attempt, left in found
+        ]
+        return float(due), claims
+
+    async def sent(self, claim: Claim) -> str:
+        """Note that the other host has it."""
+        counted = "requests-sent" if claim.is_request else "answers-sent"
+        return await self._said("sent", claim.id, claim.twin, claim.token, counted)
+
+    async def postpone(self, claim: Claim, reason: str) -> str:
+        """Try again after the interval: ``postponed``, ``exhausted`` or ``lost``."""
+        interval = self._settings.retry_interval
+        return await self._said("postpone", claim.id, claim.twin, claim.token, interval, reason, int(claim.is_request))
+
+    async def drop(self, claim: Claim, counted: str) -> str:
+        """Be done with an answer that its host does not take."""
+        return await self._said("drop", claim.id, claim.twin, claim.token, counted)
+
+    async def accept(self, twin: int, request: Message, digest: str, seconds_left: float) -> str:
+        """Take the request of another host: ``accepted``, ``repeated``, or what is full: ``queue``, ``open``, ``memory``."""
+        settings = self._settings
+        bounds = (settings.queue_messages, settings.peer_requests, settings.peer_memory)
+        return await self._said("accept", twin, request.uid, digest, seconds_left, request.encode(), *bounds)
+
+    async def admit(self, reply: Message) -> str:
+        """Take the answer of another host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full."""
+        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages)
+
+    async def expired(self, most: int) -> list[Message]:
+        """Return up to *most* requests of this host whose time is over."""
+        return [Message.parse(body) for body in await self._link.script("expired", most)]
+
+    async def hasten(self, most: int) -> int:
+        """Let what waits for another try be due now, *most* for each twin; return how many did."""
+        return int(await self._link.script("hasten", most))
+
+    async def is_new(self, twin: int, nonce: str, seconds: float) -> bool:
+        """Return whether *twin* has not used *nonce* in the last *seconds*; it has now."""
+        return await self._link.command("SET", queues.nonce(twin, nonce), "1", "NX", "EX", math.ceil(seconds)) is not None
+
+    async def count(self, name: str, number: int = 1) -> None:
+        """Count *name*."""
+        await self._link.command("HINCRBY", queues.COUNTERS, name, number)
+
+    def _taken(self, queue: str) -> str:
+        """Return the list of what this relay has taken from *queue*."""
+        return queues.taken(self.relay, queue)
+
+    async def _said(self, script: str, *arguments: Argument) -> str:
+        """Run a script that says one word."""
+        return str(await self._link.script(script, *arguments), "ascii")

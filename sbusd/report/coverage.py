@@ -1,0 +1,126 @@
+"""What a report covers, and what is missing in it: by the manifests of its hours."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sbusd.record.kinds import Kind
+from sbusd.record.layout import HOUR_NS
+from sbusd.tables.hours import Hour, Manifest
+
+_MOST_GAPS = 50
+"""Spans without a record that are listed, the latest ones; of more than these nobody reads the list."""
+
+
+@dataclass(slots=True)
+class HostCoverage:
+    """What is known of one host's record."""
+
+    records: int = 0
+    first: int = 0
+    last: int = 0
+    """Nanoseconds since 1970."""
+    missing: int = 0
+    restarts: int = 0
+    """Times that the recorder began, or had lost the bus; a record begins with one."""
+    payloads_cut: int = 0
+    payloads_left_out: int = 0
+    hours: set[Hour] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the manifests of some hours say together."""
+
+    hosts: Mapping[str, HostCoverage]
+    absent: tuple[str, ...]
+    removed: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        """Rows of the record that the tables were made from."""
+        return sum(host.records for host in self.hosts.values())
+
+    @property
+    def missing(self) -> int:
+        """Rows that the recorder knows to be missing."""
+        return sum(host.missing for host in self.hosts.values())
+
+    @property
+    def period(self) -> tuple[int, int] | None:
+        """The time of the first and of the last row, in nanoseconds since 1970; None if there is none."""
+        if not self.hosts:
+            return None
+        return min(host.first for host in self.hosts.values()), max(host.last for host in self.hosts.values())
+
+    @property
+    def interruptions(self) -> int:
+        """Times that the recorder had no bus, or did not run: what went over the bus meanwhile nobody knows."""
+        return sum(max(0, host.restarts - 1) for host in self.hosts.values())
+
+    def gaps(self) -> list[tuple[str, int, int]]:
+        """Return the spans of whole hours without a record: host, begin and end, the latest first."""
+        found = [(name, *span) for name, host in self.hosts.items() for span in _spans_between(host.hours)]
+        return sorted(found, key=lambda gap: (-gap[1], gap[0]))
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is known to be missing."""
+        return not (self.missing or self.absent or self.removed or self.left_out or self.interruptions or self.gaps())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what the page shows of it."""
+        gaps = self.gaps()
+        return {
+            "hosts": [
+                {
+                    "host": name,
+                    "records": host.records,
+                    "first": host.first // 10**6,
+                    "last": host.last // 10**6,
+                    "hours": len(host.hours),
+                    "missing": host.missing,
+                    "cut": host.payloads_cut,
+                    "leftOut": host.payloads_left_out,
+                }
+                for name, host in sorted(self.hosts.items())
+            ],
+            "gaps": [{"host": name, "from": begin // 10**6, "to": end // 10**6} for name, begin, end in gaps[:_MOST_GAPS]],
+            "moreGaps": max(0, len(gaps) - _MOST_GAPS),
+            "interruptions": self.interruptions,
+            "absent": len(self.absent),
+            "removed": len(self.removed),
+            "late": len(self.left_out),
+        }
+
+
+def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
+    """Return what *manifests* say together."""
+    hosts: dict[str, HostCoverage] = {}
+    absent: set[str] = set()
+    removed: set[str] = set()
+    left_out: set[str] = set()
+    for manifest in manifests:
+        absent.update(manifest.absent)
+        removed.update(manifest.removed)
+        left_out.update(manifest.left_out)
+        for entry in manifest.segments:
+            host = hosts.setdefault(entry.host, HostCoverage(first=entry.min_ts, last=entry.max_ts))
+            host.records += entry.rows
+            host.first, host.last = min(host.first, entry.min_ts), max(host.last, entry.max_ts)
+            host.missing += entry.missing
+            host.restarts += entry.kinds.get(Kind.RESTART, 0)
+            host.payloads_cut += entry.payloads_cut
+            host.payloads_left_out += entry.payloads_left_out
+            host.hours.add(manifest.hour)
+    return Coverage(hosts, tuple(sorted(absent)), tuple(sorted(removed)), tuple(sorted(left_out)))
+
+
+def _spans_between(hours: set[Hour]) -> list[tuple[int, int]]:
+    """Return begin and end of what lies between *hours*."""
+    starts = sorted(hour.start for hour in hours)
+    return [(before + HOUR_NS, after) for before, after in itertools.pairwise(starts) if after > before + HOUR_NS]

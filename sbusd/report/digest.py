@@ -1,0 +1,213 @@
+"""What the page is given: the tables, added up until they are small, as one JSON object.
+
+Tables become columns of equal length; users and keys are numbers into the lists ``users`` and ``keys``. Every list is bounded, so
+that the page of a month is not larger than that of a day, however many keys strangers invent.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from sbusd.report.categories import UNKNOWN, Categories, most_used
+from sbusd.report.coverage import Coverage, coverage_of
+from sbusd.report.sums import BIN, added_up, with_bins
+from sbusd.tables.reading import Snapshot
+
+BINS = 120
+"""Points of a chart over time at most: a phone has about three pixels for each."""
+
+MOST_KEYS = 24
+MOST_USERS = 16
+"""Names of keys and users that can be told apart and filtered by; with 120 points in time and two hosts the page's data stays below a
+megabyte, where the chart library has five."""
+
+MOST_ROWS = 400
+"""Rows of any other list: a person reads the first ten, and filters for the rest."""
+
+MOST_CHARACTERS = 200
+"""Of any text from the bus: more is no name."""
+
+MOST_POINTS = 20_000
+"""Points of traffic over time, of all keys, users and hosts together: about half a megabyte. Where they are more, time is cut coarser."""
+
+_STEPS = (1, 5, 15, 60, 180, 360, 720, 1440, 10080, 43200)
+"""Minutes of a bin: those that a person counts in."""
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A snapshot of the tables as the page takes it: ``data`` is JSON, and says of itself what it ``covers``."""
+
+    data: dict[str, Any]
+    covers: Coverage
+
+
+def digest_of(snapshot: Snapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
+    """Return the digest of *snapshot*; *name_of* tells the login name of a user id, *made_ms* is now in milliseconds since 1970."""
+    tables, covers = snapshot.tables, coverage_of(snapshot.manifests.values())
+    by_key_and_user = added_up(tables["traffic"], ["prefix", "uid"], ["messages"])
+    keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, _cut_text)
+    users = _users(tables, by_key_and_user, name_of)
+    hosts = sorted(covers.hosts)
+    minutes, traffic = _traffic(tables["traffic"], _bin_minutes(covers), keys, users, hosts)
+    data = {
+        "made": made_ms,
+        "binMinutes": minutes,
+        "hosts": hosts,
+        "keys": keys.labels,
+        "users": users.labels,
+        "covers": covers.to_json(),
+        "traffic": traffic,
+        "units": _units(tables["users"], users, hosts),
+        "flows": _flows(tables["flows"], keys, users, hosts),
+        "calls": _calls(tables["calls"], users, hosts),
+        "losses": _losses(tables["losses"], minutes, keys, users, hosts),
+        "security": _security(tables["security"], keys, users, hosts),
+        "relay": _relay(tables["relay"], hosts),
+    }
+    return Digest(data, covers)
+
+
+def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], str | None]) -> Categories[int]:
+    """Return the users with a name of their own: who published most, and who was refused or lost most, for those are looked for."""
+    refused = [(row["uid"], row["events"]) for row in added_up(tables["security"], ["uid"], ["events"])]
+    lost = [(row["uid"], row["lost"]) for row in added_up(tables["users"], ["uid"], ["lost"])]
+    weights: Counter[int | None] = Counter()
+    for source in ([(row["uid"], row["messages"]) for row in traffic], refused, lost):
+        whole = sum(weight for _, weight in source) or 1
+        for uid, weight in source:
+            weights[uid] += weight * 10**6 // whole
+
+    def label(uid: int) -> str:
+        name = name_of(uid)
+        return f"{_cut_text(name)} ({uid})" if name else f"uid {uid}"
+
+    return most_used(weights.items(), MOST_USERS, label, UNKNOWN)
+
+
+def _bin_minutes(covers: Coverage) -> int:
+    """Return how many minutes a point in time stands for."""
+    if covers.period is None:
+        return _STEPS[0]
+    first, last = covers.period
+    return next((step for step in _STEPS if (last - first) // (step * 60 * 10**9) < BINS - 1), _STEPS[-1])
+
+
+def _traffic(
+    table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: list[str]
+) -> tuple[int, dict[str, list[Any]]]:
+    """Return messages and bytes by time, key, user and host, and how many minutes a point stands for: *finest*, or more."""
+    sums = ("messages", "bytes", "recipients", "unheard")
+    for minutes in _STEPS[_STEPS.index(finest) :]:
+        rows = added_up(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
+        placed = [((row[BIN], keys.number(row["prefix"]), users.number(row["uid"]), hosts.index(row["host"])), row) for row in rows]
+        columns = _columns(("bin", "key", "user", "host"), sums, placed)
+        if len(columns["bin"]) <= MOST_POINTS:
+            break
+    return minutes, columns
+
+
+def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+    """Return what each user and unit did."""
+    sums = ("messages", "bytes", "connections", "subscriptions", "denials", "lost")
+    rows = _first(added_up(table, ["uid", "unit", "host"], sums), "messages")
+    return _columns(
+        ("user", "unit", "host"), sums, [((users.number(row["uid"]), _cut(row["unit"]), hosts.index(row["host"])), row) for row in rows]
+    )
+
+
+def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+    """Return deliveries from user by key to user; no recipient's number is -1, where the record does not know them."""
+    sums = ("deliveries", "bytes")
+    rows = added_up(table, ["from_uid", "prefix", "to_uid", "host"], sums)
+    placed = []
+    for row in rows:
+        to = -1 if row["to_uid"] is None else users.number(row["to_uid"])
+        placed.append(((users.number(row["from_uid"]), keys.number(row["prefix"]), to, hosts.index(row["host"])), row))
+    return _columns(("from", "key", "to", "host"), sums, placed)
+
+
+def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+    """Return calls by command, caller and host, with their latencies as pairs of bucket and count."""
+    sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
+    by = ["cmd", "caller_uid", "host"]
+    rows = _first(added_up(table, by, sums, largest=["latency_max_us"]), "calls")
+    histograms: dict[tuple[Any, ...], Counter[int]] = {}
+    for row in table.select([*by, "latencies"]).to_pylist():
+        counts = histograms.setdefault(tuple(row[name] for name in by), Counter())
+        for entry in row["latencies"] or ():
+            counts[entry["bucket"]] += entry["calls"]
+    columns = _columns(
+        ("cmd", "user", "host"),
+        (*sums, "latency_max_us"),
+        [((_cut(row["cmd"]), users.number(row["caller_uid"]), hosts.index(row["host"])), row) for row in rows],
+    )
+    return {**columns, "latencies": [sorted(histograms[tuple(row[name] for name in by)].items()) for row in rows]}
+
+
+def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+    """Return losses by time and cause; those of nobody have no user and no key: -1."""
+    sums = ("events", "count", "duration_us")
+    rows = added_up(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
+    placed = []
+    for row in rows:
+        of_someone = row["cause"] in {"discarded", "lost"}
+        user = users.number(row["uid"]) if of_someone else -1
+        key = keys.number(row["prefix"]) if row["cause"] == "discarded" else -1
+        placed.append(((row[BIN], row["cause"], user, key, hosts.index(row["host"])), row))
+    return _columns(("bin", "cause", "user", "key", "host"), sums, placed)
+
+
+def _security(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
+    """Return refusals, the most frequent first."""
+    by = ["class", "code", "reason", "uid", "unit", "key", "host"]
+    rows = _first(added_up(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
+    placed = []
+    for row in rows:
+        texts = (_cut(row["class"]), _cut(row["code"]), _cut(row["reason"]), _cut(row["unit"]), _cut(row["key"]))
+        prefix = None if row["key"] is None else "/".join(row["key"].split("/")[:2])
+        times = (int(row["first"].timestamp() * 1000), int(row["last"].timestamp() * 1000))
+        placed.append(((*texts, *times, users.number(row["uid"]), keys.number(prefix), hosts.index(row["host"])), row))
+    return _columns(("class", "code", "reason", "unit", "what", "first", "last", "user", "key", "host"), ("events",), placed)
+
+
+def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
+    """Return attempts of the relay."""
+    sums = ("attempts", "retries", "calls")
+    rows = _first(added_up(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
+    placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
+    return _columns(("twin", "cmd", "outcome", "host"), (*sums, "longest_us"), placed)
+
+
+def _first(rows: Rows, name: str) -> Rows:
+    """Return the rows with the most of *name*, the first ones first."""
+    return sorted(rows, key=lambda row: (-row[name], repr(row)))[:MOST_ROWS]
+
+
+def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> dict[str, list[Any]]:
+    """Return columns: *rows* are values of *names*, and where the *sums* are; rows with the same values are added up, in their order."""
+    added: dict[tuple[Any, ...], list[Any]] = {}
+    for place, row in rows:
+        values = added.setdefault(place, [None] * len(sums))
+        for position, name in enumerate(sums):
+            if row[name] is not None:
+                values[position] = row[name] + (values[position] or 0)
+    columns = list(zip(*((*place, *values) for place, values in added.items()), strict=True)) or [()] * (len(names) + len(sums))
+    return {name: list(column) for name, column in zip((*names, *sums), columns, strict=True)}
+
+
+def _cut(text: str | None) -> str | None:
+    """Return *text*, not too long."""
+    return None if text is None else _cut_text(text)
+
+
+def _cut_text(text: str) -> str:
+    """Return *text*, not too long."""
+    return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"

@@ -1,0 +1,64 @@
+"""What a report says, in three lines for a terminal."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+from sbusd.report.digest import Digest
+
+
+def summary_of(digest: Digest) -> list[str]:
+    """Return three lines: what is covered, what was sent, what went wrong."""
+    data = digest.data
+    return [_covered(digest), _sent(data), _wrong(digest)]
+
+
+def _covered(digest: Digest) -> str:
+    """Return the period and the hosts."""
+    period = digest.covers.period
+    if period is None:
+        return "no records in this period"
+    hosts = sorted(digest.covers.hosts)
+    named = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
+    return f"{_utc(period[0])} to {_utc(period[1])} UTC on {named}: {_many(digest.covers.records, 'record')}"
+
+
+def _sent(data: dict[str, Any]) -> str:
+    """Return how much was sent, mostly by whom and under which key."""
+    traffic = data["traffic"]
+    messages = sum(traffic["messages"])
+    if not messages:
+        return "no messages"
+    key, user = (_busiest(traffic, column, data[names]) for column, names in (("key", "keys"), ("user", "users")))
+    size, recipients = sum(traffic["bytes"]), sum(traffic["recipients"])
+    return f"{_many(messages, 'message')} of {_many(size, 'byte')} to {_many(recipients, 'recipient')}; most under {key}, most from {user}"
+
+
+def _busiest(traffic: dict[str, list[int]], column: str, names: tuple[str, ...]) -> str:
+    """Return the name under which most messages are."""
+    sums: dict[int, int] = {}
+    for number, messages in zip(traffic[column], traffic["messages"], strict=True):
+        sums[number] = sums.get(number, 0) + messages
+    return names[max(sums, key=lambda number: sums[number])]
+
+
+def _wrong(digest: Digest) -> str:
+    """Return what failed, what was lost, what was refused and what is missing."""
+    data = digest.data
+    calls, losses = data["calls"], data["losses"]
+    failed = sum(sum(calls[name]) for name in ("errors", "timeouts", "unanswered"))
+    lost = sum(count for count, cause in zip(losses["count"], losses["cause"], strict=True) if cause == "lost")
+    whole = "nothing is known to be missing" if digest.covers.is_whole else "parts of the record are missing"
+    called, refused = _many(sum(calls["calls"]), "call"), _many(sum(data["security"]["events"]), "refusal")
+    return f"{called}, {failed:,} failed; {_many(lost, 'message')} lost, {refused}; {whole}"
+
+
+def _many(count: int, what: str) -> str:
+    """Return how many of *what*."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _utc(nanoseconds: int) -> str:
+    """Return a moment as people write it."""
+    return datetime.datetime.fromtimestamp(nanoseconds // 10**9, datetime.UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,21 @@
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pyarrow import RecordBatch, Schema
+from pyarrow.compute import Expression
+
+class Dataset:
+    @property
+    def schema(self) -> Schema: ...
+    def to_batches(
+        self,
+        columns: Sequence[str] | None = ...,
+        filter: Expression | None = ...,
+        batch_size: int = ...,
+        *,
+        batch_readahead: int = ...,
+        fragment_readahead: int = ...,
+        use_threads: bool = ...,
+    ) -> Iterator[RecordBatch]: ...
+
+def dataset(source: str | Path, *, format: str) -> Dataset: ...

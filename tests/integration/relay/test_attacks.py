@@ -1,0 +1,321 @@
+"""What somebody between or beside hosts may try at a relay: each is refused, told in the journal, and counted."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbusd.relay.signature import signed_headers
+from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
+
+TWIN, PEER, OTHER = 1001, 1002, 1003
+
+
+class Wire:
+    """HTTP to a relay, as a peer or an attacker speaks it."""
+
+    def __init__(self, host: Host) -> None:
+        self.host = host
+        name, _, port = host.relay.listen.rpartition(":")
+        self.address = (name, int(port))
+
+    def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body of the answer."""
+        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        try:
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            answer: dict[str, Any] = json.loads(response.read())
+            return response.status, answer
+        finally:
+            connection.close()
+
+    def signed(self, key: Path, message: dict[str, Any], path: str = "/zbus-remote", **changes: Any) -> tuple[int, dict[str, Any]]:
+        """Post *message* as the peer with *key* would."""
+        body = json.dumps(message).encode()
+        return self.post(path, body, self.headers(key, body, path, **changes))
+
+    def headers(
+        self, key: Path, body: bytes, path: str = "/zbus-remote", *, twin: int = PEER, to: int = TWIN, now: float = 0.0
+    ) -> dict[str, str]:
+        """Return the headers that sign *body*."""
+        return signed_headers(key.read_bytes().strip(), twin, to, path, body, now=now or time.time())
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
+    """A key for each peer."""
+    folder = tmp_path_factory.mktemp("keys")
+    return {twin: shared_key(folder, str(twin)) for twin in (PEER, OTHER)}
+
+
+@pytest.fixture(scope="module")
+def wire(tmp_path_factory: pytest.TempPathFactory, keys: dict[int, Path]) -> Iterator[Wire]:
+    """A relay whose peers are the test itself."""
+    require_redis()
+    host = Host(tmp_path_factory.mktemp("host"), TWIN)
+    limits = 'body_bytes = "64KiB"\nbody_timeout = "1s"\naddress_connections = 8\nqueue_messages = 500\npeer_requests = 60\n'
+    peers = "".join(peer_table(twin, free_address(), key) for twin, key in keys.items())
+    host.relay.write(f'listen = "{free_address()}"\n{limits}', peers)
+    host.relay.start()
+    yield Wire(host)
+    host.close()
+    assert "there is a mistake" not in host.relay.told()
+
+
+_NUMBERS = iter(range(1, 1_000_000))
+
+
+def of_peer(cmd: str = "x", **members: Any) -> dict[str, Any]:
+    """Return a request as the relay of the peer sends it."""
+    return request(cmd, TWIN, uid=f"{TWIN}.{next(_NUMBERS)}", src=PEER) | members
+
+
+def refused(wire: Wire, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, told: str) -> None:
+    """Check that *act* is refused with *status* and words, in the journal too, and that nothing has come of it."""
+    before = wire.host.redis.dbsize(), wire.host.counters().get("requests-received", 0)
+    found, answer = act()
+    assert (found, says in answer["error"]) == (status, True), (found, answer)
+    wire.host.relay.wait_told(told)
+    after = wire.host.counters()
+    assert after.get("requests-received", 0) == before[1]
+    assert wire.host.redis.llen("msgbus.system.remote") == 0
+
+
+def test_a_peer_is_served(wire: Wire, keys: dict[int, Path]) -> None:
+    assert wire.signed(keys[PEER], of_peer("served", dat="aGk="))[0] == 200
+    assert data_of(wire.host.receive("msgbus.served")) == b"hi"
+
+
+def test_who_shows_nothing_is_refused(wire: Wire) -> None:
+    body = json.dumps(of_peer()).encode()
+    refused(wire, lambda: wire.post("/zbus-remote", body, {}), 401, "not signed", "who does not show to be a twin")
+
+
+def test_an_unknown_peer_is_refused(wire: Wire, tmp_path: Path) -> None:
+    stranger = shared_key(tmp_path)
+    refused(
+        wire, lambda: wire.signed(stranger, of_peer(src=4711), twin=4711), 401, "twin 4711 has no key", "who does not show to be a twin"
+    )
+
+
+def test_a_wrong_key_is_refused(wire: Wire, tmp_path: Path) -> None:
+    wrong = shared_key(tmp_path)
+    refused(wire, lambda: wire.signed(wrong, of_peer()), 401, "signature is not that of twin 1002", "who does not show to be a twin")
+
+
+def test_a_changed_body_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    headers = wire.headers(keys[PEER], json.dumps(of_peer()).encode())
+    refused(wire, lambda: wire.post("/zbus-remote", json.dumps(of_peer("rm")).encode(), headers), 401, "signature", "who does not show")
+
+
+def test_another_path_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    body = json.dumps(of_peer()).encode()
+    refused(wire, lambda: wire.post("/zbus-reply", body, wire.headers(keys[PEER], body)), 401, "signature", "who does not show")
+
+
+def test_a_message_for_another_twin_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer(), to=OTHER), 401, "signature", "who does not show")
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer(dst=[OTHER])), 421, "this is twin 1001", "refused a message")
+
+
+def test_a_replayed_request_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    body = json.dumps(of_peer("once")).encode()
+    headers = wire.headers(keys[PEER], body)
+    assert wire.post("/zbus-remote", body, headers)[0] == 200
+    assert wire.host.receive("msgbus.once")
+    refused(wire, lambda: wire.post("/zbus-remote", body, headers), 401, "has been sent before", "that was sent before")
+
+
+@pytest.mark.parametrize("seconds", [-120, 120])
+def test_a_clock_that_is_wrong_is_refused(wire: Wire, keys: dict[int, Path], seconds: int) -> None:
+    says = "s away from this host's; 60 s are allowed"
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer(), now=time.time() + seconds), 401, says, "that was sent before")
+
+
+def test_a_clock_that_is_a_little_wrong_makes_nothing_expire(wire: Wire, keys: dict[int, Path]) -> None:
+    for seconds in (-50, 50):
+        now = time.time() + seconds
+        assert wire.signed(keys[PEER], of_peer("skewed", exp=5, now=int(now)), now=now)[0] == 200
+        assert wire.host.receive("msgbus.skewed")
+
+
+def test_another_src_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer(src=OTHER)), 403, "with src 1003", "that is not what it says")
+
+
+def test_a_forged_reply_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    """The answer of a known peer to a request that went to another."""
+    ret = wire.host.send("question", OTHER, try_=1000)
+    uid = wait_for(lambda: wire.host.redis.hkeys("msgbus.system.backlog"), "the backlog")[0].decode()
+    forged = {**request("question", TWIN, uid=uid, src=PEER, ret="msgbus.system.reply"), "dat": "Rk9SR0VE"}
+    status, answer = wire.signed(keys[PEER], forged, "/zbus-reply")
+    assert (status, answer["error"]) == (403, f"twin 1002 answers request {uid}, which it was not asked")
+    wire.host.relay.wait_told("that is not what it says: twin 1002 answers")
+    assert wire.host.counters()["answers-forged"] == 1
+    right = {**forged, "src": OTHER, "dat": "UklHSFQ="}
+    assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER)[0] == 200
+    assert data_of(wire.host.receive(ret)) == b"RIGHT"
+    assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "repeated"})
+
+
+def test_a_reply_that_nobody_asked_for_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    unasked = request("x", TWIN, uid="1002.999", src=PEER)
+    status, answer = wire.signed(keys[PEER], unasked, "/zbus-reply")
+    assert (status, answer["error"]) == (404, "no request 1002.999 waits for an answer here")
+
+
+def test_an_application_cannot_answer_for_another_twin(wire: Wire) -> None:
+    """Who may only push to msgbus.system.reply, by an ACL of Redis, has not the peers' voices."""
+    ret = wire.host.send("question", OTHER, try_=1000, exp=2)
+    wait_for(lambda: wire.host.redis.hkeys("msgbus.system.backlog"), "the backlog")
+    uid = wire.host.redis.hkeys("msgbus.system.backlog")[0].decode()
+    wire.host.redis.rpush("msgbus.system.reply", json.dumps(request("question", TWIN, uid=uid, src=OTHER, dat=b"FORGED")))
+    wire.host.relay.wait_told("that twin 1003 has not sent")
+    assert wire.host.receive(ret)["err"].startswith("expired")
+
+
+def test_an_oversized_body_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+    """Before it is read, and however it says its length."""
+    body = b"x" * 70_000
+    headers = wire.headers(keys[PEER], body)
+    refused(wire, lambda: wire.post("/zbus-remote", body[:0], {**headers, "Content-Length": "70000"}), 413, "70000 bytes", "too large")
+    with socket.create_connection(wire.address, 30) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{head}\r\n".encode())
+        chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
+        connection.sendall(chunk * 4 + b"1\r\nx\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
+
+
+def test_a_slow_body_is_cut_off(wire: Wire, keys: dict[int, Path]) -> None:
+    body = json.dumps(of_peer()).encode()
+    with socket.create_connection(wire.address, 30) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers(keys[PEER], body).items())
+        connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body[:-1])
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
+    wire.host.relay.wait_told("which is too slow: the message did not come within 1 s")
+
+
+def test_a_slow_header_is_cut_off(wire: Wire) -> None:
+    with socket.create_connection(wire.address, 30) as connection:
+        connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost:")
+        assert connection.recv(1) == b""
+    wire.host.wait_counted("connections-slow")
+    assert "no whole request header in time" in wire.host.relay.told() or "too slow" in wire.host.relay.told()
+
+
+def test_connections_are_bounded(wire: Wire, keys: dict[int, Path]) -> None:
+    many = [socket.create_connection(wire.address, 30) for _ in range(12)]
+    wire.host.wait_counted("connections-refused", 4)
+    wire.host.relay.wait_told("too many connections from 127.0.0.1")
+    for connection in many:
+        connection.close()
+    wait_for(lambda: _is_served(wire, keys[PEER]), "room for another")
+
+
+def _is_served(wire: Wire, key: Path) -> bool:
+    """Return whether a request is taken."""
+    try:
+        return wire.signed(key, of_peer("again"))[0] == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "says"),
+    [
+        ({"dat": "?"}, 400, "dat: is not base64"),
+        ({"exp": "soon"}, 400, "exp: "),
+        ({"exp": 90_000}, 400, "86400 s are allowed"),
+        ({"uid": ""}, 400, "uid: is empty"),
+        ({"cmd": ""}, 400, "cmd: is empty"),
+        ({"now": 1_621_944_461}, 410, "has expired"),
+        ({"ver": 2}, 400, "ver: "),
+    ],
+)
+def test_a_bad_message_has_a_clear_answer(wire: Wire, keys: dict[int, Path], change: dict[str, Any], status: int, says: str) -> None:
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer() | change), status, says, "refused a message")
+
+
+def test_bad_json_has_a_clear_answer(wire: Wire, keys: dict[int, Path]) -> None:
+    body = b'{"cmd": '
+    refused(wire, lambda: wire.post("/zbus-remote", body, wire.headers(keys[PEER], body)), 400, "not JSON", "refused a message")
+
+
+@pytest.mark.parametrize("command", ["system", "system.local", "system.reply", "system.relay.counters"])
+def test_a_command_cannot_reach_the_queues_of_the_bus(wire: Wire, keys: dict[int, Path], command: str) -> None:
+    """The original would push this into msgbus.system.local: a request in this host's name."""
+    before = wire.host.redis.llen("msgbus.system.local")
+    assert wire.signed(keys[PEER], of_peer(command))[0] == 200
+    body = wait_for(lambda: wire.host.redis.zrange("msgbus.system.retry:1002", -1, -1), "the answer")[0].decode()
+    wait_for(lambda: wire.host.redis.hget(f"msgbus.system.relay.message:{body}", "body") is not None, "its body")
+    assert b"is a name of the bus" in wire.host.redis.hget(f"msgbus.system.relay.message:{body}", "body")
+    assert wire.host.redis.llen("msgbus.system.local") == before
+
+
+def test_one_peer_does_not_use_up_the_room_of_another(wire: Wire, keys: dict[int, Path]) -> None:
+    """A peer whose requests nobody answers is told to wait; another is served."""
+    statuses = [wire.signed(keys[PEER], of_peer("flood"))[0] for _ in range(80)]
+    assert statuses[-1] == 503
+    assert 0 < statuses.count(200) <= 60
+    assert wire.signed(keys[OTHER], of_peer("calm", src=OTHER), twin=OTHER)[0] == 200
+    assert wire.host.receive("msgbus.calm")
+
+
+def test_nothing_else_is_there(wire: Wire) -> None:
+    connection = http.client.HTTPConnection(*wire.address, timeout=30)
+    connection.request("GET", "/zbus-remote")
+    assert connection.getresponse().status == 405
+    connection.close()
+    assert wire.post("/", b"", {})[0] == 404
+
+
+def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, needs_root: None) -> None:
+    """Loopback alone, and even there no other user: he could forge every twin's messages."""
+    from tests.support.users import FIRST
+
+    require_redis()
+    host = Host(folder, TWIN)
+    try:
+        address = free_address()
+        host.relay.write(f'listen = "{address}"', "")
+        host.relay.start()
+        assert "nothing says who other hosts are" in host.relay.told()
+        name, _, port = address.rpartition(":")
+        body = json.dumps(of_peer("own")).encode()
+        assert Wire(host).post("/zbus-remote", body, {})[0] == 200
+
+        def post() -> int:
+            connection = http.client.HTTPConnection(name, int(port), timeout=30)
+            connection.request("POST", "/zbus-remote", json.dumps(of_peer("forged")).encode())
+            return connection.getresponse().status
+
+        assert FIRST.call(post) == 403
+        host.relay.wait_told("only root and the relay's own user")
+        assert host.redis.exists("msgbus.forged") == 0
+    finally:
+        host.close()
+
+
+def test_an_open_address_needs_keys(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    from tests.support.relays import ENV
+
+    file = tmp_path / "relay.toml"
+    file.write_text('twin = 1\nlisten = "0.0.0.0:8051"\n')
+    command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file), "--check"]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60, cwd=os.sep)
+    assert done.returncode == 78
+    assert "is open to other hosts, and nothing says who they are" in done.stderr
+    assert done.stderr.count("\n") == 1

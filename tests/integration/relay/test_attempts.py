@@ -1,0 +1,68 @@
+"""Attempts to reach other hosts on a real bus, as the recorder makes rows of them; and a port that is taken."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from sbusd.record.kinds import Kind
+from sbusd.recorder.calls import CallBook
+from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowMaker
+from sbusd.relay.telling import KEY
+from tests.support.daemons import StartDaemon
+from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
+from tests.support.tapped import message_packet
+
+
+def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> None:
+    require_redis()
+    assert KEY.encode() == RELAY_ATTEMPT_KEY
+    bus = daemon()
+    client = bus.client()
+    client.subscribe(b"relay/attempt")
+    client.barrier()
+    host = Host(folder, 1001)
+    try:
+        nobody = free_address()
+        host.relay.write(f'listen = "{free_address()}"\nbus = "{bus.path}"\n', peer_table(1002, nobody, shared_key(folder)))
+        host.relay.start()
+        error = host.receive(host.send("x", 1002, try_=1))["err"]
+        # Two, and one more for each time that the kernel told of a change of the network meanwhile.
+        tries = 2 + host.counters().get("tries-hastened", 0)
+        assert error.startswith(f"destination not reached after {tries} tries")
+        packets = [client.receive() for _ in range(tries)]
+        host.relay.stop()
+    finally:
+        host.close()
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
+    told = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
+    assert told == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]
+    assert all(row and nobody in (row.reason or "") and (row.duration or 0) > 0 for row in rows)
+
+
+def test_without_a_bus_the_relay_works_and_counts(folder: Path) -> None:
+    require_redis()
+    host = Host(folder, 1001)
+    try:
+        host.relay.write(f'listen = "{free_address()}"\nbus = "{folder}/none"\n', "")
+        host.relay.start()
+        assert host.receive(host.send("x", 1002))["err"] == "destination not found"
+        host.wait_counted("attempts-untold")
+    finally:
+        host.close()
+
+
+def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        file = tmp_path / "relay.toml"
+        file.write_text(f'twin = 1\nbus = ""\nlisten = "127.0.0.1:{taken.getsockname()[1]}"\n')
+        command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file)]
+        done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("sbus-relay: 127.0.0.1:")
+    assert "ddress already in use" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,177 @@
+"""The founding document, paragraph by paragraph, through two relays on real Redis; each test names its paragraph."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable
+
+from tests.support.relays import Host, answer_to, data_of, request
+
+MakeTwins = Callable[..., list[Host]]
+
+COMMAND = "wallet.stellar.balance.tft"
+
+
+def test_object_schema(twins: MakeTwins) -> None:
+    """Object Schema: every member, its type and its default; what a client leaves out, the relay fills in."""
+    (host,) = twins(1001)
+    ret = str(uuid.uuid4())
+    host.redis.rpush("msgbus.system.local", f'{{"cmd": "x", "dst": [1001], "ret": "{ret}"}}')
+    asked = host.receive("msgbus.x")
+    assert list(asked) == ["ver", "uid", "cmd", "exp", "try", "dat", "src", "dst", "ret", "shm", "now", "err"]
+    now = asked.pop("now")
+    assert asked == {
+        "ver": 1,
+        "uid": "1001.1",
+        "cmd": "x",
+        "exp": 0,
+        "try": 0,
+        "dat": "",
+        "src": 1001,
+        "dst": [1001],
+        "ret": "msgbus.system.reply",
+        "shm": "",
+        "err": "",
+    }
+    assert abs(now - time.time()) < 60
+
+
+def test_sending_a_request(twins: MakeTwins) -> None:
+    """Sending a request: pushed to msgbus.system.local; as many responses as destinations, one by one, on ret."""
+    a, _, _ = hosts = twins(1001, 1002, 1003)
+    ret = a.send(COMMAND, 1001, 1002, 1003, dat=b"who?")
+    for host in hosts:
+        asked = host.receive(f"msgbus.{COMMAND}")
+        assert data_of(asked) == b"who?"
+        host.reply(asked, str(host.twin).encode())
+    answers = [a.receive(ret) for _ in hosts]
+    assert {(answer["src"], data_of(answer)) for answer in answers} == {(1001, b"1001"), (1002, b"1002"), (1003, b"1003")}
+    assert all(answer["dst"] == [1001] and answer["ret"] == ret and answer["err"] == "" for answer in answers)
+
+
+def test_lpush_does_as_well(twins: MakeTwins) -> None:
+    """Sending a request: the original's clients in other languages push from the left."""
+    a, b = twins(1001, 1002)
+    made = request("x", 1002)
+    a.redis.lpush("msgbus.system.local", json.dumps(made))
+    b.reply(b.receive("msgbus.x"), b"ok")
+    assert data_of(a.receive(made["ret"])) == b"ok"
+
+
+def test_processing_a_request(twins: MakeTwins) -> None:
+    """Processing a request: one destination each, src, and a uid that counts for each destination; a copy in the backlog."""
+    a, b = twins(1001, 1002)
+    rets = [a.send(COMMAND, 1002, dat=b"1"), a.send(COMMAND, 1002, 1001, dat=b"2"), a.send(COMMAND, 1002, dat=b"3")]
+    asked = [b.receive(f"msgbus.{COMMAND}") for _ in range(3)]
+    assert sorted(each["uid"] for each in asked) == ["1002.1", "1002.2", "1002.3"]
+    assert [(each["src"], each["dst"], each["ret"]) for each in asked] == [(1001, [1002], "msgbus.system.reply")] * 3
+    own = a.receive(f"msgbus.{COMMAND}")
+    assert own["uid"] == "1001.1"
+    backlog = {uid.decode(): json.loads(body) for uid, body in a.redis.hgetall("msgbus.system.backlog").items()}
+    assert {uid: body["ret"] for uid, body in backlog.items()} == {
+        "1002.1": rets[0],
+        "1002.2": rets[1],
+        "1001.1": rets[1],
+        "1002.3": rets[2],
+    }
+
+
+def test_destination_not_found(twins: MakeTwins) -> None:
+    """Processing a request: in case of error, err has explicit text, and the response is pushed to ret."""
+    (a,) = twins(1001)
+    ret = a.send(COMMAND, 4711)
+    answer = a.receive(ret)
+    assert (answer["err"], answer["src"], answer["dst"], answer["ret"]) == ("destination not found", 4711, [1001], ret)
+    a.assert_empty()
+
+
+def test_processing_a_request_on_the_remote_side(twins: MakeTwins) -> None:
+    """Processing a request on the remote side: forwarded as it is to msgbus.$cmd, whoever waits there."""
+    a, b = twins(1001, 1002)
+    ret = a.send("first", 1002, dat=b"\0binary\xff")
+    a.send("second", 1002)
+    assert b.receive("msgbus.second")["cmd"] == "second"
+    asked = b.receive("msgbus.first")
+    assert data_of(asked) == b"\0binary\xff"
+    b.reply(asked, b"done")
+    assert data_of(a.receive(ret)) == b"done"
+
+
+def test_processing_a_reply(twins: MakeTwins) -> None:
+    """Processing a reply: src and dst are swapped, dat and now are the application's; the original ret is restored."""
+    a, b = twins(1001, 1002)
+    ret = a.send(COMMAND, 1002, dat=b"GC3")
+    asked = b.receive(f"msgbus.{COMMAND}")
+    b.reply(asked, b"18024884.1393419", now=1621944462)
+    answer = a.receive(ret)
+    assert answer == {**answer_to(asked, b"18024884.1393419"), "ret": ret, "now": 1621944462}
+    for host in (a, b):
+        host.assert_empty()
+
+
+def test_an_application_may_answer_with_an_error(twins: MakeTwins) -> None:
+    """Object Schema: err may be set; a response with it is a response."""
+    a, b = twins(1001, 1002)
+    ret = a.send(COMMAND, 1002)
+    b.reply(b.receive(f"msgbus.{COMMAND}"), err="no such wallet")
+    assert a.receive(ret)["err"] == "no such wallet"
+    assert a.counters()["requests-failed"] == 1
+
+
+def test_the_same_twin_as_source_and_destination(twins: MakeTwins) -> None:
+    """Note: in practice both can be the same twin, for communication between processes."""
+    (a,) = twins(1001)
+    ret = a.send("x", 1001, 1001, dat=b"me")
+    asked = [a.receive("msgbus.x"), a.receive("msgbus.x")]
+    assert {each["uid"] for each in asked} == {"1001.1", "1001.2"}
+    for each in asked:
+        a.reply(each, each["uid"].encode())
+    assert {data_of(a.receive(ret)) for _ in asked} == {b"1001.1", b"1001.2"}
+    a.assert_empty()
+
+
+def test_expiry_is_answered(twins: MakeTwins) -> None:
+    """exp: the request is over so many seconds after now, and its client is told; the answer that comes later goes nowhere."""
+    a, b = twins(1001, 1002)
+    ret = a.send("x", 1002, exp=1)
+    asked = b.receive("msgbus.x")
+    answer = a.receive(ret)
+    assert (answer["err"], answer["src"]) == ("expired: no answer within 1 s", 1002)
+    b.reply(asked, b"late")
+    b.wait_counted("answers-sent")
+    assert a.counters()["answers-repeated"] == 1
+    assert a.redis.llen(ret) == 0
+    a.assert_empty()
+
+
+def test_an_expiry_of_zero_is_an_hour(twins: MakeTwins) -> None:
+    """exp: what 0 means."""
+    a, _ = twins(1001, 1002)
+    a.send("x", 1002, exp=0, now=int(time.time()) - 3_500)
+    old = a.send("x", 1002, exp=0, now=int(time.time()) - 3_700)
+    assert a.receive(old)["err"] == "expired: it is older than the 3600 s that it allows"
+    ((uid, deadline),) = a.redis.zrange("msgbus.system.relay.deadlines", 0, -1, withscores=True)
+    assert uid == b"1002.1"
+    assert 60 < deadline - time.time() < 120
+
+
+def test_tries_are_counted_down(twins: MakeTwins) -> None:
+    """try: so many retries if the remote cannot be joined, then an error; a message that arrives says how many are left."""
+    a, b = twins(1001, 1002)
+    b.relay.kill()
+    ret = a.send("x", 1002, try_=2)
+    answer = a.receive(ret)
+    tries = 3 + a.counters().get("tries-hastened", 0)  # what the kernel tells of links costs no try
+    assert answer["err"].startswith(f"destination not reached after {tries} tries: ")
+    assert a.counters()["tries-failed"] == tries
+    assert answer["try"] == 0
+    ret = a.send("x", 1002, try_=100)
+    a.wait_counted("tries-failed", tries + 2)
+    b.relay.start()
+    asked = b.receive("msgbus.x")
+    assert asked["try"] < 99 + a.counters().get("tries-hastened", 0)
+    b.reply(asked, b"at last")
+    assert data_of(a.receive(ret)) == b"at last"
+    a.assert_empty()

@@ -1,0 +1,57 @@
+"""``sbusctl relay status`` at a real Redis, with a relay and without."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from tests.support.relays import ENV, Host, data_of
+
+MakeTwins = Callable[..., list[Host]]
+
+
+def status(host: Host, *options: str) -> str:
+    """Return what the command prints."""
+    command = [sys.executable, "-m", "sbusd.ctl.main", *options, "relay", "status", "--redis", str(host.server.path)]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_it_says_what_waits_and_why(twins: MakeTwins) -> None:
+    a, b = twins(1001, 1002)
+    b.relay.kill()
+    ret = a.send("x", 1002, try_=1000)
+    a.wait_counted("tries-failed", 2)
+    a.relay.kill()
+    said: dict[str, Any] = json.loads(status(a, "--json=short"))
+    assert said["queues"]["backlog"] == 1
+    assert said["queues"]["waiting"] + said["queues"]["sending"] == 1
+    assert 0 <= said["queues"]["backlog_oldest_seconds"] < 60
+    peer = said["peers"]["1002"]
+    assert peer["failures"] >= 2
+    assert "Cannot connect" in peer["reason"]
+    assert peer["reached_seconds_ago"] is None
+    assert said["counters"]["tries-failed"] >= 2
+    text = status(a)
+    assert "backlog " in text
+    assert "TWIN" in text
+    a.relay.start()
+    b.relay.start()
+    b.reply(b.receive("msgbus.x"), b"ok")
+    assert data_of(a.receive(ret)) == b"ok"
+    said = json.loads(status(a, "--json=short"))
+    assert (said["queues"]["backlog"], said["peers"]["1002"]["failures"], said["relays"]) == (0, 0, 1)
+    assert said["peers"]["1002"]["reason"] == ""
+
+
+def test_a_redis_that_is_not_there_is_one_line(tmp_path_factory: Any) -> None:
+    folder = tmp_path_factory.mktemp("none")
+    command = [sys.executable, "-m", "sbusd.ctl.main", "relay", "status", "--redis", f"{folder}/none.sock"]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbusctl: Redis at {folder}/none.sock: ")
+    assert done.stderr.count("\n") == 1

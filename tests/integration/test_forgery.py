@@ -1,0 +1,160 @@
+"""What users of a real daemon try against each other's addresses, senders, events and taps: refused, told, and in the record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.users import FIRST, SECOND
+from tests.support.wire import RawClient, error_code, message
+
+pytestmark = pytest.mark.usefixtures("needs_root")
+
+VERIFIED = b"!/from/%d/!/cred/%d/%d/"
+
+FORGED_WORDS = [
+    *[b"!/event/disconnect/1", b"!/event/connect/1", b"!/event/subscribe/1/a", b"!/bus/error", b"!/bus/lost", b"!/bus/receipt"],
+    *[b"!/from/1/!/cred/0/0/1", b"!/tap", b"!/conn/1", b"!/batch"],
+]
+CLOSED_PATTERNS = [b"!/bus/", b"!/bus/error", b"!/from/", b"!/tap", b"!/", b"!/conn/", b"!/conn/*/", b"!/conn/*/x", b"!/event"]
+
+
+def refused_record(bus: Daemon, uid: int) -> str:
+    """Stop the bus and return its first record of a reserved key that was refused to *uid*."""
+    bus.stop()
+    return next(line for line in bus.stderr.splitlines() if "a reserved key was refused" in line and f"uid={uid}" in line)
+
+
+def number_of(client: RawClient) -> int:
+    """Return the number of a client's connection."""
+    return int(client.ask(controls.ADDRESS).split(b"/")[2])
+
+
+def test_nobody_publishes_in_the_bus_s_place(each_bus: Daemon) -> None:
+    victim, root, forger = each_bus.client(FIRST), each_bus.client(), each_bus.client(SECOND)
+    victim.control(controls.SENDER_ON)
+    for pattern in (b"", b"*/", b"!/event/", victim.ask(controls.ADDRESS)):
+        victim.subscribe(pattern)
+    victim.barrier()
+    for each in (forger, root):
+        for key in FORGED_WORDS:
+            each.publish(key, b'{"id":1}')
+            assert [error_code(packet) for packet in each.barrier()] == ["EPERM"], key
+    assert victim.barrier() == []
+    assert refused_record(each_bus, SECOND.uid)
+
+
+def test_nobody_listens_in_the_bus_s_place(each_bus: Daemon) -> None:
+    eavesdropper = each_bus.client(SECOND)
+    for pattern in CLOSED_PATTERNS:
+        eavesdropper.subscribe(pattern)
+        assert [error_code(packet) for packet in eavesdropper.barrier()] == ["EPERM"], pattern
+    assert refused_record(each_bus, SECOND.uid)
+
+
+def test_nobody_listens_at_another_s_address_not_even_its_own_user_or_root(each_bus: Daemon) -> None:
+    victim, twin, stranger, root = each_bus.client(FIRST), each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+    address = victim.ask(controls.ADDRESS)
+    victim.subscribe(address)
+    victim.barrier()
+    for eavesdropper in (twin, stranger, root):
+        for rest in (b"", b"x", b"*"):
+            eavesdropper.subscribe(address + rest)
+        for wide in (b"", b"*", b"*/", b"!*/", b"*/conn/", b"*/*/*/"):
+            eavesdropper.subscribe(wide)
+        assert [error_code(packet) for packet in eavesdropper.barrier()] == ["EPERM"] * 3
+    stranger.publish(address + b"letter", b"for you alone")
+    assert stranger.barrier() == []
+    assert victim.barrier() == [message(address + b"letter", b"for you alone")]
+    assert twin.barrier() == root.barrier() == []
+    assert refused_record(each_bus, SECOND.uid)
+
+
+def test_address_is_never_given_out_again(each_bus: Daemon) -> None:
+    first = each_bus.client(FIRST)
+    address = first.ask(controls.ADDRESS)
+    first.close()
+    addresses = {each_bus.client(SECOND).ask(controls.ADDRESS) for _ in range(10)}
+    assert len(addresses) == 10
+    assert address not in addresses
+
+
+def test_sender_is_who_the_kernel_says(each_bus: Daemon) -> None:
+    hearer, liar = each_bus.client(FIRST), each_bus.client(SECOND)
+    hearer.control(controls.SENDER_ON)
+    hearer.subscribe(b"a")
+    hearer.barrier()
+    liar.publish(b"a", b"!/from/1/!/cred/0/0/1\0MSG a\0trust me")
+    liar.barrier()
+    (packet,) = hearer.barrier()
+    head, _, rest = packet.partition(b"\0")
+    assert head.startswith(b"CMSG " + VERIFIED % (number_of(liar), SECOND.gid, SECOND.uid))
+    assert head.removeprefix(b"CMSG !/from/%d/" % number_of(liar)) == liar.ask(controls.WHOAMI)
+    assert rest == message(b"a", b"!/from/1/!/cred/0/0/1\0MSG a\0trust me")
+
+
+def test_tap_is_for_owners_alone(each_bus: Daemon) -> None:
+    victim, spy, root = each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+    secret = b"!/cred//%d//x" % FIRST.uid
+    for client in (spy, root):
+        client.control(controls.TAP_ON, secret)
+    assert [error_code(packet) for packet in spy.barrier()] == ["EPERM"]
+    assert root.barrier() == []
+    victim.publish(secret, b"word")
+    victim.barrier()
+    assert spy.barrier() == []
+    (told,) = root.barrier()
+    line, _, packet = told.removeprefix(b"CMSG !/tap\0").partition(b"\n")
+    assert packet == message(secret, b"word")
+    assert json.loads(line)["cred"] == victim.ask(controls.WHOAMI).decode()
+    each_bus.stop()
+    assert "a tap was refused" in each_bus.stderr
+
+
+def test_presence_of_a_stranger_does_not_tell_its_secrets(each_bus: Daemon) -> None:
+    stranger, twin, root = each_bus.client(SECOND), each_bus.client(FIRST), each_bus.client()
+    for listener in (stranger, twin, root):
+        listener.subscribe(b"!/event/")
+        listener.barrier()
+    for listener in (stranger, twin, root):
+        listener.barrier()
+    victim = each_bus.client(FIRST)
+    secret = b"!/cred//%d//x" % FIRST.uid
+    for pattern in (secret, b"open"):
+        victim.subscribe(pattern)
+    number = number_of(victim)
+    kinds = {who: _kinds(client.barrier()) for who, client in (("stranger", stranger), ("twin", twin), ("root", root))}
+    everything = [b"connect/%d" % number, b"subscribe/%d/%b" % (number, secret), b"subscribe/%d/open" % number]
+    assert kinds == {"stranger": everything[:1], "twin": everything, "root": everything}
+    stranger.control(controls.MEMBERS, secret)
+    assert [error_code(packet) for packet in stranger.barrier()] == ["EPERM"]
+    victim.close()
+    assert _kinds([stranger.receive()]) == [b"disconnect/%d" % number]
+
+
+def _kinds(packets: list[bytes]) -> list[bytes]:
+    """Return the keys of events, without their head."""
+    assert all(packet.startswith(b"MSG !/event/") for packet in packets)
+    return [packet.removeprefix(b"MSG !/event/").partition(b"\0")[0] for packet in packets]
+
+
+def test_storm_of_subscriptions_is_bounded_by_its_user_s_quota(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text("[quotas]\ncontrol_burst = 100\ncontrol_rate = 1\nowner_factor = 1000\n")
+    bus = daemon("--config", str(config), switch=switch_name)
+    listener, storm, bystander = bus.client(), bus.client(SECOND), bus.client(FIRST)
+    listener.subscribe(b"!/event/")
+    listener.barrier()
+    for _ in range(250):
+        storm.subscribe(b"a")
+        storm.unsubscribe(b"a")
+    bystander.publish(b"x")
+    assert bystander.barrier() == []
+    codes = [error_code(storm.receive()) for _ in range(300)]
+    assert set(codes) == {"EDQUOT"}
+    heard = [kind for kind in _kinds(listener.barrier()) if kind.endswith(b"/a")]
+    assert 50 <= len(heard) <= 200

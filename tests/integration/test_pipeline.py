@@ -1,0 +1,180 @@
+"""The tables that Spark makes are, row for row, those that plain Python makes of the same record, however it was delivered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from sbusd.record.archive import Archive
+from sbusd.record.index import write_entry
+from sbusd.record.kinds import Kind
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import Row
+from tests.support.records import NOON, message
+from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark
+from tests.support.tallies import tables_of
+from tests.support.traffic import Busy, deliver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from sbusd.pipeline.progress import Tallies
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A Spark of this process."""
+    require_spark()
+    from sbusd.pipeline.session import spark_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
+        with spark_session("local[2]") as session:
+            session.conf.set("spark.sql.shuffle.partitions", "2")
+            yield session
+
+
+class Bench:
+    """An archive, its tables, and the pipeline between them."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark = spark
+        self.archive = folder / "archive"
+        self.root = folder / "tables"
+        (self.archive / "index").mkdir(parents=True)
+
+    def run(self, *, anew: bool = False) -> Tallies:
+        """Run the pipeline once."""
+        from sbusd.pipeline.progress import Progress
+        from sbusd.pipeline.run import Run
+
+        self.root.mkdir(exist_ok=True)
+        return Run(self.spark, Archive(self.archive), self.root, Progress(is_quiet=True), anew=anew).run()
+
+    def check(self, record: Mapping[str, list[Row]]) -> None:
+        """Compare the tables with those of plain Python."""
+        made = published(self.root)
+        for name, lines in tables_of(record).items():
+            assert made[name] == lines, name
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Bench:
+    """An empty archive."""
+    return Bench(spark, tmp_path)
+
+
+def test_tables_are_those_of_plain_python(bench: Bench) -> None:
+    record = {"alpha": Busy(1).fill(500), "007": Busy(2).fill(300)}
+    assert all(tables_of(record).values())  # every table has something to compare
+    for host, rows in record.items():
+        deliver(bench.archive, host, rows)
+    bench.run()
+    bench.check(record)
+
+
+def test_any_split_into_runs_gives_the_same_tables(bench: Bench) -> None:
+    """Write-aheads of two hosts arrive in any order, those of an hour after it was made too; runs lie between."""
+    record = {"alpha": Busy(3).fill(240), "beta": Busy(4).fill(120)}
+    parts = [(host, rows[start : start + 60]) for host, rows in record.items() for start in range(0, len(rows), 60)]
+    random.Random(5).shuffle(parts)
+    for number, (host, rows) in enumerate(parts):
+        deliver(bench.archive, host, rows)
+        if number % 3 == 0:
+            bench.run()
+    deliver(bench.archive, *parts[0])  # again, as a recorder does that was killed after it had published
+    bench.run()
+    bench.check(record)
+    assert not bench.run().tables  # nothing is left to do
+
+
+def test_a_reply_in_the_next_hour_redoes_the_calls_of_this_one(bench: Bench) -> None:
+    call: dict[str, Any] = {"call_id": 7, "call_cmd": "echo"}
+    request = message(1, "rpc/echo", ts=NOON + HOUR_NS - 10**9)._replace(call_role="request", **call)
+    reply = message(2, "!/conn/7/r", ts=NOON + HOUR_NS + 10**9)._replace(call_role="reply", **call)
+    deliver(bench.archive, "alpha", [request])
+    bench.run()
+    assert [line[8:10] for line in published(bench.root)["calls"]] == [(1, 0)]
+    deliver(bench.archive, "alpha", [reply])
+    tallies = bench.run()
+    bench.check({"alpha": [request, reply]})
+    assert tallies.tables["calls"].hours == 2
+    assert tallies.tables["traffic"].hours == 1  # of the first hour nothing else was made again
+
+
+def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
+    """One user invents keys; the prefixes of others, which are used more, keep their rows."""
+    crowd = [message(number + 10, f"invented/{number:04}/x") for number in range(1_010)]
+    others = [message(number, "weather/wind") for number in range(1, 4)]
+    deliver(bench.archive, "alpha", [*others, *crowd])
+    bench.run()
+    bench.check({"alpha": [*others, *crowd]})
+    prefixes = [line[4] for line in published(bench.root)["traffic"]]
+    assert {"weather/wind", "invented/0000", None} < set(prefixes)
+    assert len(prefixes) == 1_001
+
+
+def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> None:
+    first, second = [message(1, "a/b")], [message(2, "c/d")]
+    (entry,) = deliver(bench.archive, "alpha", first)
+    bench.run()
+    (bench.archive / entry.path).unlink()
+    write_entry(bench.archive, replace(entry, removed_at=NOON, removed_because="retention"))
+    deliver(bench.archive, "alpha", second)
+    tallies = bench.run()
+    assert (tallies.kept, tallies.tables) == (1, {})
+    bench.check({"alpha": first})
+    (manifest,) = manifests(bench.root)
+    assert [path.rsplit("/", 1)[1] for path in manifest.left_out] == ["00000000000000000002.parquet"]
+    bench.run(anew=True)
+    bench.check({"alpha": first})
+
+
+def test_a_segment_that_arrives_after_its_entry_is_waited_for(bench: Bench) -> None:
+    """As a copy of another host's archive does; until then the hour is made without it, and says so."""
+    here, late = [message(1, "a/b")], [message(2, "c/d")]
+    deliver(bench.archive, "alpha", here)
+    (entry,) = deliver(bench.archive, "beta", late)
+    path = bench.archive / entry.path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-9])
+    bench.run()
+    bench.check({"alpha": here})
+    (manifest,) = manifests(bench.root)
+    assert manifest.absent == (entry.path,)
+    path.write_bytes(whole)
+    bench.run()
+    bench.check({"alpha": here, "beta": late})
+    (manifest,) = manifests(bench.root)
+    assert manifest.absent == ()
+
+
+def test_what_strangers_write_breaks_nothing(bench: Bench) -> None:
+    """Keys as deep as a packet is long, numbers as large as 64 bits, text of any kind."""
+    rows = [
+        message(1)._replace(kind=Kind.SUBSCRIBE.value, key="*/" * 2_000),
+        message(2, "x/" * 2_000 + "y"),
+        message(4, "rpc/x")._replace(call_role="request", call_id=-(2**63), call_exp=2**63 - 1, call_cmd="\x1b]0;x\x07"),
+        message(5, "r")._replace(call_role="reply", call_id=-(2**63)),
+        message(6)._replace(kind=Kind.DENIAL.value, reason="<script>alert(1)</script>" * 100, code="E" * 1_000),
+    ]
+    deliver(bench.archive, "alpha", rows)
+    (bench.archive / "index" / "2026-11-20T12.alpha.damaged.json").write_text('{"date":[]}')
+    bench.run()
+    bench.check({"alpha": rows})
+
+
+def test_tables_of_another_archive_are_refused(bench: Bench, tmp_path: Path) -> None:
+    from sbusd.pipeline.errors import PipelineError
+
+    deliver(bench.archive, "alpha", [message(1)])
+    bench.run()
+    bench.archive = tmp_path / "other"
+    deliver(bench.archive, "alpha", [message(2)])
+    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 1: use --rebuild"):
+        bench.run()

@@ -1,0 +1,193 @@
+"""The program sbus-pipeline: killed at any moment and run again it gives the same tables; on a cluster too; its words."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cluster import Cluster
+from tests.support.records import message
+from tests.support.spark import JAVA_OPTIONS, published, require_spark
+from tests.support.tallies import tables_of
+from tests.support.traffic import Busy, deliver
+from tools.stage import ROOT
+
+RECORD = {"alpha": Busy(11).fill(200), "beta": Busy(12).fill(100)}
+_SECONDS = 240
+"""A run takes ten; a crowded machine may need more."""
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Return what the program needs, and no more."""
+    kept = {name: os.environ[name] for name in ("PATH", "JAVA_HOME", "HOME") if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT), "SBUS_PIPELINE_JAVA_OPTIONS": JAVA_OPTIONS, **more}
+
+
+def command(folder: Path, *options: str) -> list[str]:
+    """Return the program's command line for the archive and the tables in *folder*."""
+    program = [sys.executable, "-W", "error", "-m", "sbusd.pipeline"]
+    return [*program, "--archive", str(folder / "archive"), "--tables", str(folder / "tables"), *options]
+
+
+def run(folder: Path, *options: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run the program to its end."""
+    return subprocess.run(
+        command(folder, *options), env=environment(**more), capture_output=True, text=True, check=False, timeout=_SECONDS, cwd=folder
+    )
+
+
+@pytest.fixture
+def delivered(tmp_path: Path) -> Path:
+    """A folder with an archive."""
+    for host, rows in RECORD.items():
+        for start in range(0, len(rows), 70):
+            deliver(tmp_path / "archive", host, rows[start : start + 70])
+    return tmp_path
+
+
+def kill_at_random(folder: Path, chance: random.Random, sign: str) -> bool:
+    """Start a run and kill it, with or without its Spark, some time after the file *sign* is there; return whether it was killed."""
+    with (folder / "stderr").open("w") as errors:
+        process = subprocess.Popen(command(folder), env=environment(), stdout=errors, stderr=errors, start_new_session=True, cwd=folder)
+    deadline = time.monotonic() + _SECONDS
+    while process.poll() is None and not list((folder / "tables").glob(sign)):
+        assert time.monotonic() < deadline, (folder / "stderr").read_text()
+        time.sleep(0.01)
+    time.sleep(chance.random() * 0.5)
+    # With its whole group Spark goes at once; alone it leaves a Spark behind that still writes for a moment.
+    if chance.random() < 0.5:
+        os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
+    return process.wait(60) == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_killed_anywhere_and_run_again_the_tables_are_the_same(delivered: Path, seed: int) -> None:
+    require_spark()
+    chance = random.Random(seed)
+    # What a run makes, in the order in which it makes it: each kill is behind another of them.
+    signs = (".checkpoint/offsets/0", ".staging/1/calls", "hours/*.json")
+    killed = [kill_at_random(delivered, chance, sign) for sign in signs]
+    assert sum(killed) >= 2
+    deliver(delivered / "archive", "beta", [message(100_000)])
+    done = run(delivered)
+    assert (done.returncode, done.stderr) == (0, "")
+    # It says one line for each table, one for the whole, and nothing else.
+    *names, records = (line.split()[0] for line in done.stdout.splitlines())
+    assert (set(names), len(names)) == (set(published(delivered / "tables")), 7)
+    assert int(records.replace(",", "")) > 0
+    expected = tables_of({**RECORD, "beta": [*RECORD["beta"], message(100_000)]})
+    made = published(delivered / "tables")
+    for name, lines in expected.items():
+        assert made[name] == lines, name
+    assert not list((delivered / "tables" / ".staging").iterdir())
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A standalone cluster: a master and two workers, as processes of this machine."""
+    require_spark()
+    with Cluster.started(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def test_a_cluster_makes_the_same_tables(delivered: Path, cluster: Cluster) -> None:
+    """The program itself with --master; executors have the project neither installed nor on their path."""
+    done = run(
+        delivered,
+        "--master",
+        cluster.url,
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYSPARK_SUBMIT_ARGS="--conf spark.executor.memory=600m pyspark-shell",
+    )
+    assert done.returncode == 0, done.stderr
+    made = published(delivered / "tables")
+    for name, lines in tables_of(RECORD).items():
+        assert made[name] == lines, name
+    assert cluster.applications() == ["sbus-pipeline"]
+
+
+def test_spark_submit_runs_the_same_file(tmp_path: Path) -> None:
+    require_spark()
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    submit = str(Path(sys.executable).with_name("spark-submit"))
+    file = str(ROOT / "sbusd" / "pipeline" / "__main__.py")
+    options = ["--archive", str(tmp_path / "archive"), "--tables", str(tmp_path / "tables"), "--quiet"]
+    env = environment(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable)
+    done = subprocess.run(
+        [submit, "--master", "local[1]", file, *options],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert published(tmp_path / "tables")["traffic"] == tables_of({"alpha": [message(1)]})["traffic"]
+
+
+def test_without_java_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")
+    says = "sbus-pipeline: Spark needs Java, and there is none: install Java 17 or later (Debian: apt-get install default-jre-headless)"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{says}, or set JAVA_HOME to one\n")
+
+
+def test_without_pyspark_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    require_spark()
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    (tmp_path / "pyspark.py").write_text("raise ImportError")
+    done = run(tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert (done.returncode, done.stderr) == (1, "sbus-pipeline: PySpark is not installed: pip install 'sbusd[pipeline]'\n")
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ((), "archive is not an archive: there is no such folder; sbus-recorder makes one"),
+        (("archive",), "archive is not an archive: it has no index; sbus-recorder makes one"),
+    ],
+)
+def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], says: str) -> None:
+    for name in made:
+        (tmp_path / name).mkdir()
+    done = run(tmp_path)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbus-pipeline: {tmp_path}/{says}\n"
+
+
+@pytest.mark.parametrize("master", ["banana", "", "spark://", "localhost", "local[]", "spark:7077"])
+def test_a_master_that_is_none_is_told_before_spark_starts(tmp_path: Path, master: str) -> None:
+    done = run(tmp_path, "--master", master)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"Invalid value for --master: {master!r} is no Spark cluster; write spark://HOST:PORT" in done.stderr
+    assert "Exception" not in done.stderr
+
+
+def test_tables_in_a_file_are_told(tmp_path: Path) -> None:
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    (tmp_path / "tables").touch()
+    done = run(tmp_path)
+    assert (done.returncode, done.stderr) == (1, f"sbus-pipeline: {tmp_path}/tables is not a folder; name one for the tables by --tables\n")
+
+
+def test_a_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
+    from sbusd.pipeline.lock import run_lock
+
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    (tmp_path / "tables").mkdir()
+    with run_lock(tmp_path / "tables"):
+        done = run(tmp_path)
+    assert done.returncode == 1
+    says = f"another run of sbus-pipeline, process {os.getpid()}, is at work on {tmp_path}/tables: wait for its end"
+    assert done.stderr == f"sbus-pipeline: {says}\n"

@@ -1,0 +1,198 @@
+"""The recorder killed at random under load, and on a disk that is full: what it said was on the disk is there, once."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.record.kinds import Kind
+from sbusd.record.schema import Row
+from sbusd.recorder.wal import wal_files
+from tests.support import skips
+from tests.support.recorders import recorded
+from tests.support.tapped import TappedBus, message_packet
+from tools.stage import ROOT
+
+LIVES = 8
+"""How often it is killed: each life is about a second."""
+
+COMMAND = [sys.executable, "-m", "sbusd.recorder.main", "--verbose"]
+ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
+
+
+class Recorder:
+    """The program, and what it has said."""
+
+    def __init__(self, bus: TappedBus, config: Path) -> None:
+        command = [*COMMAND, "--address", str(bus.path), "-C", str(config)]
+        self.process = subprocess.Popen(command, env=ENV, stderr=subprocess.PIPE, text=True)
+        self.durable = 0
+        self.said: list[str] = []
+        self._changed = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            with self._changed:
+                if match := re.fullmatch(r"sbus-recorder: durable (\d+)\n", line):
+                    self.durable = int(match[1])
+                else:
+                    self.said.append(line)
+                self._changed.notify()
+
+    def wait(self, seq: int) -> None:
+        """Wait until it has said that the row *seq* is on the disk."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self.durable >= seq or self.process.poll() is not None, 60)
+        assert self.durable >= seq, self.said
+
+    def wait_said(self, words: str) -> None:
+        """Wait until it has said *words*."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any(words in line for line in self.said) or self.process.poll() is not None, 60)
+        assert any(words in line for line in self.said), self.said
+
+    def end(self, *, kill: bool) -> int:
+        """End it, by a signal that it can or cannot handle; return its status."""
+        (self.process.kill if kill else self.process.terminate)()
+        status = self.process.wait(60)
+        self._reader.join(60)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return status
+
+
+def _flood(bus: TappedBus, life: int, stop: threading.Event) -> None:
+    """Tell the recorder of messages, numbered, until it ends."""
+    number = 0
+    while not stop.is_set():
+        try:
+            bus.tell(*(message_packet(b"life/%d" % life, b"%d" % (number + more)) for more in range(50)))
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            return
+        number += 50
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[TappedBus]:
+    with TappedBus(tmp_path / "bus") as bus:
+        yield bus
+
+
+@pytest.fixture
+def start(bus: TappedBus) -> Iterator[Callable[[Path], Recorder]]:
+    """Starts the program with a configuration, and waits until it listens; whatever is left at the end is killed."""
+    started: list[Recorder] = []
+
+    def start(config: Path) -> Recorder:
+        started.append(Recorder(bus, config))
+        bus.accept()
+        return started[-1]
+
+    yield start
+    for each in started:
+        if each.process.poll() is None:
+            each.end(kill=True)
+
+
+def _configure(folder: Path, *lines: str) -> Path:
+    config = folder / "recorder.toml"
+    config.write_text("\n".join((f'archive = "{folder}/archive"', f'spool = "{folder}/spool"', 'host = "alpha"', *lines)))
+    return config
+
+
+def test_what_it_said_was_on_the_disk_is_there_once(bus: TappedBus, start: Callable[[Path], Recorder], tmp_path: Path) -> None:
+    seed = random.randrange(1 << 32)
+    chance = random.Random(seed)
+    # Small files: each life sees several of them finished, converted and removed, so that kills meet all of that.
+    config = _configure(tmp_path, 'sync_interval = "5ms"', "sync_rows = 100", "rotate_rows = 1500")
+    promised = 0
+    for life in range(LIVES):
+        recorder = start(config)
+        stop = threading.Event()
+        flood = threading.Thread(target=_flood, args=(bus, life, stop))
+        flood.start()
+        recorder.wait(promised + chance.randrange(1, 6_000))
+        time.sleep(chance.random() * 0.02)  # nothing is waited for: only so that the kill comes at any point of a batch
+        assert recorder.end(kill=True) == -9
+        stop.set()
+        flood.join(60)
+        promised = recorder.durable
+    recorder = start(config)
+    recorder.wait(promised + 1)
+    bus.end()
+    assert recorder.end(kill=False) == 0, recorder.said
+    rows = recorded(tmp_path / "archive")
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1)), f"seed {seed}"
+    assert len(rows) > promised, f"seed {seed}"
+    _check_lives(rows, seed)
+    assert not wal_files(tmp_path / "spool")
+    assert not [
+        path for path in (tmp_path / "archive").rglob("*") if path.name.endswith(".tmp") and path.with_name(path.name[1:-4]).exists()
+    ]
+
+
+def _check_lives(rows: list[Row], seed: int) -> None:
+    """Check that each life's messages are there from its first to its last, each once and in order."""
+    starts = [index for index, row in enumerate(rows) if row.kind == Kind.RESTART]
+    assert len(starts) == LIVES + 1
+    for life, (start, end) in enumerate(itertools.pairwise(starts)):
+        messages = rows[start + 1 : end]
+        assert {row.key for row in messages} <= {f"life/{life}"}, f"seed {seed}"
+        assert [row.payload for row in messages] == [b"%d" % number for number in range(len(messages))], f"seed {seed}"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path, needs_root: None) -> Iterator[Path]:
+    """A file system of 12 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], capture_output=True, text=True, check=False)
+    skips.require(done.returncode == 0, f"needs to mount a tmpfs: {done.stderr.strip()}", could_run=False)
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, start: Callable[[Path], Recorder], small_disk: Path) -> None:
+    config = _configure(small_disk, 'sync_interval = "5ms"', 'rotate_bytes = "1MiB"', 'disk_quota = "1GiB"')
+    recorder = start(config)
+    bus.tell(message_packet(b"before"))
+    recorder.wait(2)
+    filler = small_disk / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    noise = random.Random(1).randbytes(100_000)  # what cannot be compressed
+    for number in range(100):
+        bus.tell(message_packet(b"during/%d" % number, noise))
+    recorder.wait_said("recording is suspended: No space left on device")
+    # It goes on to read: a bus that sends is never kept waiting. More than its socket holds goes through.
+    for number in range(100):
+        bus.tell(message_packet(b"still/%d" % number, noise))
+    filler.unlink()
+    recorder.wait_said("recording again; rows that are missing: ")
+    last = recorder.durable
+    bus.tell(message_packet(b"after"))
+    recorder.wait(last + 1)
+    bus.end()
+    assert recorder.end(kill=False) == 0
+    rows = recorded(small_disk / "archive")
+    assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
+    gaps = [row for row in rows if row.kind == Kind.GAP]
+    assert {row.reason for row in gaps} == {"No space left on device"}
+    assert sum(row.lost or 0 for row in gaps) + sum(row.kind == Kind.MESSAGE for row in rows) == 202
+    assert (rows[1].key, rows[-1].key) == ("before", "after")
+    assert sum("suspended" in line for line in recorder.said) == len(gaps)

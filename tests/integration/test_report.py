@@ -1,0 +1,153 @@
+"""The report in a browser: its charts are drawn, its filters work, strangers' text stays text, and nothing is asked of a network."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sbusd.record.schema import Row
+from sbusd.report.digest import digest_of
+from sbusd.report.page import page_of
+from sbusd.tables.reading import read_tables
+from tests.support.browser import Page, browser
+from tests.support.published import publish_record
+from tests.support.records import message
+from tests.support.skips import require_program
+from tests.support.traffic import Busy
+
+CHARTS = ("traffic", "keys", "users", "flows", "latency", "losses", "refusals")
+HOSTILE = "<img src=x onerror=window.broken=1>"
+MARKS = ('<a href="javascript:window.broken=1">link</a>', "<b>bold</b>", "</script><script>window.broken=1</script>", "a\u202eb\x1b[2J")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page with everything on it."""
+    require_program("chromium", "chromium")
+    folder = tmp_path_factory.mktemp("report")
+    rows = Busy(21).fill(600)
+    rows += [message(len(rows) + number, f"{key}/x") for number, key in enumerate((HOSTILE, *MARKS) * 30, 1)]
+    wicked: dict[str, Any] = {"code": "EACCES", "reason": HOSTILE, "key": MARKS[2], "unit": HOSTILE}
+    rows.append(message(len(rows) + 1)._replace(kind="denial", **wicked))
+    root = publish_record(folder, {"alpha": rows, "beta": [message(1, "weather/wind")._replace(uid=4_242)]})
+    file = folder / "report.html"
+    file.write_text(page_of(digest_of(read_tables(root), {1000: HOSTILE}.get, 1).data))
+    return file
+
+
+def visit(file: Path, folder: Path, look: Callable[[Page], Awaitable[None]], **options: Any) -> Page:
+    """Open *file* and *look* at it; return the page, which has complained of nothing and asked for nothing but itself."""
+
+    async def run() -> Page:
+        async with browser("chromium", folder) as found:
+            await found.open(file, **options)
+            await look(found)
+            return found
+
+    found = asyncio.run(run())
+    assert found.complaints == []
+    assert set(found.requests) == {file.as_uri()}
+    return found
+
+
+def test_all_charts_are_drawn_and_the_page_is_small(page: Path, tmp_path: Path) -> None:
+    async def look(found: Page) -> None:
+        for chart in CHARTS:
+            assert await found.evaluate(f"document.querySelectorAll('#{chart} .main-svg').length") > 0, chart
+            assert await found.evaluate(f"document.getElementById('{chart}').data.length") > 0, chart
+        for table in ("calls", "security", "units", "covers", "relay"):
+            assert await found.evaluate(f"document.querySelectorAll('#{table} tbody tr').length") > 0, table
+        assert await found.evaluate("document.getElementById('period').textContent.includes('alpha, beta')")
+
+    visit(page, tmp_path, look)
+    assert page.stat().st_size < 6 << 20
+
+
+def test_filters_change_every_chart_and_can_be_taken_back(page: Path, tmp_path: Path) -> None:
+    async def look(found: Page) -> None:
+        async def choose(name: str, words: str) -> None:
+            await found.evaluate(
+                f"""(() => {{
+                    const select = document.getElementById({name!r});
+                    select.value = [...select.options].find((option) => option.text === {words!r}).value;
+                    select.dispatchEvent(new Event("change"));
+                }})()"""
+            )
+
+        async def tiles() -> dict[str, str]:
+            texts = "[...document.querySelectorAll('.tile')].map((tile) => [tile.children[1].textContent, tile.children[0].textContent])"
+            return dict(await found.evaluate(texts))
+
+        before = await tiles()
+        await choose("user", "uid 4242")
+        assert (await tiles())["messages"] == "1"
+        assert await found.evaluate("document.getElementById('traffic').data.map((trace) => trace.name)") == ["weather/wind"]
+        assert await found.evaluate("document.getElementById('keys').data[0].x") == [1]
+        assert await found.evaluate("document.querySelectorAll('#security tbody tr').length") == 0
+        assert await found.evaluate("document.querySelectorAll('#units tbody tr').length") == 1
+        await choose("key", "a/b")
+        assert (await tiles())["messages"] == "0"
+        assert await found.evaluate("document.querySelector('#traffic .none').textContent") == "Nothing to show."
+        await found.evaluate("document.getElementById('clear').click()")
+        assert await tiles() == before
+        await choose("key", "rpc/echo")
+        assert set(await found.evaluate("[...document.querySelectorAll('#calls tbody tr')].map((row) => row.cells[0].textContent)")) == {
+            "echo"
+        }
+        await choose("host", "beta")
+        assert (await tiles())["calls"] == "0"
+        await found.evaluate("document.getElementById('clear').click()")
+        await choose("unit", "bytes")
+        assert "B" in await found.evaluate("document.getElementById('keys').data[0].text.at(-1)")
+
+    visit(page, tmp_path, look)
+
+
+def test_what_strangers_write_is_shown_as_text(page: Path, tmp_path: Path) -> None:
+    async def look(found: Page) -> None:
+        assert await found.evaluate("window.broken") is None
+        assert await found.evaluate("document.querySelectorAll('img, main a, main b').length") == 0
+        shown = await found.evaluate("document.querySelector('#security tbody').textContent")
+        assert HOSTILE in shown
+        assert MARKS[2] in shown
+        # The chart library draws labels in SVG: the tags that it knows must not have become any there.
+        assert await found.evaluate("document.querySelectorAll('svg a, svg tspan[style*=bold]').length") == 0
+        labels = await found.evaluate("[...document.querySelectorAll('#keys .ytick text')].map((label) => label.textContent).join(' ')")
+        assert "<img" in labels
+        assert "\u202e" not in await found.evaluate("document.body.innerText")
+        assert "\\u{202e}" in await found.evaluate("document.getElementById('key').innerText")
+
+    visit(page, tmp_path, look)
+
+
+@pytest.mark.parametrize("is_dark", [False, True], ids=["light", "dark"])
+def test_it_fits_a_phone_and_follows_the_light(page: Path, tmp_path: Path, is_dark: bool) -> None:
+    async def look(found: Page) -> None:
+        assert await found.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        widest = "Math.max(...[...document.querySelectorAll('.chart .main-svg')].map((svg) => svg.getBoundingClientRect().right))"
+        assert await found.evaluate(widest) <= 390
+        light = await found.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert light == ("rgb(18, 21, 26)" if is_dark else "rgb(246, 247, 249)")
+        paper = await found.evaluate("document.getElementById('traffic').layout.paper_bgcolor")
+        assert paper == ("#1b2027" if is_dark else "#ffffff")
+
+    visit(page, tmp_path, look, width=390, height=800, is_dark=is_dark)
+
+
+def test_a_page_without_records_says_so(tmp_path: Path) -> None:
+    require_program("chromium", "chromium")
+    record: dict[str, list[Row]] = {}
+    file = tmp_path / "report.html"
+    file.write_text(page_of(digest_of(read_tables(publish_record(tmp_path, record)), lambda _: None, 1).data))
+
+    async def look(found: Page) -> None:
+        assert await found.evaluate("document.getElementById('period').textContent") == "There are no records in this period."
+        assert await found.evaluate("document.querySelectorAll('.none').length") > 8
+
+    visit(file, tmp_path, look)
+    shutil.rmtree(tmp_path / "profile")

@@ -1,0 +1,92 @@
+"""What a real daemon tells the service manager over its life, which a socket stands for here; tests/system/ has a real one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.protocol import controls
+from tests.support.daemons import Daemon, StartDaemon
+
+WATCHDOG_SECONDS = 0.2
+
+
+@pytest.fixture
+def systemd(folder: Path) -> Iterator[socket.socket]:
+    """The socket that $NOTIFY_SOCKET names."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(folder / "notify"))
+        heard.settimeout(30)
+        yield heard
+
+
+@pytest.fixture
+def watched(daemon: StartDaemon, systemd: socket.socket) -> Daemon:
+    """A bus that has told the service manager, which watches it, that it is ready."""
+    made = daemon(env={"NOTIFY_SOCKET": systemd.getsockname(), "WATCHDOG_USEC": f"{WATCHDOG_SECONDS * 1e6:.0f}"})
+    assert hear(systemd, b"READY=1") == f"READY=1\nSTATUS=serving {made.path}".encode()
+    return made
+
+
+def hear(systemd: socket.socket, wanted: bytes) -> bytes:
+    """Return the next thing told that begins with *wanted*; only signs of life, and what is kept for a restart, may come before."""
+    while not (told := systemd.recv(4096)).startswith(wanted):
+        assert told.startswith((b"WATCHDOG=1", b"STATUS=", b"FDSTORE")), told
+    return told
+
+
+def hears_any(systemd: socket.socket) -> bool:
+    """Return whether anything is told in the time of the watchdog, several times over."""
+    try:
+        systemd.recv(4096)
+    except TimeoutError:
+        return False
+    return True
+
+
+def test_a_bus_tells_of_its_life(watched: Daemon, systemd: socket.socket) -> None:
+    for _ in range(3):
+        hear(systemd, b"WATCHDOG=1")
+    client = watched.client()
+    client.ask(controls.PING, b"x")
+    while b"STATUS=1 client, " not in systemd.recv(4096):
+        pass
+    watched.process.send_signal(signal.SIGHUP)
+    hear(systemd, b"RELOADING=1\nMONOTONIC_USEC=")
+    assert hear(systemd, b"READY=1") == b"READY=1"
+    watched.stop()
+    assert hear(systemd, b"STOPPING=1").startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC=")
+
+
+def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: socket.socket) -> None:
+    hear(systemd, b"WATCHDOG=1")
+    watched.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, watched.pid, os.WSTOPPED)
+    try:
+        systemd.settimeout(WATCHDOG_SECONDS * 2)
+        # What was told before it hung is one sign of each kind at most.
+        assert not all(hears_any(systemd) for _ in range(3))
+    finally:
+        watched.process.send_signal(signal.SIGCONT)
+    systemd.settimeout(30)
+    hear(systemd, b"WATCHDOG=1")
+
+
+def test_a_stranger_who_fills_the_managers_socket_does_not_hold_up_the_bus(watched: Daemon, systemd: socket.socket) -> None:
+    hear(systemd, b"WATCHDOG=1")
+    client = watched.client()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anybody:
+        anybody.setblocking(False)
+        for _ in range(200):
+            try:
+                while True:
+                    anybody.sendto(b"x", systemd.getsockname())
+            except BlockingIOError:
+                assert client.ask(controls.PING, b"x") == b"x"
+    while systemd.recv(4096) != b"WATCHDOG=1":
+        pass

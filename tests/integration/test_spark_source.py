@@ -1,0 +1,293 @@
+"""The Data Source ``sbus`` on a real Spark and a real bus: what is read is what was recorded or said, what is written arrives once."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from sbusd.client.messages import Message
+from sbusd.client.sync import Bus
+from sbusd.protocol.keys import KeySpace
+from sbusd.record.keytext import key_bytes
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import Row
+from tests.support.daemons import Daemon
+from tests.support.records import NOON, message
+from tests.support.spark import JAVA_OPTIONS, require_spark
+from tests.support.traffic import Busy, deliver
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PATIENCE_SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """A Spark of this process, which has found the Data Source by itself."""
+    require_spark()
+    from sbusd.pipeline.session import spark_session
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SBUS_PIPELINE_JAVA_OPTIONS", JAVA_OPTIONS)
+        with spark_session("local[2]") as session:
+            session.conf.set("spark.sql.shuffle.partitions", "1")
+            yield session
+
+
+@pytest.fixture(scope="module")
+def registered(spark: SparkSession) -> SparkSession:
+    """The same, and filters are pushed down."""
+    from sbusd.pipeline.source.datasource import register
+
+    register(spark, pushdown=True)
+    return spark
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, list[Row]]:
+    """What two hosts recorded in three hours."""
+    return {"alpha": Busy(1).fill(200), "beta": Busy(2).fill(100)}
+
+
+@pytest.fixture(scope="module")
+def archive(record: dict[str, list[Row]], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same on disk."""
+    folder = tmp_path_factory.mktemp("archive")
+    for host, rows in record.items():
+        deliver(folder, host, rows)
+    return folder
+
+
+def test_spark_finds_it_and_reads_all_columns(spark: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
+    """Before anything has registered it: from the module ``pyspark_sbus`` alone."""
+    found = spark.read.format("sbus").load(str(archive)).collect()
+    expected = {(host, *row) for host, rows in record.items() for row in rows}
+    assert {(row["host"], *(row[name] for name in Row._fields)) for row in found} == expected
+    assert len(found) == len(expected)
+    for row in found:
+        assert (row["ts"] - NOON) // HOUR_NS == row["hour"] - 12
+
+
+FILTERS: list[tuple[str, Callable[[str, Row], bool]]] = [
+    ("key = 'a/b'", lambda host, row: row.key == "a/b"),
+    ("key > 'a/c' and key <= 'é/ü'", lambda host, row: row.key is not None and b"a/c" < row.key.encode() <= "é/ü".encode()),
+    ("key like 'a/%' and kind = 'message'", lambda host, row: (row.key or "").startswith("a/") and row.kind == "message"),
+    ("key is null and kind in ('denial', 'message')", lambda host, row: row.key is None and row.kind in ("denial", "message")),
+    ("host = 'beta' and hour >= 13", lambda host, row: host == "beta" and row.ts >= NOON + HOUR_NS),
+    ("uid <=> 1000 and call_failed", lambda host, row: row.uid == 1000 and bool(row.call_failed)),
+    ("uid in (1001, null)", lambda host, row: row.uid == 1001),
+    (f"ts < {NOON + HOUR_NS} and not (key = 'z')", lambda host, row: row.ts < NOON + HOUR_NS and row.key not in (None, "z")),
+    ("date = '2026-11-21'", lambda host, row: False),
+]
+
+
+def test_filters_give_the_rows_that_they_say(registered: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
+    def frame() -> DataFrame:
+        return registered.read.format("sbus").load(str(archive))
+
+    for text, holds in FILTERS:
+        expected = sorted((host, row.seq) for host, rows in record.items() for row in rows if holds(host, row))
+        assert sorted((row.host, row.seq) for row in frame().where(text).select("host", "seq").collect()) == expected, text
+    assert " Filter (" not in _plan(frame().where("key = 'a/b' and host in ('alpha', 'gamma') and ts > 5"))
+    assert " Filter (" in _plan(frame().where("uid % 2 = 0"))  # so the line above can fail
+
+
+def test_spark_still_mixes_up_filters_of_one_frame(registered: SparkSession, archive: Path) -> None:
+    """Why filters stay with Spark by default. When this fails, Spark has mended it, and they can be pushed down always."""
+    frame = registered.read.format("sbus").load(str(archive))
+    every = frame.count()
+    assert 0 < frame.where("host = 'beta'").count() == frame.count() < every
+
+
+def test_a_pattern_and_chosen_columns(registered: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
+    """The pattern is the bus's own, and a filter on folders leaves segments alone that cannot be read."""
+    reader = registered.read.format("sbus").schema("hour int, seq bigint").option("key", "a/*")
+    space = KeySpace(is_guarded=False)
+    expected = sorted(
+        row.seq for rows in record.values() for row in rows if row.key is not None and space.matches(b"a/*", key_bytes(row.key))
+    )
+    assert sorted(row.seq for row in reader.load(str(archive)).collect()) == expected
+    chosen = (
+        reader.option("host", "alpha").option("kind", "message,denial").option("since", "2026-11-20T13").option("until", "2026-11-20T14:30")
+    )
+    expected = [
+        row.seq
+        for row in record["alpha"]
+        if row.kind in ("message", "denial")
+        and NOON + HOUR_NS <= row.ts < NOON + HOUR_NS * 5 // 2
+        and row.key is not None
+        and space.matches(b"a/*", key_bytes(row.key))
+    ]
+    assert sorted(row.seq for row in chosen.load(str(archive)).collect()) == expected != []
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match="column 'seq' of the record is bigint, not int"):
+        registered.read.format("sbus").schema("seq int").load(str(archive)).collect()
+    with pytest.raises(PySparkException, match="no option 'hots'"):
+        registered.read.format("sbus").option("hots", "x").load(str(archive)).collect()
+
+
+def test_segments_that_a_filter_leaves_out_are_not_opened(registered: SparkSession, tmp_path: Path) -> None:
+    for hour in range(2):
+        deliver(tmp_path, "alpha", [message(hour + 1, ts=NOON + hour * HOUR_NS)])
+    (broken,) = tmp_path.glob("date=*/hour=13/host=alpha/*.parquet")
+    broken.write_bytes(b"PAR1")
+    frame = registered.read.format("sbus").load(str(tmp_path))
+    assert registered.read.format("sbus").option("until", "2026-11-20T13:00").load(str(tmp_path)).count() == 1
+    assert registered.read.format("sbus").load(str(tmp_path)).where("hour = 12").count() == 1
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException, match=f"{broken}: is damaged"):
+        frame.count()
+
+
+def test_a_stream_reads_each_row_once_and_a_batch_again_as_it_was(registered: SparkSession, tmp_path: Path) -> None:
+    """In batches of at most 70 rows; a host's older segment comes late; then Spark is made to repeat its last batch."""
+    archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
+    (archive / "index").mkdir(parents=True)
+    alpha, beta = Busy(3).fill(120), Busy(4).fill(40)
+    deliver(archive, "alpha", alpha)
+    batches: dict[int, list[tuple[str, int]]] = {}
+
+    def take(frame: DataFrame, number: int) -> None:
+        batches[number] = sorted((row.host, row.seq) for row in frame.select("host", "seq").collect())
+
+    def run() -> None:
+        reader = registered.readStream.format("sbus").option("maxRowsPerTrigger", "70").option("until", "2026-11-20T14:59:59")
+        stream = reader.load(str(archive))
+        query = stream.writeStream.foreachBatch(take).trigger(availableNow=True).option("checkpointLocation", str(checkpoint)).start()
+        _end(query)
+
+    run()
+    deliver(archive, "beta", beta)
+    run()
+    assert all(len(rows) <= 70 for rows in batches.values())
+    found = sorted(row for rows in batches.values() for row in rows)
+    until = NOON + 3 * HOUR_NS - 10**9
+    assert found == sorted((host, row.seq) for host, rows in (("alpha", alpha), ("beta", beta)) for row in rows if row.ts < until)
+    last = max(batches)
+    before = batches.pop(last)
+    _forget_commit(checkpoint, last)
+    deliver(archive, "gamma", [message(1)])  # what came since is not in it
+    run()
+    assert batches[last] == before
+    assert batches[last + 1] == [("gamma", 1)]
+
+
+def test_the_live_bus(registered: SparkSession, bus: Daemon, tmp_path: Path) -> None:
+    """What is published while the query runs is there; a query that comes back says that rows are missing."""
+    rows: list[tuple[str, bytes | None]] = []
+
+    def take(frame: DataFrame, _: int) -> None:
+        rows.extend((row.kind, row.payload) for row in frame.select("kind", "payload").collect())
+
+    def start() -> StreamingQuery:
+        stream = registered.readStream.format("sbus").option("address", bus.path).option("key", "live/").load()
+        return stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path)).start()
+
+    with Bus.connect(bus.path) as publisher:
+        for life in range(2):
+            query = start()
+            try:
+                _until(query, lambda: publisher.publish("live/x", b"probe", receipt=True) >= 0 and any(payload for _, payload in rows))
+                publisher.publish("other/x", b"other")
+                for number in range(50):
+                    publisher.publish("live/x", b"%d-%d" % (life, number))
+                last = b"%d-49" % life
+                _until(query, lambda last=last: ("message", last) in rows)  # type: ignore[misc]
+            finally:
+                query.stop()
+            said = [payload for kind, payload in rows if kind == "message" and payload != b"probe"]
+            assert said == [b"%d-%d" % (life, number) for number in range(50)]
+            assert sum(kind == "restart" for kind, _ in rows) == life
+            rows.clear()
+
+
+def test_rows_are_published_when_all_are_there(registered: SparkSession, bus: Daemon, tmp_path: Path) -> None:
+    """Binary keys and text ones, nulls, and a batch that fails in one task publishes nothing; a token publishes once."""
+    from pyspark.errors import PySparkException
+
+    with Bus.connect(bus.path) as reader, reader.subscribe("out/") as messages:
+        frame = registered.createDataFrame([("out/a", b"1"), (r"out/\xff", None)], "key string, payload binary")
+        writer = frame.write.format("sbus").mode("append").option("address", bus.path)
+        writer.save()
+        assert _received(messages.receive, 2) == {(b"out/a", b"1"), (b"out/\xff", b"")}
+        for _ in range(2):
+            writer.option("token", "jobs/1").option("outbox", str(tmp_path)).save()
+        assert _received(messages.receive, 2) == {(b"out/a", b"1"), (b"out/\xff", b"")}
+        mixed = registered.createDataFrame([("out/b", "1"), (None, "2")], "key string, payload string").repartition(2)
+        with pytest.raises(PySparkException, match="has no key"):
+            mixed.write.format("sbus").mode("append").option("address", bus.path).save()
+        with pytest.raises(PySparkException, match="EPERM"):
+            frame.selectExpr("'!/event/x' as key", "payload").write.format("sbus").mode("append").option("address", bus.path).save()
+        with pytest.raises(PySparkException, match="cannot be overwritten"):
+            frame.write.format("sbus").mode("overwrite").option("address", bus.path).save()
+        reader.ping()
+        reader.publish("out/end")
+        assert _received(messages.receive, 1) == {(b"out/end", b"")}  # nothing came between
+
+
+def test_a_repeated_batch_is_published_once(registered: SparkSession, bus: Daemon, tmp_path: Path) -> None:
+    """From an archive onto the bus; then Spark is made to repeat its last batch, and to forget that it is done."""
+    archive, checkpoint = tmp_path / "archive", tmp_path / "checkpoint"
+    deliver(archive, "alpha", [message(number, f"out/{number}", b"%d" % number) for number in range(1, 31)])
+
+    def run() -> None:
+        stream = registered.readStream.format("sbus").schema("key string, payload binary").option("maxRowsPerTrigger", "10")
+        sink = stream.load(str(archive)).writeStream.format("sbus").option("address", bus.path)
+        _end(sink.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start())
+
+    with Bus.connect(bus.path) as reader, reader.subscribe("out/") as messages:
+        run()
+        assert _received(messages.receive, 30) == {(key_bytes(f"out/{number}"), b"%d" % number) for number in range(1, 31)}
+        _forget_commit(checkpoint, 2)
+        deliver(archive, "beta", [message(1, "out/new", b"new")])
+        run()
+        assert _received(messages.receive, 1) == {(b"out/new", b"new")}
+        reader.publish("out/end")
+        assert _received(messages.receive, 1) == {(b"out/end", b"")}
+    assert [path.name for path in sorted((checkpoint / "sbus-outbox").iterdir())] == [".lock", "done.json"]
+    assert list(json.loads((checkpoint / "sbus-outbox" / "done.json").read_bytes()).values()) == [3]
+
+
+def _plan(frame: DataFrame) -> str:
+    """Return what Spark itself does for *frame*."""
+    plan: str = frame._jdf.queryExecution().executedPlan().toString()
+    return plan
+
+
+def _end(query: StreamingQuery) -> None:
+    """Wait for the end of a query; raise what it failed of."""
+    assert query.awaitTermination(PATIENCE_SECONDS), "the query does not end"
+
+
+def _until(query: StreamingQuery, condition: Callable[[], bool]) -> None:
+    """Wait until *condition* holds while *query* runs."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert query.isActive, query.exception()
+        assert time.monotonic() < deadline, "what the test waits for has not come"
+        time.sleep(0.05)
+
+
+def _forget_commit(checkpoint: Path, batch: int) -> None:
+    """Make Spark repeat *batch*, its last, as after a kill before it could note its end."""
+    (checkpoint / "commits" / str(batch)).unlink()
+    (checkpoint / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+    shutil.rmtree(checkpoint / "commits" / "_tmp", ignore_errors=True)
+
+
+def _received(receive: Callable[[float], object], count: int) -> set[tuple[bytes, bytes]]:
+    """Return the next *count* messages, which are all different."""
+    found = [receive(PATIENCE_SECONDS) for _ in range(count)]
+    messages = {(each.key, each.payload) for each in found if isinstance(each, Message)}
+    assert len(messages) == count, found
+    return messages

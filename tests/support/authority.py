@@ -1,0 +1,48 @@
+"""A certificate authority for tests, by openssl(1): certificates that name twins, and some that should not be believed."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.support import skips
+
+_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """The files of one."""
+
+    certificate: Path
+    key: Path
+
+
+class Authority:
+    """Signs certificates."""
+
+    def __init__(self, folder: Path, name: str = "authority") -> None:
+        skips.require_program("openssl", "openssl")
+        self._folder = folder
+        self.certificate = folder / f"{name}.pem"
+        self._key = folder / f"{name}.key"
+        _openssl("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}", "-keyout", str(self._key), "-out", str(self.certificate))
+
+    def sign(self, *names: str, file: str = "") -> Certificate:
+        """Return a certificate for DNS *names*."""
+        stem = self._folder / (file or names[0])
+        made = Certificate(stem.with_suffix(".pem"), stem.with_suffix(".key"))
+        alternatives = ",".join(f"DNS:{name}" for name in names)
+        ask = ("-subj", "/CN=test", "-addext", f"subjectAltName={alternatives}", "-CA", str(self.certificate), "-CAkey", str(self._key))
+        _openssl("req", "-x509", *_KEY, "-days", "2", *ask, "-keyout", str(made.key), "-out", str(made.certificate))
+        return made
+
+    def settings(self, certificate: Certificate) -> str:
+        """Return [tls] of relay.toml."""
+        return f'[tls]\ncertificate = "{certificate.certificate}"\nkey = "{certificate.key}"\nauthority = "{self.certificate}"\n'
+
+
+def _openssl(*words: str) -> None:
+    """Run openssl(1)."""
+    subprocess.run(["openssl", *words], check=True, capture_output=True, timeout=30)

@@ -1,0 +1,137 @@
+"""A headless Chromium, asked by the DevTools protocol: what a page shows, what it complains of, what it asks the network for."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import os
+import subprocess
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+    "--remote-debugging-port=0",
+)
+_SECONDS = 120.0
+"""For any one thing: a second on a machine of its own, more on a crowded one."""
+
+
+class Page:
+    """One page; ``complaints`` is what its console and its scripts have complained of, ``requests`` what it has asked for."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self._socket = socket
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._reader = asyncio.create_task(self._read())
+
+    async def ask(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Return the answer to one command of the protocol."""
+        number = next(self._numbers)
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._answers[number] = answer
+        await self._socket.send_json({"id": number, "method": method, "params": parameters})
+        async with asyncio.timeout(_SECONDS):
+            return await answer
+
+    async def evaluate(self, expression: str) -> Any:
+        """Return the value of an expression in the page."""
+        answer = await self.ask("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    async def wait_for(self, expression: str) -> None:
+        """Wait until an expression in the page is true."""
+        deadline = time.monotonic() + _SECONDS
+        while not await self.evaluate(f"!!({expression})"):
+            assert time.monotonic() < deadline, (expression, self.complaints)
+            await asyncio.sleep(0.05)
+
+    async def open(self, file: Path, *, width: int = 1280, height: int = 900, is_dark: bool = False) -> None:
+        """Open a file at a size, and wait for its charts."""
+        await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", features=[scheme])
+        await self.ask("Page.navigate", url=file.resolve().as_uri())
+        await self.wait_for(f"location.href === {file.resolve().as_uri()!r} && document.documentElement?.dataset.drawn")
+
+    async def screenshot(self, file: Path) -> None:
+        """Write what the whole page looks like to a PNG file."""
+        size = (await self.ask("Page.getLayoutMetrics"))["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = await self.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
+        file.write_bytes(base64.b64decode(shot["data"]))
+
+    async def end(self) -> None:
+        """Stop listening."""
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+
+    async def _read(self) -> None:
+        """Sort what the browser says."""
+        async for message in self._socket:
+            said = message.json()
+            if (waiting := self._answers.pop(said.get("id", 0), None)) is not None:
+                waiting.set_result(said.get("result", said))
+            match said.get("method"):
+                case "Runtime.exceptionThrown":
+                    self.complaints.append(str(said["params"]["exceptionDetails"]))
+                case "Runtime.consoleAPICalled" if said["params"]["type"] in {"error", "warning", "assert"}:
+                    self.complaints.append(str(said["params"]["args"]))
+                case "Log.entryAdded" if said["params"]["entry"]["level"] in {"error", "warning"}:
+                    self.complaints.append(said["params"]["entry"]["text"])
+                case "Network.requestWillBeSent":
+                    self.requests.append(said["params"]["request"]["url"])
+
+
+@contextlib.asynccontextmanager
+async def browser(program: str, folder: Path) -> AsyncIterator[Page]:
+    """Start *program*, a Chromium, with a profile of its own in *folder*; it ends with the context."""
+    profile = folder / "profile"
+    with (folder / "chromium.log").open("wb") as log:
+        command = [program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"]
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, "HOME": str(folder)})
+    try:
+        port = await _port(profile / "DevToolsActivePort", process)
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f"http://127.0.0.1:{port}/json/list") as answer:
+                (target,) = [each for each in await answer.json() if each["type"] == "page"]
+            async with session.ws_connect(target["webSocketDebuggerUrl"], max_msg_size=0) as socket:
+                page = Page(socket)
+                for domain in ("Runtime", "Log", "Network", "Page"):
+                    await page.ask(f"{domain}.enable")
+                yield page
+                await page.end()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+async def _port(file: Path, process: subprocess.Popen[bytes]) -> int:
+    """Return the port that the browser has written down."""
+    deadline = time.monotonic() + _SECONDS
+    while True:
+        lines = file.read_text().splitlines() if file.exists() else []
+        if len(lines) >= 2:
+            return int(lines[0])
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.05)

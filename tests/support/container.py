@@ -1,0 +1,170 @@
+"""A machine of Debian 13 with a systemd of its own, booted in half a second from a root that stays as it is: systemd-nspawn(1).
+
+The container gets nothing but what is in that root, and the folders that are bound into it, read-only; it has no network. All that
+it writes is in memory, and gone at its end. Any number may run at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from tests.support import skips
+from tests.support.cgroups import ControlGroup
+from tools.packages.roots import BOOT, root_of
+
+BOOT_SECONDS = 60.0
+"""When a container that is not up is a failure; it takes half a second on an idle machine."""
+
+COMMAND_SECONDS = 120.0
+"""When a command in it that has not ended is a failure."""
+
+_POWER_OFF = signal.SIGRTMIN + 4
+"""Asks a systemd to shut down, systemd(1)."""
+
+_LEADER = "X_NSPAWN_LEADER_PID="
+
+_CONSOLE_CHARACTERS = 2_000
+"""How much of the console is shown when the boot fails."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a command ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Container:
+    """A container that is up; call :meth:`stop` at the end."""
+
+    def __init__(self, root: Path, *, binds: dict[Path, str] | None = None) -> None:
+        """Boot *root*; *binds* are folders of this machine, and where they are in the container."""
+        self._folder = Path(tempfile.mkdtemp(prefix="sbus-container-"))
+        self._group = ControlGroup()
+        self.leader = 0
+        """The process id of its systemd on this machine."""
+        self._console = self._folder / "console"
+        self._nspawn: subprocess.Popen[bytes] | None = None
+        try:
+            self._boot(root, binds or {})
+        except BaseException:
+            self.stop()
+            raise
+
+    def run(
+        self, command: str, *, user: str | None = None, check: bool = True, stdin: str = "", timeout_seconds: float = COMMAND_SECONDS
+    ) -> Outcome:
+        """Run *command* in a shell to its end, as a service of root's, or in a session of *user*, at home; with *check* it must succeed."""
+        words = self._words(command, user)
+        done = subprocess.run(words, input=stdin, capture_output=True, text=True, check=False, timeout=timeout_seconds)
+        outcome = Outcome(done.returncode, done.stdout, done.stderr)
+        assert not check or outcome.status == 0, f"{command}: {outcome}"
+        return outcome
+
+    def output(self, command: str, *, user: str | None = None) -> str:
+        """Return what *command*, which must succeed, writes to standard output, without the end of its last line."""
+        return self.run(command, user=user).stdout.rstrip("\n")
+
+    def start(self, command: str, *, user: str | None = None, stderr: int | IO[str] = subprocess.PIPE) -> subprocess.Popen[str]:
+        """Start *command* with pipes, and return it; it ends with the container at the latest."""
+        words = self._words(command, user)
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, text=True)
+
+    def wait_for(self, command: str, *, user: str | None = None, seconds: float = COMMAND_SECONDS) -> Outcome:
+        """Run *command* again and again until it succeeds; fail when it does not in time."""
+        end = time.monotonic() + seconds
+        while (outcome := self.run(command, user=user, check=False)).status != 0:
+            assert time.monotonic() < end, f"{command}: still {outcome} after {seconds} s"
+            time.sleep(0.05)
+        return outcome
+
+    def stop(self) -> None:
+        """Shut it down, and in any case end all of it. May be called twice."""
+        if self._nspawn is not None and self.leader:
+            with suppress(OSError, subprocess.TimeoutExpired):
+                os.kill(self.leader, _POWER_OFF)
+                self._nspawn.wait(10)
+        # A kill of systemd-nspawn alone would leave what it started.
+        self._group.remove()
+        if self._nspawn is not None:
+            self._nspawn.wait(10)
+            self._nspawn = None
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _boot(self, root: Path, binds: dict[Path, str]) -> None:
+        """Start systemd-nspawn, and wait until the system in it is up."""
+        told = self._folder / "notify"
+        command = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--console=read-only"]
+        # With a network of its own it keeps the capability that PrivateNetwork= needs. The overlay keeps the root as it is.
+        command += ["--volatile=overlay", "--private-network", "--notify-ready=yes", "--link-journal=no"]
+        command += [f"--bind-ro={here}:{there}" for here, there in binds.items()]
+        environment = {**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1", "NOTIFY_SOCKET": str(told)}
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self._console.open("wb") as console:
+            manager.bind(str(told))
+            manager.settimeout(0.2)
+            self._nspawn = subprocess.Popen(
+                [*self._group.entering(), *command, "--boot"],
+                stdin=subprocess.DEVNULL,
+                stdout=console,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+            self.leader = self._await_boot(manager)
+        # The socket is closed from here on: open and unread it would in time make the container's systemd wait for ever.
+
+    def _await_boot(self, manager: socket.socket) -> int:
+        """Return the process id of the container's systemd when all has started."""
+        assert self._nspawn is not None
+        end, heard = time.monotonic() + BOOT_SECONDS, ""
+        while "READY=1\n" not in heard:
+            if self._nspawn.poll() is not None or time.monotonic() > end:
+                said = self._console.read_text(errors="replace")[-_CONSOLE_CHARACTERS:]
+                raise AssertionError(f"the container did not boot: {said}")
+            with suppress(TimeoutError):
+                heard += manager.recv(4096).decode() + "\n"
+        return int(heard.split(_LEADER)[1].split()[0])
+
+    def _words(self, command: str, user: str | None) -> list[str]:
+        """Return the command line that runs *command* in the container."""
+        # By its systemd: a process that only entered the namespaces would be in no control group of it, and have capabilities too many.
+        into = [*self._group.entering("payload", "init.scope"), "nsenter", f"--target={self.leader}", "--all", "--"]
+        run = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", "--expand-environment=no", *_as(user)]
+        return [*into, *run, "--", "/bin/sh", "-c", command]
+
+
+def boot_root() -> Path:
+    """Return the root that containers boot from; skip the test where there can be none."""
+    skips.require_root()
+    skips.require_program("mmdebstrap", "mmdebstrap")
+    skips.require_program("systemd-nspawn", "systemd-container")
+    root = root_of(BOOT)
+    refusal = _refusal(root)
+    skips.require(not refusal, f"needs containers: {refusal}", could_run=False)
+    return root
+
+
+def _as(user: str | None) -> list[str]:
+    """Return the options that run a command as *user*, with all that a login gives."""
+    return [] if user is None else [f"--uid={user}", "--property=PAMName=login", "--property=WorkingDirectory=~"]
+
+
+@functools.cache
+def _refusal(root: Path) -> str:
+    """Return why systemd-nspawn does not work here, or an empty string if it does."""
+    command = ["systemd-nspawn", "--quiet", f"--directory={root}", "--register=no", "--keep-unit", "--read-only", "--pipe", "/bin/true"]
+    probe = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return "" if probe.returncode == 0 else (probe.stderr.strip().splitlines() or [f"status {probe.returncode}"])[0]

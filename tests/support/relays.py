@@ -1,0 +1,302 @@
+"""Hosts of the Reliable Message Bus for tests: a Redis of their own each, a relay as a program, and clients as plain Redis commands."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import redis
+
+from tests.support import skips
+from tools.stage import ROOT
+
+T = TypeVar("T")
+
+WAIT_SECONDS = 30.0
+"""When what has not happened is a failure; nothing that passes takes so long."""
+
+ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+
+
+def require_redis() -> None:
+    """Skip unless there is a Redis to start."""
+    skips.require_program("redis-server", "redis-server")
+    skips.require_program("redis-cli", "redis-tools")
+
+
+def wait_for(found: Callable[[], T | None], what: str, seconds: float = WAIT_SECONDS) -> T:
+    """Return what *found* returns when that is true; fail after *seconds*."""
+    end = time.monotonic() + seconds
+    while not (value := found()):
+        assert time.monotonic() < end, f"in vain waited for: {what}"
+        time.sleep(0.01)
+    return value
+
+
+class RedisServer:
+    """A redis-server of its own, on a Unix socket, with everything on the disk before it answers."""
+
+    def __init__(self, folder: Path, *, netns: str = "") -> None:
+        require_redis()
+        self.folder = folder
+        self.path = folder / "redis.sock"
+        self._netns = ["ip", "netns", "exec", netns] if netns else []
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        """Start it, with the data that it had; return when it answers."""
+        options = {
+            "port": "0",
+            "unixsocket": str(self.path),
+            "dir": str(self.folder),
+            "appendonly": "yes",
+            "appendfsync": "always",
+            "save": "",
+            "daemonize": "no",
+            "loglevel": "warning",
+        }
+        words = [word for name, value in options.items() for word in (f"--{name}", value)]
+        with (self.folder / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen([*self._netns, "redis-server", *words], stdout=log, stderr=log, env=ENV, cwd="/")
+        wait_for(self._answers, f"Redis in {self.folder}")
+
+    def client(self) -> Any:
+        """Return a new client; what redis-py says of its types fits neither of its answers."""
+        return redis.Redis(unix_socket_path=str(self.path), socket_timeout=WAIT_SECONDS)
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(WAIT_SECONDS)
+            self.process = None
+
+    def _answers(self) -> bool:
+        """Return whether it answers, and has read its data."""
+        try:
+            with self.client() as client:
+                return bool(client.ping())
+        except redis.RedisError:
+            return False
+
+
+class RelayProgram:
+    """A relay as a program, with its configuration file and what it tells."""
+
+    def __init__(
+        self,
+        folder: Path,
+        twin: int,
+        server: RedisServer,
+        settings: str = "",
+        *,
+        peers: str = "",
+        netns: str = "",
+        options: Sequence[str] = (),
+    ) -> None:
+        """*settings* are lines of relay.toml before its tables, *peers* the tables."""
+        self.twin = twin
+        self.folder = folder
+        self.server = server
+        self.file = folder / f"relay-{uuid.uuid4().hex[:8]}.toml"
+        self.errors = self.file.with_suffix(".stderr")
+        self.write(settings, peers)
+        self._netns = ["ip", "netns", "exec", netns] if netns else []
+        self._options = options
+        self.process: subprocess.Popen[bytes] | None = None
+        self.listen = ""
+
+    def write(self, settings: str, peers: str) -> None:
+        """Write the configuration file; read at the next start."""
+        head = f'twin = {self.twin}\nredis = "{self.server.path}"\nlease = "1s"\n'
+        if "bus =" not in settings:
+            head += 'bus = ""\n'
+        if "retry_interval" not in settings:
+            head += 'retry_interval = "200ms"\n'
+        self.file.write_text(f"{head}{settings}\n{peers}\n")
+
+    def start(self) -> RelayProgram:
+        """Start it; return when it says that it is ready."""
+        notify = self.folder / f"notify-{uuid.uuid4().hex[:8]}"
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self.errors.open("ab") as stderr:
+            manager.bind(str(notify))
+            command = [sys.executable, "-W", "error", "-m", "sbusd.relay.main", "-C", str(self.file), *self._options]
+            env = {**ENV, "NOTIFY_SOCKET": str(notify)}
+            self.process = subprocess.Popen([*self._netns, *command], env=env, cwd="/", stderr=stderr, stdout=stderr)
+            end = time.monotonic() + WAIT_SECONDS
+            while not self.listen:
+                assert self.process.poll() is None, self.told()
+                assert time.monotonic() < end, self.told()
+                if select.select([manager], [], [], 0.1)[0]:
+                    state = manager.recv(4096).decode()
+                    if "READY=1" in state:
+                        self.listen = state.split("other hosts at ")[1]
+        notify.unlink()
+        return self
+
+    def told(self) -> str:
+        """Return what it has told so far."""
+        return self.errors.read_text(errors="replace")
+
+    def wait_told(self, words: str) -> str:
+        """Wait until it has told *words*; return all that it told."""
+        return wait_for(lambda: self.told() if words in self.told() else None, f"{words!r} in what twin {self.twin} tells: {self.told()}")
+
+    def kill(self) -> None:
+        """End it without warning."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait(WAIT_SECONDS)
+            self.process = None
+            self.listen = ""
+
+    def stop(self) -> int:
+        """End it as systemd would; return its status."""
+        assert self.process is not None
+        self.process.terminate()
+        status = self.process.wait(WAIT_SECONDS)
+        self.process = None
+        self.listen = ""
+        return status
+
+
+class Host:
+    """A twin: a Redis, and a relay at it."""
+
+    def __init__(self, folder: Path, twin: int, settings: str = "", *, netns: str = "", options: Sequence[str] = ()) -> None:
+        self.folder = folder / f"twin-{twin}"
+        self.folder.mkdir()
+        self.twin = twin
+        self.server = RedisServer(self.folder, netns=netns)
+        self.redis = self.server.client()
+        self.settings = settings
+        self.netns = netns
+        self.relay = RelayProgram(self.folder, twin, self.server, settings, netns=netns, options=options)
+
+    def close(self) -> None:
+        """End both."""
+        self.relay.kill()
+        self.redis.close()
+        self.server.kill()
+
+    def send(self, cmd: str, *dst: int, dat: bytes = b"", **members: Any) -> str:
+        """Push a request as a client does; return the return queue."""
+        ret = members.setdefault("ret", str(uuid.uuid4()))
+        self.redis.rpush("msgbus.system.local", json.dumps(request(cmd, *dst, dat=dat, **members)))
+        return str(ret)
+
+    def receive(self, queue: str, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
+        """Return the next message of *queue*; fail if there is none in time."""
+        found = self.redis.blpop([queue], seconds)
+        assert found is not None, f"nothing in {queue}; twin {self.twin} told: {self.relay.told()}"
+        value: dict[str, Any] = json.loads(found[1])
+        return value
+
+    def reply(self, asked: Mapping[str, Any], dat: bytes = b"", **members: Any) -> None:
+        """Answer *asked* as an application does."""
+        self.redis.rpush(asked["ret"], json.dumps(answer_to(asked, dat, **members)))
+
+    def counters(self) -> dict[str, int]:
+        """Return what the relay has counted."""
+        return {name.decode(): int(value) for name, value in self.redis.hgetall("msgbus.system.relay.counters").items()}
+
+    def wait_counted(self, name: str, number: int = 1) -> None:
+        """Wait until *name* has been counted *number* times."""
+        wait_for(lambda: self.counters().get(name, 0) >= number, f"{name} to be {number}: {self.counters()} {self.relay.told()}")
+
+    def assert_empty(self) -> None:
+        """Fail unless nothing is under way: every queue of the relay is empty."""
+        left = [key for key in self.redis.keys("msgbus.*") if is_transient(key)]
+        assert left == [], left
+
+
+def is_transient(key: bytes) -> bool:
+    """Return whether *key* holds messages under way, or what belongs to one."""
+    name = key.decode().removeprefix("msgbus.system.").removeprefix("relay.")
+    return name.startswith(
+        ("local", "remote", "reply", "backlog", "retry:", "sending:", "taken:", "message:", "deadlines", "vetted", "open:")
+    )
+
+
+def request(cmd: str, *dst: int, dat: bytes = b"", **members: Any) -> dict[str, Any]:
+    """Return a request as the founding document has it, with other *members*; ``try_`` is ``try``."""
+    if "try_" in members:
+        members["try"] = members.pop("try_")
+    made = {
+        "ver": 1,
+        "uid": "",
+        "cmd": cmd,
+        "exp": 3600,
+        "try": 4,
+        "dat": base64.b64encode(dat).decode(),
+        "src": 0,
+        "dst": list(dst),
+        "ret": str(uuid.uuid4()),
+        "shm": "",
+        "now": int(time.time()),
+        "err": "",
+    }
+    return made | members
+
+
+def answer_to(asked: Mapping[str, Any], dat: bytes = b"", **members: Any) -> dict[str, Any]:
+    """Return the answer to *asked* as the founding document has it: src and dst swapped, dat and now new."""
+    swapped = {"src": asked["dst"][0], "dst": [asked["src"]], "dat": base64.b64encode(dat).decode(), "now": int(time.time())}
+    return {**asked, **swapped, **members}
+
+
+def data_of(message: Mapping[str, Any]) -> bytes:
+    """Return the payload of *message*."""
+    return base64.b64decode(message["dat"])
+
+
+def peer_table(twin: int, address: str, key_file: Path | str = "") -> str:
+    """Return one [[peers]] of relay.toml."""
+    return f'[[peers]]\ntwin = {twin}\naddress = "{address}"\n' + (f'key_file = "{key_file}"\n' if key_file else "")
+
+
+def shared_key(folder: Path, name: str = "key") -> Path:
+    """Return the file of a new key, readable by its owner alone."""
+    file = folder / name
+    file.write_text(uuid.uuid4().hex * 2 + "\n")
+    file.chmod(0o600)
+    return file
+
+
+def free_address() -> str:
+    """Return a loopback address with a port that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True) -> list[Host]:
+    """Return hosts on this machine's loopback that know each other, each pair with a key of its own, all started."""
+    addresses = {twin: free_address() for twin in twins}
+    files = {frozenset({a, b}): shared_key(folder, f"key-{a}-{b}") for a in twins for b in twins if a < b} if keys else {}
+    hosts = []
+    for twin in twins:
+        host = Host(folder, twin)
+        peers = "".join(peer_table(other, addresses[other], files.get(frozenset({twin, other}), "")) for other in twins if other != twin)
+        host.relay.write(f'listen = "{addresses[twin]}"\n{settings}', peers)
+        hosts.append(host)
+    for host in hosts:
+        host.relay.start()
+    return hosts
+
+
+def remove(folder: Path) -> None:
+    """Remove *folder* with all in it."""
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,46 @@
+"""Spark for tests: one session for all of them, small, and started in seconds."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from sbusd.tables.reading import read_tables
+from sbusd.tables.schema import TABLES
+from tests.support.skips import require
+from tests.support.tallies import Lines, in_order
+
+if TYPE_CHECKING:
+    from sbusd.tables.hours import Manifest
+
+# One compiler instead of two, and no threads for garbage: a test ends before either would pay.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def require_spark() -> None:
+    """Skip the calling test unless PySpark and a Java are there."""
+    require(importlib.util.find_spec("pyspark") is not None, "needs PySpark: pip install 'sbusd[pipeline]'", could_run=True)
+    found = bool(os.environ.get("JAVA_HOME")) or shutil.which("java") is not None
+    require(found, "needs Java: apt-get install default-jre-headless", could_run=shutil.which("apt-get") is not None)
+
+
+def published(root: Path) -> dict[str, Lines]:
+    """Return the tables under *root* as ``tallies`` writes them."""
+    found = read_tables(root).tables
+    return {table.name: in_order(_lines(found[table.name], table.names)) for table in TABLES}
+
+
+def manifests(root: Path) -> list[Manifest]:
+    """Return what is known of the hours of the tables under *root*, in order."""
+    return list(read_tables(root).manifests.values())
+
+
+def _lines(table: pa.Table, names: tuple[str, ...]) -> list[tuple[object, ...]]:
+    """Return the rows of an Arrow table."""
+    rows = table.to_pylist()
+    return [(row["date"], row["hour"], *(row[name] for name in names)) for row in rows]

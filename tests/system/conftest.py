@@ -1,0 +1,70 @@
+"""Booted machines for system tests, with the packages of this tree."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.container import Container, boot_root
+from tests.support.packages import Packages, debian_packages, require_packages
+
+PROGRAMS = Path(__file__).parent / "programs"
+"""What tests run inside; there it is /opt/programs."""
+
+USERS = ("alice", "bob")
+"""The ordinary users of every machine."""
+
+FILL = "dd if=/dev/zero of={folder}/fill bs=4k 2>/dev/null || test $(stat --file-system --format=%a {folder}) -eq 0"
+"""Leaves no room in the file system of a folder, and fails if there is any."""
+
+
+@pytest.fixture(scope="session")
+def built() -> Packages:
+    """This tree's packages; they are built once for each state of the tree."""
+    require_packages()
+    return debian_packages()
+
+
+@pytest.fixture
+def bare(built: Packages) -> Iterator[Container]:
+    """A machine without the bus, for one test; its packages are in /opt/packages."""
+    made = boot(built)
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def fresh(bare: Container, built: Packages) -> Container:
+    """A machine with the bus installed, for one test."""
+    install(bare, built)
+    return bare
+
+
+@pytest.fixture(scope="module")
+def machine(built: Packages) -> Iterator[Container]:
+    """A machine with the bus installed, for all tests of a module, which leave it as they found it."""
+    made = boot(built)
+    try:
+        install(made, built)
+        yield made
+    finally:
+        made.stop()
+
+
+def boot(built: Packages, binds: dict[Path, str] | None = None) -> Container:
+    """Return a booted machine with its users; *binds* are more folders of ours, and where they are in it."""
+    made = Container(boot_root(), binds={built.folder: "/opt/packages", PROGRAMS: "/opt/programs", **(binds or {})})
+    try:
+        made.run("; ".join(f"useradd --create-home --shell /bin/sh {user}" for user in USERS))
+    except BaseException:
+        made.stop()
+        raise
+    return made
+
+
+def install(machine: Container, packages: Packages, folder: str = "/opt/packages") -> None:
+    """Install packages that are in *folder* of the machine, as an administrator would."""
+    names = " ".join(f"{folder}/{name}" for name in packages.names)
+    machine.run(f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends {names}")

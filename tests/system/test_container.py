@@ -1,0 +1,65 @@
+"""The machines of the system tests: what is run in them is told truly, they do not meet, and nothing of them stays."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.cgroups import PREFIX, ControlGroup, own_folder
+from tests.support.container import Container, boot_root
+from tools.stage import ROOT
+
+ABANDON = """
+import os, signal
+from tests.support.container import Container, boot_root
+made = Container(boot_root())
+print(made.leader, flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_command_is_told_truly_and_runs_as_who_is_said(machine: Container) -> None:
+    done = machine.run("cat; echo error >&2; exit 7", stdin="words", check=False)
+    assert (done.status, done.stdout, done.stderr) == (7, "words", "error\n")
+    assert machine.output("id -un; pwd; echo $XDG_RUNTIME_DIR; x=1; echo ${x}", user="alice").split() == [
+        "alice",
+        "/home/alice",
+        f"/run/user/{machine.output('id -u alice')}",
+        "1",
+    ]
+    with pytest.raises(AssertionError, match="false: Outcome"):
+        machine.run("false")
+
+
+def test_two_machines_do_not_meet_and_leave_nothing() -> None:
+    root, groups = boot_root(), set(own_folder().glob(f"{PREFIX}*"))
+    first = Container(root)
+    try:
+        second = Container(root)
+        try:
+            first.run("touch /etc/of-the-first; hostname first")
+            assert second.run("test -e /etc/of-the-first", check=False).status == 1
+            assert first.output("systemctl is-system-running --wait || true") in {"running", "degraded"}
+        finally:
+            second.stop()
+        first.run("test -e /etc/of-the-first")
+    finally:
+        first.stop()
+    assert not (root / "etc/of-the-first").exists()
+    assert set(own_folder().glob(f"{PREFIX}*")) == groups
+    assert not Path(f"/proc/{first.leader}").exists()
+    first.stop()
+
+
+def test_what_a_killed_run_has_left_goes_with_the_next() -> None:
+    """A kill of the tests leaves the machine running; whoever comes next ends it."""
+    boot_root()
+    done = subprocess.run([sys.executable, "-c", ABANDON], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == -9, done.stderr
+    leader = Path(f"/proc/{done.stdout.strip()}")
+    assert leader.exists()
+    ControlGroup().remove()
+    assert not leader.exists() or "State:\tZ" in (leader / "status").read_text()

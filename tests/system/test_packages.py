@@ -1,0 +1,155 @@
+"""The packages: what lintian, rpmlint and autopkgtest say of them, and that an upgrade reaches every bus that runs."""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.container import Container, boot_root
+from tests.support.packages import Packages, with_version
+from tests.system.conftest import install
+from tools.packages import debian, rpm
+from tools.packages.room import run_in
+from tools.packages.roots import BUILD, root_of
+from tools.stage import ROOT
+
+
+@pytest.fixture(scope="module")
+def rpms(built: Packages) -> Path:
+    """A folder with this tree's RPMs; what can build the others can build them."""
+    return rpm.rpm_packages()
+
+
+@pytest.fixture
+def rpm_machine(rpms: Path) -> Iterator[Container]:
+    """A machine with the RPMs in /opt/packages."""
+    machine = Container(boot_root(), binds={rpms: "/opt/packages"})
+    yield machine
+    machine.stop()
+
+
+def test_lintian_finds_nothing_to_change(built: Packages, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert debian.lint(built.folder, log) == 0, log.read_text()
+
+
+def test_lintian_would_find_a_mistake(built: Packages, tmp_path: Path) -> None:
+    """Without the reasons that are given in overrides it finds what they are for."""
+    log = tmp_path / "log"
+    changes = next(built.folder.glob("*.changes"))
+    copies = tmp_path / "copies"
+    copies.mkdir()
+    for path in built.folder.iterdir():
+        (copies / path.name).write_bytes(path.read_bytes())
+    command = ["lintian", "--no-override", *debian.LINT_OPTIONS, changes.name]
+    assert run_in(root_of(BUILD), copies, command, log=log, check=False) != 0
+    assert "W: sbusd: initial-upload-closes-no-bugs" in log.read_text()
+
+
+def test_rpmlint_finds_nothing_to_change(rpms: Path, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert rpm.lint(rpms, log) == 0, log.read_text()
+    assert "0 errors, 0 warnings" in log.read_text()
+
+
+def test_the_root_stays_as_it_is(built: Packages, tmp_path: Path) -> None:
+    """A build can write to its own folder and to a /tmp that is gone afterwards; and it has no network."""
+    log = tmp_path / "log"
+    script = "touch here /tmp/there && ! touch /etc/it 2>/dev/null && ! touch /srv/it 2>/dev/null && tail -n +3 /proc/net/dev | cut -d: -f1"
+    assert run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log, check=False) == 0
+    assert log.read_text().split("\n", 1)[1].split() == ["lo"]
+    assert (tmp_path / "here").exists()
+    assert not (root_of(BUILD) / "tmp/there").exists()
+
+
+def test_both_kinds_of_package_have_the_same_files(built: Packages, rpms: Path, tmp_path: Path) -> None:
+    """Apart from where each distribution puts Python packages, documentation, and its own notes."""
+    for path in [*built.folder.glob("*.deb"), *rpms.glob("*.rpm")]:
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    log = tmp_path / "log"
+    script = "for each in sbusd_*.deb python3-sbusd_*.deb; do dpkg-deb --fsys-tarfile $each | tar --list; done >deb"
+    run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)
+    script = "rpm --query --package --list --dbpath /tmp/rpmdb $(ls *.rpm | grep --invert-match src) >rpm"
+    run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)
+    assert _files(tmp_path / "deb") == _files(tmp_path / "rpm")
+    assert "/usr/bin/sbusd" in _files(tmp_path / "deb")
+
+
+def _files(listed: Path) -> set[str]:
+    """Return the files in the list *listed* that are in packages of either kind."""
+    ours = set()
+    names = {line.removeprefix(".").rstrip("/") for line in listed.read_text().splitlines() if not line.endswith("/")}
+    for name in names:
+        if "/share/doc" in name or "/share/lintian" in name or ".dist-info" in name:
+            continue
+        python = name.partition("-packages/")
+        ours.add(f"python/{python[2]}" if python[1] else name)
+    folders = {str(Path(name).parent) for name in ours}
+    return {name for name in ours if name not in folders and name != "/etc/sbus"}
+
+
+def test_autopkgtest_passes(bare: Container, built: Packages) -> None:
+    """In the manner of Debian's own machines, on the packages as they were built."""
+    bare.run("mkdir --parents /tmp/tree/debian")
+    for name in ("control", "changelog", "tests/control", "tests/installed-bus"):
+        script = f"mkdir --parents $(dirname /tmp/tree/debian/{name}) && cat >/tmp/tree/debian/{name} && chmod +x /tmp/tree/debian/{name}"
+        bare.run(script, stdin=(ROOT / "packaging/debian" / name).read_text())
+    packages = " ".join(f"/opt/packages/{name}" for name in built.names)
+    # A booted container is what the restriction asks for; autopkgtest cannot see that from within one.
+    options = "--ignore-restrictions=isolation-container --no-built-binaries"
+    done = bare.run(f"cd /tmp && autopkgtest {options} {packages} /tmp/tree -- null 2>&1")
+    assert "installed-bus        PASS" in done.stdout
+    assert "a secret reached its owner, and was refused to another" in done.stdout
+
+
+def test_an_upgrade_restarts_every_bus_that_runs_and_no_other(bare: Container, built: Packages) -> None:
+    """The system's, one with a name, and a user's; not another user's, whose bus nobody has called."""
+    newer = "/tmp/newer"
+    bare.run(f"mkdir {newer}")
+    install(bare, built)
+    bare.run("touch /etc/sbus/lab.toml && systemctl enable --quiet --now sbus@lab.socket")
+    bare.run("sbusctl whoami --address /run/sbus/lab.socket && sbusctl whoami")
+    for user in ("alice", "bob"):
+        bare.run(f"loginctl enable-linger {user}")
+        bare.wait_for(f"systemctl is-active user@$(id --user {user}).service")
+        bare.run(f"systemctl --user --machine {user}@ enable --quiet --now sbus.socket")
+    bare.run("sbusctl whoami --user", user="alice")
+    ask = "systemctl show --value --property=MainPID sbus.service sbus@lab.service; for user in alice bob; do "
+    ask += "systemctl --user --machine $user@ show --value --property=MainPID sbus.service; done"
+    before = bare.output(ask).split()
+    _upgrade(bare, built, newer)
+    after = bare.output(ask).split()
+    assert [process != "0" for process in before] == [process != "0" for process in after] == [True, True, True, False]
+    assert not set(before[:3]) & set(after)
+    assert f"Version: {built.version}+newer" in bare.output("dpkg-query --status sbusd").splitlines()
+
+
+def _upgrade(machine: Container, built: Packages, folder: str) -> None:
+    """Upgrade *machine* to a higher version, by way of its *folder*."""
+    with tempfile.TemporaryDirectory() as here:
+        packages = with_version(built, f"{built.version}+newer", Path(here))
+        for name in packages.names:
+            content = base64.b64encode((packages.folder / name).read_bytes()).decode()
+            machine.run(f"base64 --decode >{folder}/{name}", stdin=content)
+    install(machine, packages, folder)
+
+
+def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:
+    """On a Debian, which has what they need under other names, and Python packages elsewhere."""
+    rpm_machine.run("mkdir --parents /etc/systemd/system/sbus.service.d")
+    site = rpm_machine.output("""python3 -c 'import sysconfig; print(sysconfig.get_path("platlib", "posix_prefix"))'""")
+    rpm_machine.run("cat >/etc/systemd/system/sbus.service.d/python.conf", stdin=f"[Service]\nEnvironment=PYTHONPATH={site}\n")
+    rpm_machine.run(
+        "rpm --install --nodeps --dbpath /tmp/rpmdb $(ls /opt/packages/*.rpm | grep --invert-match src) && systemctl start sbus.socket"
+    )
+    assert rpm_machine.output("id --user --name sbus") == "sbus"
+    assert rpm_machine.output("systemctl is-enabled sbus.socket") == "enabled"
+    assert rpm_machine.output(f"PYTHONPATH={site} sbusctl whoami").startswith("!/cred/0/0/")
+    assert rpm_machine.output("systemctl show --value --property=User sbus.service") == "sbus"
+    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd")
+    assert rpm_machine.run("systemctl is-active sbus.service", check=False).stdout == "inactive\n"
+    assert rpm_machine.run("ls /usr/bin/sbusd /etc/sbus /run/sbus.socket", check=False).stdout == ""

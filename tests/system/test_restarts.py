@@ -1,0 +1,202 @@
+"""Ten clients that publish and hear each other, and a bus that is restarted, reloaded, upgraded and killed under them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.container import Container
+from tests.support.packages import Packages, with_version
+from tests.system.choir import singing
+from tests.system.conftest import FILL, boot, install
+
+TIMES = 20
+
+NEWER = "0.1.0-1+next"
+
+
+@pytest.fixture(scope="module")
+def newer(built: Packages, tmp_path_factory: pytest.TempPathFactory) -> Packages:
+    """The same packages with a higher version."""
+    return with_version(built, NEWER, tmp_path_factory.mktemp("newer"))
+
+
+@pytest.fixture(scope="module")
+def machine(built: Packages, newer: Packages) -> Iterator[Container]:
+    """A machine with the bus installed, and newer packages in /opt/newer."""
+    made = boot(built, {newer.folder: "/opt/newer"})
+    try:
+        install(made, built)
+        yield made
+    finally:
+        made.stop()
+
+
+def pid_of(machine: Container, unit: str = "sbus.service") -> int:
+    """Return the process of the bus, 0 for none."""
+    return int(machine.output(f"systemctl show --property=MainPID --value {unit}"))
+
+
+def wait_for_another(machine: Container, pid: int) -> int:
+    """Return the process of the bus once it is not *pid*, and serves."""
+    machine.wait_for(f"systemctl is-active sbus.service && test $(systemctl show --property=MainPID --value sbus.service) != {pid}")
+    return pid_of(machine)
+
+
+def test_restarts_lose_nothing(machine: Container) -> None:
+    with singing(machine) as choir:
+        pids = {pid_of(machine)}
+        for _ in range(TIMES):
+            machine.run("systemctl restart sbus.service")
+            pids.add(pid_of(machine))
+            choir.sings()
+        choir.end().assert_nothing_happened()
+    assert len(pids) == TIMES + 1
+
+
+def test_reloads_lose_nothing_and_the_process_stays(machine: Container) -> None:
+    with singing(machine) as choir:
+        pid = pid_of(machine)
+        before = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
+        for _ in range(TIMES):
+            machine.run("systemctl reload sbus.service")
+            choir.sings()
+        choir.end().assert_nothing_happened()
+    assert pid_of(machine) == pid
+    after = machine.output("journalctl --unit=sbus.service SBUS_EVENT=restored --output=cat | wc --lines")
+    assert int(after) - int(before) == TIMES
+
+
+def test_an_upgrade_loses_nothing(fresh_newer: Container, newer: Packages) -> None:
+    with singing(fresh_newer) as choir, singing(fresh_newer, user="bob") as other:
+        pid = pid_of(fresh_newer)
+        install(fresh_newer, newer, "/opt/newer")
+        assert pid_of(fresh_newer) not in {0, pid}
+        choir.sings()
+        choir.end().assert_nothing_happened()
+        other.end().assert_nothing_happened()
+    assert fresh_newer.output("dpkg-query --show --showformat='${Version}' sbusd") == NEWER
+
+
+@pytest.fixture
+def fresh_newer(built: Packages, newer: Packages) -> Iterator[Container]:
+    """A machine of its own, for it is upgraded."""
+    made = boot(built, {newer.folder: "/opt/newer"})
+    try:
+        install(made, built)
+        yield made
+    finally:
+        made.stop()
+
+
+def test_kills_end_no_connection_and_each_loss_is_told(machine: Container) -> None:
+    with singing(machine) as choir:
+        pid = pid_of(machine)
+        for _ in range(TIMES):
+            machine.run("systemctl kill --signal=KILL --kill-whom=main sbus.service")
+            pid = wait_for_another(machine, pid)
+            choir.sings()
+        found = choir.end()
+    found.assert_losses_are_told()
+    assert found.least_announced == TIMES
+
+
+def test_a_bus_that_hangs_is_replaced_and_its_clients_stay(machine: Container) -> None:
+    folder = "/etc/systemd/system/sbus.service.d"
+    machine.run(f"mkdir {folder} && printf '[Service]\\nWatchdogSec=1s\\n' >{folder}/watchdog.conf && systemctl daemon-reload")
+    try:
+        with singing(machine) as choir:
+            machine.run("systemctl restart sbus.service")
+            pid = pid_of(machine)
+            machine.run("systemctl kill --signal=STOP --kill-whom=main sbus.service")
+            wait_for_another(machine, pid)
+            choir.sings()
+            found = choir.end()
+    finally:
+        machine.run(f"rm -r {folder}; systemctl daemon-reload")
+    found.assert_losses_are_told()
+    assert found.least_announced == 1
+    assert "Watchdog timeout" in machine.output("journalctl --unit=sbus.service")
+
+
+def test_a_users_bus_survives_too(machine: Container) -> None:
+    machine.run("loginctl enable-linger alice")
+    machine.wait_for("systemctl is-active user@$(id -u alice).service")
+    machine.run("systemctl --user start sbus.socket", user="alice")
+    with singing(machine, "$XDG_RUNTIME_DIR/sbus.socket") as choir:
+        for _ in range(3):
+            machine.run("systemctl --user restart sbus.service && systemctl --user reload sbus.service", user="alice")
+            choir.sings()
+        choir.end().assert_nothing_happened()
+
+
+def test_a_restart_with_a_full_run_loses_nothing(machine: Container) -> None:
+    """What the bus leaves to its next process lies in memory that no file system gives."""
+    script = f"""
+        mount -o remount,size=300k /run; {FILL.format(folder="/run")} || {{ echo not full; exit 1; }}
+        systemctl restart sbus.service && systemctl reload sbus.service && sbusctl whoami
+        status=$?
+        rm /run/fill; mount -o remount,size=50% /run
+        exit $status
+    """
+    with singing(machine) as choir:
+        machine.run(script)
+        choir.sings()
+        choir.end().assert_nothing_happened()
+
+
+def test_a_stop_ends_the_connections(machine: Container) -> None:
+    """What is stopped is over: nobody hangs on a bus that does not come back."""
+    with singing(machine, options="--interval 3600") as choir:
+        machine.run("systemctl stop sbus.service")
+        found = choir.ask("report")
+        while found.ended < 10:
+            found = choir.ask("report")
+    assert machine.output("systemctl show --property=NFileDescriptorStore --value sbus.service") == "0"
+
+
+@pytest.mark.parametrize("connections", [10, 1_000])
+def test_the_pause_of_a_restart_is_measured(machine: Container, connections: int, capsys: pytest.CaptureFixture[str]) -> None:
+    pauses = []
+    with singing(machine, user=None, options=f"--listeners {connections - 10}") as choir:
+        for _ in range(5):
+            choir.sings()
+            choir.ask("mark")
+            machine.run("systemctl restart sbus.service")
+            pauses.append(choir.sings().longest_silence)
+        choir.end().assert_nothing_happened()
+    with capsys.disabled():
+        print(f"\npause of a restart with {connections} connections: {', '.join(f'{pause * 1000:.0f}' for pause in sorted(pauses))} ms")
+
+
+def test_the_start_by_a_connection_is_measured(machine: Container, capsys: pytest.CaptureFixture[str]) -> None:
+    said = machine.output("python3 /opt/programs/pace.py activation 5")
+    assert said.count(",") == 4
+    with capsys.disabled():
+        print(f"\nfrom the connect that starts the bus to its first answer: {said} s")
+
+
+def test_what_the_store_costs_a_connection_is_measured(machine: Container, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = "/etc/systemd/system/sbus.service.d"
+    kept = [cost_of_connections(machine) for _ in range(3)]
+    machine.run(f"mkdir {folder} && printf '[Service]\\nFileDescriptorStoreMax=0\\n' >{folder}/store.conf && systemctl daemon-reload")
+    try:
+        unkept = [cost_of_connections(machine) for _ in range(3)]
+    finally:
+        machine.run(f"rm -r {folder}; systemctl daemon-reload; systemctl restart sbus.service")
+    with capsys.disabled():
+        print(f"\nµs for each of 1000 connections with the store: {least(kept)}; without: {least(unkept)}")
+
+
+def cost_of_connections(machine: Container) -> dict[str, float]:
+    """Return the µs that each of 1,000 connections costs, by whom they are spent."""
+    machine.run("systemctl restart sbus.service")
+    said = machine.output(f"ulimit -n 8192; python3 /opt/programs/pace.py connects 1000 {pid_of(machine)}")
+    return {str(what): float(number) for what, number in json.loads(said).items()}
+
+
+def least(costs: list[dict[str, float]]) -> dict[str, float]:
+    """Return the least of each cost: what the machine does besides only adds to it."""
+    return {what: min(cost[what] for cost in costs) for what in costs[0]}

@@ -1,0 +1,449 @@
+"""Calls on a small bus where a test can step in between any two packets; both faces do the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from sbusd.client import (
+    Answer,
+    AsyncBus,
+    Bus,
+    CallTimeout,
+    Disconnected,
+    ErrorCode,
+    Message,
+    NoRecipient,
+    Peer,
+    PeerDisconnected,
+    RemoteError,
+    RemoteRefusal,
+    Request,
+)
+from sbusd.protocol.envelope import Envelope, parse_envelope
+from tests.support.clerks import Clerks
+from tests.support.minibus import WAIT_SECONDS, MiniBus, Resident
+
+
+def echo(request: Request) -> bytes:
+    return request.data
+
+
+class Face:
+    """One of the two faces: makes a call on a new connection."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = name
+        self._address = address
+
+    def call(self, *args: Any, **kwargs: Any) -> Answer:
+        if self.name == "blocking":
+            with Bus.connect(self._address) as bus:
+                return bus.call(*args, **kwargs)
+
+        async def main() -> Answer:
+            async with AsyncBus.connect(self._address) as bus:
+                return await bus.call(*args, **kwargs)
+
+        return asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest, mini: MiniBus) -> Face:
+    return Face(request.param, mini.address)
+
+
+def test_a_call_is_answered(face: Face, clerks: Clerks) -> None:
+    clerk = clerks.add(echo=echo)
+    answer = face.call("echo", b"\0hello")
+    assert answer == b"\0hello"
+    assert answer.callee is not None
+    assert answer.callee.connection == clerk.connection
+    assert answer.source == 0
+
+
+def test_nobody_serves_it(face: Face, clerks: Clerks) -> None:
+    clerks.add(echo=echo)
+    with pytest.raises(NoRecipient, match="nobody serves 'other'"):
+        face.call("other")
+
+
+def test_a_listener_is_no_service(face: Face, mini: MiniBus) -> None:
+    """Who listens to everything neither makes a service be there, nor keeps its end from being noticed."""
+    with Bus.connect(mini.address) as spy, spy.subscribe("", "rpc/echo"), pytest.raises(NoRecipient):
+        face.call("echo")
+
+
+def test_an_error_has_the_services_words(face: Face, clerks: Clerks) -> None:
+    def fail(request: Request) -> bytes:
+        raise LookupError("no such account")
+
+    clerks.add(fail=fail)
+    with pytest.raises(RemoteError) as caught:
+        face.call("fail")
+    assert (caught.value.command, caught.value.words) == ("fail", "LookupError: no such account")
+
+
+def test_the_time_is_up(face: Face, mini: MiniBus) -> None:
+    with (
+        Bus.connect(mini.address) as silent,
+        silent.subscribe("rpc/slow", silent.address + b"rpc/slow"),
+        pytest.raises(CallTimeout) as late,
+    ):
+        face.call("slow", timeout=0.05)
+    assert (late.value.seconds, [peer.connection for peer in late.value.callees]) == (0.05, [1])
+
+
+def test_who_was_to_answer_goes(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    clerk = clerks.add(slow=lambda _request: mini.hang_up(clerk.connection))
+    with pytest.raises(PeerDisconnected) as caught:
+        face.call("slow", timeout=None)
+    assert [peer.connection for peer in caught.value.callees] == [clerk.connection]
+
+
+def test_the_last_one_going_is_what_counts(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    first = clerks.add(both=lambda _request: mini.hang_up(first.connection))
+
+    def last_one(request: Request) -> str:
+        mini.wait_for(lambda: first.connection not in mini.residents)
+        return "still here"
+
+    clerks.add(both=last_one)
+    assert face.call("both", timeout=WAIT_SECONDS) == b"still here"
+
+
+STEPS: dict[str, Callable[[bytes], bool]] = {
+    "before it is known who is there": lambda packet: packet == b"CMSG !/bus/members\0rpc/slow",
+    "before the request": lambda packet: packet.startswith(b"MSG rpc/slow\0"),
+    "before its end is watched": lambda packet: packet.startswith(b"SUB !/event/disconnect/"),
+    "before it is asked whether it is there": lambda packet: packet.startswith(b"CMSG !/bus/members\0!/conn/"),
+    "before the place of answers": lambda packet: packet.startswith(b"SUB !/conn/"),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_the_callee_dies_at_each_step(face: Face, mini: MiniBus, step: str) -> None:
+    """Whenever it dies, the call fails at once, as nobody or as gone; no time-out is waited for."""
+    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"):
+        number = int(silent.address.split(b"/")[2])
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if resident.number != number and STEPS[step](packet):
+                mini.hang_up(number)
+
+        mini.before = before
+        with pytest.raises((NoRecipient, PeerDisconnected)) as caught:
+            face.call("slow", timeout=None)
+        assert number not in mini.residents
+        # A request that was not handed to anybody was not run, and that is said.
+        expects_nobody = step in ("before it is known who is there", "before the request", "before the place of answers")
+        assert caught.type is (NoRecipient if expects_nobody else PeerDisconnected)
+
+
+def test_a_one_shot_service_that_answers_and_goes(face: Face, mini: MiniBus) -> None:
+    """Its answer counts, though it has gone before it was known who was called."""
+    with Bus.connect(mini.address) as service, service.subscribe("rpc/once", service.address + b"rpc/once"):
+        asked: list[Envelope] = []
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG rpc/once\0"):
+                asked.append(parse_envelope(packet.partition(b"\0")[2]))
+            if packet.startswith(b"SUB !/event/disconnect/1"):
+                mini.publish(asked[0].reply_to.encode(), Envelope("once", asked[0].uid, b"x").encode(), 1)
+                mini.hang_up(1)
+
+        mini.before = before
+        assert face.call("once", timeout=WAIT_SECONDS) == b"x"
+
+
+def forged(mini: MiniBus, face: Face, forge: Callable[[Envelope], None]) -> Answer | None:
+    """Make a call during which *forge* acts when the request is on the bus; then the service answers ``true``."""
+    with Bus.connect(mini.address) as service, service.subscribe("rpc/secret", service.address + b"rpc/secret"):
+        number = int(service.address.split(b"/")[2])
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG rpc/secret\0"):
+                envelope = parse_envelope(packet.partition(b"\0")[2])
+                forge(envelope)
+                reply = Envelope("secret", envelope.uid, b"true")
+                mini.publish(envelope.reply_to.encode(), reply.encode(), number)
+
+        mini.before = before
+        return face.call("secret", timeout=WAIT_SECONDS)
+
+
+def test_an_answer_of_a_third_user_who_has_learnt_the_ret_is_refused(face: Face, mini: MiniBus) -> None:
+    mini.uids = {50: 4_000}
+
+    def forge(envelope: Envelope) -> None:
+        mini.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
+
+    assert forged(mini, face, forge) == b"true"
+
+
+def test_an_answer_with_another_uid_is_refused(face: Face, mini: MiniBus) -> None:
+    def forge(envelope: Envelope) -> None:
+        mini.publish(envelope.reply_to.encode(), Envelope("secret", "guessed", b"forged").encode(), 1)
+
+    assert forged(mini, face, forge) == b"true"
+
+
+def test_a_flood_of_forged_answers_does_not_hide_the_true_one(face: Face, mini: MiniBus) -> None:
+    def forge(envelope: Envelope) -> None:
+        for _ in range(10):
+            mini.publish(envelope.reply_to.encode(), Envelope("secret", envelope.uid, b"forged").encode(), 50)
+
+    assert forged(mini, face, forge) == b"true"
+
+
+def test_an_answer_that_cannot_be_read_fails_the_call(face: Face, mini: MiniBus) -> None:
+    with Bus.connect(mini.address) as service, service.subscribe("rpc/odd", service.address + b"rpc/odd"):
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG rpc/odd\0"):
+                mini.publish(parse_envelope(packet.partition(b"\0")[2]).reply_to.encode(), b"{", 1)
+
+        mini.before = before
+        with pytest.raises(RemoteError, match="the answer is not to be read: the envelope is not JSON"):
+            face.call("odd", timeout=WAIT_SECONDS)
+
+
+def test_a_call_of_one_member(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    clerks.add(who=lambda _request: "first")
+    second = clerks.add(who=lambda _request: "second")
+    with Bus.connect(mini.address) as bus:
+        member = bus.members("rpc/who")[1]
+    assert member.connection == second.connection
+    assert face.call("who", member=member) == b"second"
+    with pytest.raises(NoRecipient, match=r"nobody serves 'other' at !/conn/2/"):
+        face.call("other", member=member)
+    mini.hang_up(second.connection)
+    with pytest.raises(NoRecipient):
+        face.call("who", member=member)
+
+
+def test_a_member_that_goes_meanwhile(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    clerk = clerks.add(slow=lambda _request: mini.hang_up(clerk.connection))
+    member = Peer(clerk.connection, 0, 0, 0, b"")
+    with pytest.raises(PeerDisconnected):
+        face.call("slow", member=member, timeout=None)
+
+
+def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini: MiniBus) -> None:
+    with Bus.connect(mini.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+        seen: list[Envelope] = []
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG relay/1002/wallet.balance\0"):
+                seen.append(parse_envelope(packet.partition(b"\0")[2]))
+                reply = Envelope("wallet.balance", seen[0].uid, b"18024884.1393419", source=1002)
+                mini.publish(seen[0].reply_to.encode(), reply.encode(), 1)
+
+        mini.before = before
+        answer = face.call("wallet.balance", "x", twin=1002, timeout=60.0)
+        assert (answer, answer.source) == (b"18024884.1393419", 1002)
+        assert (seen[0].destinations, seen[0].data, seen[0].expires_seconds) == ((1002,), b"x", 60)
+        mini.hang_up(1)
+        with pytest.raises(NoRecipient):
+            face.call("wallet.balance", twin=1002)
+
+
+def test_a_relays_error_is_a_remote_one(face: Face, mini: MiniBus) -> None:
+    with Bus.connect(mini.address) as relay, relay.subscribe("relay/", relay.address + b"relay/"):
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG relay/"):
+                asked = parse_envelope(packet.partition(b"\0")[2])
+                reply = Envelope(asked.command, asked.uid, error="destination not found", source=1002)
+                mini.publish(asked.reply_to.encode(), reply.encode(), 1)
+
+        mini.before = before
+        with pytest.raises(RemoteError, match="destination not found"):
+            face.call("x", twin=1002)
+
+
+def test_the_bus_does_not_tell_of_the_callees_end(mini: MiniBus, clerks: Clerks) -> None:
+    """Where a rule hides events a call works all the same, and that its callee was not watched is counted."""
+    clerks.add(echo=echo)
+    mini.refused_patterns = {b"!/event/": ErrorCode.EPERM}
+    with Bus.connect(mini.address) as bus:
+        assert [bus.call("echo", "a"), bus.call("echo", "b")] == [b"a", b"b"]
+        (outcome,) = bus.call_all("echo", "c")
+        assert outcome.result() == b"c"
+        assert bus.statistics.unwatched_callees == 3
+        assert bus.statistics.refusals == 1
+
+
+def test_the_bus_goes_while_a_call_waits(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    def hang_up_on_the_caller(request: Request) -> None:
+        mini.hang_up(request.caller.connection)
+
+    clerks.add(slow=hang_up_on_the_caller)
+    with pytest.raises(Disconnected):
+        face.call("slow", timeout=None)
+
+
+@pytest.mark.parametrize("command", ["", "a*", "a\0", "x" * 257])
+def test_what_cannot_be_a_command(face: Face, command: str) -> None:
+    with pytest.raises(ValueError, match="the command"):
+        face.call(command)
+
+
+def test_a_member_and_a_twin_exclude_each_other(face: Face) -> None:
+    with pytest.raises(ValueError, match="not both"):
+        face.call("a", member=Peer(1, 0, 0, 0, b""), twin=1)
+    with pytest.raises(ValueError, match="a twin is a number"):
+        face.call("a", twin=-1)
+
+
+def test_a_late_answer_reaches_nobody_and_is_counted(mini: MiniBus) -> None:
+    with (
+        Bus.connect(mini.address) as service,
+        service.subscribe("rpc/slow", service.address + b"rpc/slow"),
+        Bus.connect(mini.address) as bus,
+    ):
+        kept: list[Envelope] = []
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG rpc/slow\0"):
+                kept.append(parse_envelope(packet.partition(b"\0")[2]))
+                if len(kept) == 2:
+                    # The answer to the first call comes when the second waits.
+                    for number, asked in enumerate(kept):
+                        mini.publish(asked.reply_to.encode(), Envelope("slow", asked.uid, b"%d" % number).encode(), 1)
+
+        mini.before = before
+        with pytest.raises(CallTimeout):
+            bus.call("slow", timeout=0.02)
+        assert bus.call("slow", timeout=WAIT_SECONDS) == b"1"
+        assert bus.statistics.stray_answers == 1
+
+
+def test_a_second_call_of_a_known_service_takes_one_round_trip(mini: MiniBus, clerks: Clerks) -> None:
+    clerks.add(echo=echo)
+    with Bus.connect(mini.address) as bus:
+        bus.call("echo")
+        bus.ping()
+        caller = mini.residents[2]
+        del caller.received[:]
+        bus.call("echo")
+        bus.ping()
+        kinds = [packet.split(b"\0")[0] for packet in caller.received]
+        assert kinds == [b"CMSG !/bus/members", b"CMSG receipt/undeliverable", b"MSG rpc/echo", b"CMSG !/bus/ping", b"CMSG !/bus/ping"]
+
+
+def test_after_a_reconnection_calls_work_from_the_new_address(mini: MiniBus, clerks: Clerks) -> None:
+    clerks.add(echo=echo)
+    with Bus.connect(mini.address, reconnect=True) as bus:
+        assert bus.call("echo", "a") == b"a"
+        old = bus.address
+        mini.hang_up(2)
+        with pytest.raises(Disconnected):
+            bus.ping()
+        assert bus.call("echo", "b") == b"b"
+        assert bus.address != old
+
+
+def test_callers_are_cancelled_at_each_await(mini: MiniBus, clerks: Clerks) -> None:
+    """Wherever a call is cancelled, the next one gets its own answer, and nothing of the first is left behind."""
+    clerks.add(echo=echo)
+
+    async def main() -> int:
+        cancelled = 0
+        async with AsyncBus.connect(mini.address) as bus:
+            for steps in range(1_000):
+                call = asyncio.ensure_future(bus.call("echo", f"given up {steps}"))
+                for _ in range(steps % 40):
+                    await asyncio.sleep(0)
+                was_cancelled = call.cancel()
+                done = (await asyncio.gather(call, return_exceptions=True))[0]
+                cancelled += was_cancelled
+                assert isinstance(done, asyncio.CancelledError) if was_cancelled else done == b"given up %d" % steps
+                if steps % 50 == 0:
+                    assert await bus.call("echo", f"own {steps}") == b"own %d" % steps
+            assert await bus.call("echo", "last") == b"last"
+            await bus.ping()
+            assert bus._caller is not None
+            assert not bus._caller.table._waiting
+        return cancelled
+
+    assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2)) > 100
+
+
+def test_many_calls_of_one_connection_at_once(mini: MiniBus, clerks: Clerks) -> None:
+    clerks.add(echo=echo)
+    clerks.add(other=echo)
+
+    async def main() -> None:
+        async with AsyncBus.connect(mini.address) as bus:
+            calls: list[Awaitable[Answer]] = [bus.call(("echo", "other")[number % 2], f"{number}") for number in range(200)]
+            answers = await asyncio.gather(*calls)
+            assert answers == [b"%d" % number for number in range(200)]
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
+
+
+def test_losses_make_the_callees_be_looked_for_again(mini: MiniBus) -> None:
+    """The word of a callee's end may be among what the bus discarded; the call must not wait for it."""
+    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"), Bus.connect(mini.address) as bus:
+
+        def before(resident: Resident, packet: bytes) -> None:
+            # The third ping closes the last question about who was called; then the client waits for the answer alone.
+            if packet.startswith(b"CMSG !/bus/ping") and resident.received.count(b"CMSG !/bus/members\0rpc/slow") == 2:
+                resident.patterns.clear()
+                mini.hang_up(1)
+                resident.say(b"CMSG !/bus/lost\0005")
+                mini.before = lambda _resident, _packet: None
+
+        mini.before = before
+        with pytest.raises(PeerDisconnected):
+            bus.call("slow", timeout=None)
+
+
+def test_a_rule_forbids_the_call(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    clerks.add(echo=echo)
+
+    def before(resident: Resident, packet: bytes) -> bool:
+        if packet.startswith(b"MSG rpc/"):
+            resident.say(b"CMSG !/bus/error\0EPERM a rule")
+            return True
+        return False
+
+    mini.before = before
+    with pytest.raises(RemoteRefusal, match="the bus refused a call of 'echo': EPERM a rule"):
+        face.call("echo")
+
+
+def test_a_service_that_lost_the_bus_serves_again_at_its_new_address(face: Face, mini: MiniBus, clerks: Clerks) -> None:
+    def stop(request: Request) -> None:
+        raise SystemExit
+
+    clerk = clerks.add(reconnect=True, echo=echo, stop=stop)
+    old = clerk.connection
+    assert face.call("echo", "a", timeout=WAIT_SECONDS) == b"a"
+    mini.hang_up(old)
+    mini.wait_for(lambda: any(pattern.endswith(b"/rpc/echo") for each in mini.residents.values() for pattern in each.patterns))
+    answer = face.call("echo", "b", timeout=WAIT_SECONDS)
+    assert answer == b"b"
+    assert answer.callee is not None
+    assert answer.callee.connection != old
+    with pytest.raises(RemoteError, match="the service has stopped"):
+        face.call("stop", timeout=WAIT_SECONDS)
+
+
+def test_callers_with_their_senders_are_told_again_after_a_reconnection(mini: MiniBus) -> None:
+    with Bus.connect(mini.address, reconnect=True) as bus, bus.subscribe("a") as sub:
+        bus.tell("sender/on")
+        bus.ping()
+        mini.hang_up(1)
+        with pytest.raises(Disconnected):
+            bus.ping()
+        assert bus.publish("a", "x", receipt=True) == 1
+        assert not isinstance(sub.receive(WAIT_SECONDS), Message)
+        message = sub.receive(WAIT_SECONDS)
+        assert isinstance(message, Message)
+        assert message.sender is not None
+        assert message.sender.address == bus.address

@@ -1,0 +1,74 @@
+"""relay.toml: what is right, and one clear line for what is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.documents import read_settings
+from sbusd.config.errors import ConfigError
+from sbusd.config.relay import RelaySettings, is_loopback, split_address
+
+
+def read(folder: Path, text: str) -> RelaySettings:
+    """Return the settings that *text* says."""
+    file = folder / "relay.toml"
+    file.write_text(text)
+    return read_settings([file], RelaySettings)
+
+
+def test_the_defaults_listen_on_loopback_only() -> None:
+    settings = RelaySettings()
+    assert not settings.is_authenticated
+    assert settings.listen == ""
+    assert settings.retry_interval == 5.0
+
+
+def test_a_key_makes_hosts_authenticated(tmp_path: Path) -> None:
+    settings = read(tmp_path, 'listen = "[::]:8051"\n[[peers]]\ntwin = 2\naddress = "[fd00::2]:8051"\nkey_file = "/k"\n')
+    assert settings.is_authenticated
+    assert settings.peers[0].address == "[fd00::2]:8051"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("twin = -1", "out of range"),
+        ("twin = 4294967296", "out of range"),
+        ('listen = "localhost:8051"', "is not an address and a port"),
+        ('listen = "0.0.0.0:8051"', "nothing says who they are"),
+        ('substrate = "ftp://x"', "is not a URL of http or https"),
+        ('substrate = "http://x:99999"', "is not a URL of http or https"),
+        ('network = "moon"', "is not known"),
+        ("[[peers]]\ntwin = 2\n[[peers]]\ntwin = 2", "two [[peers]] with twin = 2"),
+        ('[[peers]]\naddress = "10.0.0.2:1"', "is missing"),
+        ('[[peers]]\ntwin = 2\nkey_file = "key"', "is not an absolute path"),
+        ('[tls]\ncertificate = "/c"', "needs certificate, key and authority"),
+        ('[tls]\ncertificate = "/c"\nkey = "/k"\nauthority = "/a"\n[[peers]]\ntwin = 2\nkey_file = "/k"', "write one of them"),
+        ("retries = 1", "unknown key"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path, text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "split"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:80", ("::1", 80)),
+        ("::1:80", None),
+        ("[127.0.0.1]:80", None),
+        ("127.0.0.1", None),
+        ("127.0.0.1:65536", None),
+        ("127.0.0.1:-1", None),
+        ("", None),
+    ],
+)
+def test_addresses(address: str, split: tuple[str, int] | None) -> None:
+    assert split_address(address) == split
+    assert is_loopback(address) is (split is not None)

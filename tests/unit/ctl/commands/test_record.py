@@ -1,0 +1,124 @@
+"""``sbusctl record`` and ``replay`` as a person calls them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.ctl.commands.record import Notes
+from sbusd.recorder.journal import RESUMED, SUSPENDED
+from tests.support.recorders import recorded
+from tests.support.tapped import TappedBus, message_packet
+from tools.stage import ROOT
+
+COMMAND = [sys.executable, "-m", "sbusd.ctl.main"]
+ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[TappedBus]:
+    with TappedBus(tmp_path / "bus") as bus:
+        yield bus
+
+
+def start(bus: TappedBus, *arguments: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, "record", "--address", str(bus.path), *arguments]
+    return subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_it_records_so_many_messages_and_says_so(bus: TappedBus, tmp_path: Path) -> None:
+    folder = tmp_path / "r"
+    with start(bus, "--archive", str(folder), "--pattern", "a/", "-n", "3", "--keep", "2") as process:
+        bus.accept()
+        bus.tell(*(message_packet(b"a/%d" % number, b"payload") for number in range(5)))
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, err) == (0, f"recorded 3 messages and 1 other row into {folder}\n", "")
+    assert bus.demand == b"CMSG tap/on\0a/"
+    rows = recorded(folder)
+    assert [(row.kind, row.key, row.payload) for row in rows[1:]] == [("message", f"a/{number}", b"pa") for number in range(3)]
+
+
+def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
+    with start(bus, "--archive", str(tmp_path / "r"), "--json", "short") as process:
+        bus.accept()
+        bus.tell(b"CMSG !/bus/lost\x007")
+        bus.tell(message_packet())
+        while not list((tmp_path / "r" / ".spool").glob("*.wal")):
+            assert process.poll() is None
+        bus.end()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(out) == {"archive": str(tmp_path / "r"), "rows": 3, "messages": 1, "missing": 7}
+    assert "too slow" in err
+    assert len(recorded(tmp_path / "r")) == 3
+
+
+def test_a_time_ends_it(bus: TappedBus, tmp_path: Path) -> None:
+    with start(bus, "--archive", str(tmp_path / "r"), "--seconds", "0.01") as process:
+        bus.accept()
+        bus.end()
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, f"recorded 0 messages and 1 other row into {tmp_path}/r\n")
+
+
+def test_a_wrong_size_is_told(bus: TappedBus) -> None:
+    with start(bus, "--keep", "some") as process:
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--keep" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [("record",), ("replay", "/nowhere")])
+def test_without_pyarrow_it_says_what_to_install(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "pyarrow").mkdir()
+    (tmp_path / "pyarrow" / "__init__.py").write_text("raise ModuleNotFoundError('pyarrow')")
+    env = ENV | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr == "sbusctl: records need pyarrow, which is not installed; install it with: pip install 'sbusd[recorder]'\n"
+
+
+def test_a_folder_that_is_no_archive_is_told(tmp_path: Path) -> None:
+    command = [*COMMAND, "replay", str(tmp_path / "nowhere")]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr) == (1, f"sbusctl: {tmp_path}/nowhere: is not an archive: there is no such folder\n")
+
+
+@pytest.mark.parametrize(("options", "says"), [((), ""), (("--host", "beta"), " of host beta")])
+def test_a_folder_without_a_record_is_told(tmp_path: Path, options: tuple[str, ...], says: str) -> None:
+    (tmp_path / "archive").mkdir()
+    command = [*COMMAND, "replay", str(tmp_path / "archive"), *options]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == f"sbusctl: {tmp_path}/archive: there is no record{says} in this folder\n"
+
+
+def test_without_a_bus_no_folder_is_made(tmp_path: Path) -> None:
+    command = [*COMMAND, "record", "--address", str(tmp_path / "bus"), "--archive", str(tmp_path / "new")]
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"sbusctl: no bus at {tmp_path}/bus: ")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_told(bus: TappedBus, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with start(bus, "--archive", str(tmp_path / "file" / "new")) as process:
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (1, f"sbusctl: {tmp_path}/file/new: Not a directory\n")
+
+
+def test_a_person_is_told_what_is_not_as_it_should_be(capsys: pytest.CaptureFixture[str]) -> None:
+    Notes().tell(RESUMED, lost=1)
+    assert capsys.readouterr().err == ""
+    Notes().tell(SUSPENDED, reason="full")
+    assert capsys.readouterr().err.startswith("sbusctl: cannot write the record, so recording is suspended: full")

@@ -1,0 +1,111 @@
+"""``sbusctl report`` as a person calls it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sbusd.record.layout import HOUR_NS
+from tests.support.published import publish_record
+from tests.support.records import NOON, message
+from tools.stage import ROOT
+
+ENV = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": "/nonexistent"}
+
+
+def report(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run it in *folder*."""
+    command = [sys.executable, "-m", "sbusd.ctl.main", "report", *arguments]
+    return subprocess.run(command, cwd=folder, env={**ENV, **more}, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Tables of three hours of one host."""
+    return publish_record(tmp_path, {"alpha": [message(hour + 1, f"k{hour}/x", ts=NOON + hour * HOUR_NS) for hour in range(3)]})
+
+
+def test_it_writes_a_page_and_says_where(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 records"
+    assert done.stdout.splitlines()[3:] == ["written to sbus-report.html"]
+    page = tmp_path / "sbus-report.html"
+    assert page.read_text().startswith("<!doctype html>")
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600
+    assert {path.name for path in tmp_path.iterdir()} == {"archive", "tables", "sbus-report.html"}
+
+
+def test_what_it_says_can_be_json(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "-o", "page.html", "-j")
+    said = json.loads(done.stdout)
+    assert (said["file"], len(said["summary"])) == ("page.html", 3)
+    assert said["summary"][0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 records"
+
+
+def test_the_page_can_go_to_standard_output(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "-o", "-")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("<!doctype html>")
+    assert done.stdout.rstrip().endswith("</html>")
+
+
+def test_the_last_hours_alone(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "--hours", "2")
+    assert done.stdout.splitlines()[0] == "2026-11-20 13:00 to 2026-11-20 14:00 UTC on alpha: 2 records"
+
+
+def test_users_of_this_machine_have_login_names(tmp_path: Path) -> None:
+    root = publish_record(tmp_path, {socket.gethostname(): [message(1)._replace(uid=0)]})
+    assert f"most from {pwd.getpwuid(0).pw_name} (0)" in report(tmp_path, "--tables", str(root)).stdout
+
+
+def test_it_opens_a_browser(tables: Path, tmp_path: Path) -> None:
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" >{tmp_path}/opened\n')
+    browser.chmod(0o755)
+    done = report(tmp_path, "--tables", str(tables), "--open", BROWSER=f"{browser} %s")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "opened").read_text() == (tmp_path / "sbus-report.html").as_uri() + "\n"
+
+
+def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "--open", PATH=str(tmp_path), BROWSER="/nowhere %s")
+    assert done.returncode == 1
+    assert done.stderr == "sbusctl: found no browser to open sbus-report.html with; open it yourself\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--tables", "nowhere"), "nowhere: there are no tables here; sbus-pipeline makes them"),
+        (("--tables", "tables", "-o", "nowhere/page"), "cannot write nowhere/page: No such file or directory"),
+        (("--tables", "tables", "-o", "tables"), "cannot write tables: Is a directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tables: Path, tmp_path: Path, arguments: tuple[str, ...], says: str) -> None:
+    done = report(tmp_path, *arguments)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbusctl: {says}\n")
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "plotly"])
+def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
+    done = report(tmp_path, "--tables", str(tables), PYTHONPATH=f"{tmp_path}:{ROOT}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert len(done.stderr.splitlines()) == 1
+    assert "pip install" in done.stderr
+
+
+def test_standard_output_cannot_be_opened(tables: Path, tmp_path: Path) -> None:
+    done = report(tmp_path, "--tables", str(tables), "-o", "-", "--open")
+    assert done.returncode == 2
+    assert "--open needs a file to open" in done.stderr

@@ -1,0 +1,139 @@
+"""A program for each request: its input, output, environment and bounds."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sbusd.client import Peer, Request, ServiceError
+from sbusd.ctl.worker import Worker, environment, failure
+
+CALLER = Peer(7, uid=61_999, gid=100, pid=42, key=b"!/cred/100/61999/42")
+REQUEST = Request("greet", b"data\0", CALLER, "u", None)
+
+
+def run(*command: str, at_once: int = 1, seconds: float = 30.0) -> bytes:
+    return asyncio.run(Worker(command, at_once, seconds).run(REQUEST))
+
+
+def test_standard_input_and_output() -> None:
+    assert run("cat") == b"data\0"
+    assert run("true") == b""
+
+
+def test_the_environment_is_the_caller_by_the_buss_word() -> None:
+    assert environment(REQUEST, {"PATH": "/bin", "SBUS_CALLER_UID": "0"}) == {
+        "PATH": "/bin",
+        "SBUS_COMMAND": "greet",
+        "SBUS_CALLER_ID": "7",
+        "SBUS_CALLER_UID": "61999",
+        "SBUS_CALLER_GID": "100",
+        "SBUS_CALLER_PID": "42",
+        "SBUS_CALLER_USER": "61999",
+    }
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("exit 3", "exit status 3"),
+        ("echo one >&2; echo '  two' >&2; echo >&2; exit 1", "exit status 1: two"),
+        ("kill -TERM $$", "ended by SIGTERM"),
+        ("head -c 9000 /dev/zero >&2; echo last >&2; exit 1", "last"),
+    ],
+)
+def test_how_it_failed(script: str, words: str) -> None:
+    with pytest.raises(ServiceError) as caught:
+        run("sh", "-c", script)
+    assert str(caught.value).endswith(words) or str(caught.value) == words
+
+
+def test_a_signal_without_a_name() -> None:
+    assert failure(-99, b"") == "ended by signal 99"
+
+
+def test_it_cannot_be_started() -> None:
+    with pytest.raises(ServiceError, match="cannot run the program"):
+        run("/no/such/program")
+
+
+def test_its_time_is_bounded_and_its_children_go_with_it(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+    begun = time.monotonic()
+    with pytest.raises(ServiceError, match=r"took longer than 0\.5 s and was ended"):
+        run("sh", "-c", f"sleep 600 & echo $! > {mark}; wait", seconds=0.5)
+    assert time.monotonic() - begun < 300
+    child = int(mark.read_text())
+    end = time.monotonic() + 30
+    while _is_alive(child):
+        assert time.monotonic() < end
+
+
+def test_its_output_is_bounded_and_what_nobody_reads_holds_nothing_up() -> None:
+    with pytest.raises(ServiceError, match="longer than 307200 bytes"):
+        run("sh", "-c", "head -c 307201 /dev/zero; head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; exec sleep 600")
+
+
+def test_its_output_is_bounded() -> None:
+    with pytest.raises(ServiceError, match="longer than 307200 bytes"):
+        run("cat", "/dev/zero")
+
+
+def test_no_more_than_allowed_run_at_once() -> None:
+    async def main() -> float:
+        worker = Worker([sys.executable, "-c", "import time; print(time.monotonic()); time.sleep(0.05); print(time.monotonic())"], 1, 60)
+        times = [[float(each) for each in output.split()] for output in await asyncio.gather(*(worker.run(REQUEST) for _ in range(3)))]
+        times.sort()
+        return min(times[1][0] - times[0][1], times[2][0] - times[1][1])
+
+    assert asyncio.run(main()) >= 0
+
+
+def test_when_it_is_cancelled_the_program_ends(tmp_path: Path) -> None:
+    mark = tmp_path / "pid"
+
+    async def main() -> None:
+        task = asyncio.ensure_future(Worker(["sh", "-c", f"echo $$ > {mark}; sleep 600"], 1, 60).run(REQUEST))
+        while not (mark.exists() and mark.read_text()):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+    assert not _is_alive(int(mark.read_text()))
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process runs; a zombie that nobody reaps does not."""
+    try:
+        os.kill(pid, signal.SIG_DFL)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_users_take_turns(tmp_path: Path) -> None:
+    """With one program at once: of a caller with many calls the one that runs and the next are served, then the other's."""
+    order = tmp_path / "order"
+    other = replace(REQUEST, caller=Peer(8, uid=62_000, gid=100, pid=43, key=b"!/cred/100/62000/43"))
+
+    async def serve() -> None:
+        worker = Worker(["sh", "-c", f"echo $SBUS_CALLER_UID >> {order}"], 1, 30.0)
+        await asyncio.gather(*(worker.run(REQUEST) for _ in range(6)), worker.run(other))
+
+    asyncio.run(serve())
+    assert order.read_text().split() == ["61999", "61999", "62000", *["61999"] * 4]
+
+
+def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(ServiceError, match="waited too long and was not run"):
+        asyncio.run(Worker(["touch", str(mark)], 1, 30.0).run(replace(REQUEST, expires_at=time.time() - 1)))
+    assert not mark.exists()

@@ -1,0 +1,137 @@
+"""What a bus knows, as records: what is written is read, and what makes no sense is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.daemon import state
+from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
+from sbusd.daemon.state import AccountState, BucketState, BusState, ConnectionState, HoldingState, State
+from sbusd.daemon.statefile import StateError
+
+BEGINNING = state.BUS + b'{"next_connection": 1}'
+
+
+def _full() -> State:
+    """Return a state with something in every place."""
+    connections = {
+        number: ConnectionState(
+            number,
+            1000 + number,
+            1.5,
+            ConnectionSettings(False, 1, 3, 2),
+            {"a": 2, "\xff\x01\n": 1},
+            "tap\xfe",
+            ConnectionProgress(1, 2, 3, 4, 5, 6, 7, 8, blocks=(3,), blocking_ms=4),
+            HoldingState(5, BucketState(1.0, 2.0)),
+        )
+        for number in (3, 7)
+    }
+    bus = BusState(9, True, SwitchTotals(accepted=2, lost_by_user={1: 5}), {"errors_told": 4}, {"written": 3}, 2, 12.5)
+    bucket = BucketState(3.5, 100.25)
+    accounts = [AccountState(1, bucket, bucket, bucket, {"connections": 2}, 1)]
+    return State(bus, connections, [b"MSG a\0\xff", b""], {7: Queue(((0, None, None), (1, 0, 5)), ((1, None, 0),))}, accounts)
+
+
+def test_an_image_is_read_as_it_was() -> None:
+    assert state.replay(state.image(_full())) == _full()
+
+
+def test_changes_are_applied_in_their_order() -> None:
+    records = [
+        BEGINNING,
+        state.reserved(1024),
+        state.opened(ConnectionState(5, 50, 0.0)),
+        state.subscribed(5, b"a\xff"),
+        state.subscribed(5, b"a\xff"),
+        state.subscribed(5, b""),
+        state.unsubscribed(5, b"a\xff"),
+        state.unsubscribed(5, b""),
+        state.changed(5, ConnectionSettings(echo=False)),
+        state.tapped(5, b"x"),
+        state.tapped(5, None),
+        state.tapped(5, b"\xff"),
+        state.opened(ConnectionState(6, 60, 0.0)),
+        state.closed(6),
+        state.tried(),
+    ]
+    read = state.replay(records)
+    assert read.connections == {5: ConnectionState(5, 50, 0.0, ConnectionSettings(echo=False), {"a\xff": 1}, "\xff")}
+    assert (read.bus.next_connection, read.bus.is_orderly, read.tries) == (1024, False, 1)
+
+
+def test_a_number_that_was_used_is_never_free_again() -> None:
+    assert state.replay([BEGINNING, state.opened(ConnectionState(80, 1, 0.0)), state.closed(80)]).bus.next_connection == 81
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([], "no beginning"),
+        ([state.closed(1)], "no beginning"),
+        ([BEGINNING, state.closed(1)], "connection 1, which is not in it"),
+        ([BEGINNING, state.subscribed(1, b"a")], "connection 1, which"),
+        ([BEGINNING, b"?x"], "unknown kind"),
+        ([BEGINNING, b"S123"], "unknown kind"),
+        ([BEGINNING, b""], "unknown kind"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.opened(ConnectionState(1, 2, 0.0))], "connection 1 twice"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.opened(ConnectionState(2, 1, 0.0))], "one socket"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.unsubscribed(1, b"a")], "removes a pattern"),
+        ([BEGINNING, b"C{}"], "ConnectionState"),
+        ([BEGINNING, b"C{"], "ConnectionState"),
+        ([state.BUS + b'{"next_connection": 1, "of_a_newer_bus": 2}'], "of_a_newer_bus"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "settings": {"soft": 9}}'], "settings.soft"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u20ac": 1}}'], "no bytes"),
+        ([BEGINNING, b'C{"number": -1, "inode": 1, "since": 1}'], "number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(records: list[bytes], says: str) -> None:
+    with pytest.raises(StateError, match=says) as refusal:
+        state.replay(records)
+    assert str(refusal.value).isprintable()
+
+
+def test_what_waits_must_be_there_and_for_somebody() -> None:
+    for queue, number in ((Queue(((2, None, None),)), 7), (Queue(((0, 2, None),)), 7), (Queue(((0, None, None),)), 99)):
+        full = _full()
+        full.queues = {number: queue}
+        with pytest.raises(StateError):
+            state.replay(state.image(full))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=6), st.integers(0, 2**32))
+def test_garbage_is_refused_and_never_more(garbage: list[bytes], seed: int) -> None:
+    """Any end of any image, and any damage to one of its records: an error of ours, or a state."""
+    records = list(state.image(_full()))
+    place = random.Random(seed).randrange(len(records))
+    for damaged in ([BEGINNING, *garbage], [*records[:place], *garbage, *records[place + 1 :]], [*records, *garbage]):
+        try:
+            state.replay(damaged)
+        except StateError as error:
+            assert str(error).isprintable()  # noqa: PT017 - it is not always raised
+
+
+def test_no_pattern_can_be_taken_for_a_record() -> None:
+    """A client chooses the bytes of its patterns and packets; nothing else in a state comes from one."""
+    forged = state.closed(1) + state.opened(ConnectionState(9, 9, 0.0))
+    records = [BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.subscribed(1, forged)]
+    assert state.replay(records).connections[1].patterns == {forged.decode("latin-1"): 1}
+    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0, patterns={'"}],{"': 1})}, [forged], {1: Queue(((0, None, None),))})
+    assert state.replay(state.image(full)) == full
+
+
+def test_the_format_does_not_change_unseen() -> None:
+    """An older bus must be understood: whoever changes what is written here gives new fields defaults, or FORMAT another number."""
+    assert json.loads(state.opened(ConnectionState(1, 2, 3.0))[1:]).keys() == {
+        "number", "inode", "since", "settings", "patterns", "tap", "progress", "holding", "who",
+    }  # fmt: skip
+    first = state.replay([state.BUS + b'{"next_connection":4}', b'C{"number":1,"inode":2,"since":3.5}'])
+    assert first.connections[1] == ConnectionState(1, 2, 3.5)
+    changes = [state.subscribed(1, b"a"), state.unsubscribed(1, b"b"), state.closed(2), state.reserved(3), state.tried()]
+    numbers = [bytes([number, 0, 0, 0, 0, 0, 0, 0]) for number in (1, 1, 2, 3)]
+    assert changes == [b"S" + numbers[0] + b"a", b"U" + numbers[1] + b"b", b"G" + numbers[2], b"N" + numbers[3], b"T"]

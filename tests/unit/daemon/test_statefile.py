@@ -1,0 +1,162 @@
+"""The log that outlives a process: whole or refused, after any kill and any damage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from sbusd.daemon import statefile
+from sbusd.daemon.statefile import PAGE, StateError, StateFile
+
+RECORDS = [b"one", b"", b"three" * 1000]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left_open() -> Iterator[None]:
+    before = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.fixture
+def file() -> Iterator[StateFile]:
+    made = StateFile.create()
+    yield made
+    made.close()
+
+
+def _read(fd: int) -> list[bytes]:
+    """Return what another process would read."""
+    other = StateFile.adopt(fd)
+    try:
+        return other.records()
+    finally:
+        other.close()
+
+
+def _copy(file: StateFile) -> bytes:
+    return os.pread(file.fd, os.fstat(file.fd).st_size, 0)
+
+
+def _adopt(content: bytes) -> list[bytes]:
+    """Return what is read from a file with that content."""
+    fd = os.memfd_create("copy")
+    try:
+        os.write(fd, content)
+        return _read(fd)
+    finally:
+        os.close(fd)
+
+
+def test_what_is_appended_is_read_by_the_next(file: StateFile) -> None:
+    assert _read(file.fd) == []
+    for record in RECORDS:
+        file.append(record)
+    assert _read(file.fd) == RECORDS
+    assert file.size == sum(4 + len(record) for record in RECORDS)
+
+
+def test_the_next_goes_on_appending(file: StateFile) -> None:
+    file.append(b"a")
+    other = StateFile.adopt(file.fd)
+    other.append(b"b")
+    other.close()
+    assert _read(file.fd) == [b"a", b"b"]
+
+
+def test_a_new_log_replaces_the_old_one_and_gives_its_memory_back(file: StateFile) -> None:
+    for _ in range(3):
+        file.replace([bytes(300_000) for _ in range(20)])
+    file.replace(RECORDS)
+    file.append(b"more")
+    assert _read(file.fd) == [*RECORDS, b"more"]
+    assert os.fstat(file.fd).st_blocks * 512 < 10 * PAGE
+
+
+def test_it_is_private_and_cannot_be_cut(file: StateFile) -> None:
+    assert os.fstat(file.fd).st_mode & 0o777 == 0o600
+    assert not os.get_inheritable(file.fd)
+    with pytest.raises(PermissionError):
+        os.ftruncate(file.fd, 0)
+
+
+def test_what_the_header_does_not_cover_was_never_written(file: StateFile) -> None:
+    """A kill between the record and the header, and one in the middle of a new log."""
+    file.append(b"a")
+    os.pwrite(file.fd, b"\x05\0\0\0half", PAGE + file.size)
+    os.pwrite(file.fd, b"garbage", 10 * PAGE)
+    assert _read(file.fd) == [b"a"]
+
+
+def test_a_failed_new_log_leaves_the_old_one(file: StateFile) -> None:
+    file.append(b"a")
+
+    def failing() -> Iterator[bytes]:
+        yield bytes(2 << 20)
+        raise OSError(28, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        file.replace(failing())
+    assert os.fstat(file.fd).st_blocks * 512 < 10 * PAGE
+    file.append(b"b")
+    assert _read(file.fd) == [b"a", b"b"]
+
+
+def test_every_truncation_is_refused(file: StateFile) -> None:
+    for record in (b"one", b"two", b"x" * 40):
+        file.append(record)
+    whole = _copy(file)
+    for length in [*range(60), *range(PAGE - 2, len(whole))]:
+        with pytest.raises(StateError):
+            _adopt(whole[:length])
+    assert _adopt(whole) == [b"one", b"two", b"x" * 40]
+
+
+def test_every_flipped_bit_is_refused_or_makes_no_difference(file: StateFile) -> None:
+    for record in (b"one", b"two", b"x" * 40):
+        file.append(record)
+    whole = _copy(file)
+    refused = 0
+    for place in [*range(60), *range(PAGE, len(whole))]:
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[place] ^= 1 << bit
+            try:
+                assert _adopt(bytes(damaged)) == [b"one", b"two", b"x" * 40]
+            except StateError:
+                refused += 1
+    header = statefile._HEADER.size + statefile._CHECK.size
+    assert refused == 8 * (header + len(whole) - PAGE)
+
+
+def test_another_format_is_refused_by_its_number(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statefile, "FORMAT", 7)
+    file.append(b"a")
+    monkeypatch.undo()
+    with pytest.raises(StateError, match=f"format 7, and this bus reads format {statefile.FORMAT}"):
+        _read(file.fd)
+
+
+def test_what_is_invalidated_is_refused_until_it_is_written_anew(file: StateFile) -> None:
+    file.append(b"a")
+    file.invalidate()
+    with pytest.raises(StateError):
+        _read(file.fd)
+    file.replace([b"b"])
+    assert _read(file.fd) == [b"b"]
+
+
+def test_other_files_are_refused(tmp_path: object) -> None:
+    reader, writer = os.pipe()
+    try:
+        with pytest.raises(StateError, match="no anonymous memory"):
+            StateFile.adopt(reader)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    with open(__file__, "rb") as named, pytest.raises(StateError, match="no anonymous memory"):
+        StateFile.adopt(named.fileno())
+    with pytest.raises(OSError):
+        StateFile.adopt(1 << 20)

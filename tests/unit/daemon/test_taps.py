@@ -1,0 +1,205 @@
+"""Taps on both switches: every message and what became of it, and nobody slowed by it."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from sbusd.config.settings import LimitSettings
+from sbusd.daemon.contract import PublishRule
+from tests.support.wire import message
+from tests.support.world import MakeWorld, World
+
+HEAD = b"CMSG !/tap\0"
+
+
+def tapper(world: World, pattern: bytes = b"", send_buffer: int | None = None) -> int:
+    """Add a client with a tap."""
+    number = world.connect(send_buffer=send_buffer)
+    tap(world, number, pattern)
+    return number
+
+
+def tap(world: World, client: int, pattern: bytes | None) -> None:
+    """Give a client a tap, or take it away."""
+    world.send(client, b"CMSG tap/off" if pattern is None else b"CMSG tap/on\0" + pattern)
+    world.run()
+
+
+def told(packets: list[bytes]) -> list[tuple[dict[str, int], bytes]]:
+    """Return the lines of a tap without what does not change, each with its packet."""
+    lines = []
+    for packet in packets:
+        assert packet.startswith(HEAD), packet
+        line, newline, rest = packet.removeprefix(HEAD).partition(b"\n")
+        facts = json.loads(line)
+        assert (facts.pop("kind"), newline) == ("message", b"\n")
+        assert abs(facts.pop("time") - time.time_ns()) < 600e9
+        lines.append((facts, rest))
+    return lines
+
+
+def line(sender: int, recipients: int, queued: int = 0, discarded: int = 0) -> dict[str, object]:
+    """Return what a line says of a message of a client without credentials."""
+    return {"id": sender, "cred": "", "recipients": recipients, "queued": queued, "discarded": discarded}
+
+
+def test_each_message_is_told_with_who_sent_it_and_who_got_it(world: World) -> None:
+    listener, sender = tapper(world), world.connect()
+    world.switch.set_party(sender, 1_000, cred=b"!/cred/7/1000/55")
+    world.connect(b"a", b"*")
+    world.connect(b"a")
+    sent = [message(b"a", b"1\n2"), message(b"b", b""), message(b"nobody/x", b"\0\xff")]
+    for packet in sent:
+        world.send(sender, packet)
+    world.run()
+    who = {"id": sender, "cred": "!/cred/7/1000/55", "queued": 0, "discarded": 0}
+    wanted = [(who | {"recipients": count}, packet) for count, packet in zip((2, 1, 0), sent, strict=True)]
+    assert told(world.receive(listener)) == wanted
+
+
+@pytest.mark.parametrize("key", [b"!/cred/1/2/3/x", b"!/conn/7/x", b"a", b""])
+def test_pattern_of_a_tap_reaches_reserved_keys_too(world: World, key: bytes) -> None:
+    listeners = [tapper(world, pattern) for pattern in (b"", b"!/", b"*/", b"other")]
+    sender = world.connect()
+    world.send(sender, message(key, b"x"))
+    world.run()
+    heard = [len(world.receive(listener)) for listener in listeners]
+    assert heard == [1, key.startswith(b"!/"), b"/" in key, 0]
+
+
+def test_refused_messages_are_not_told_as_messages(world: World) -> None:
+    listener, sender = tapper(world), world.connect()
+    world.switch.set_party(sender, 1_000, rules=1)
+    world.switch.set_publish_rules((PublishRule(b"closed", False),))
+    for packet in (message(b"closed"), message(b"!/bus/x"), message(b"k" * 5_000)):
+        world.send(sender, packet)
+    world.run()
+    assert world.receive(listener) == []
+
+
+def test_tap_is_no_recipient(world: World) -> None:
+    listener, sender = tapper(world), world.connect()
+    for packet in (b"CMSG receipt/always\0t", message(b"a")):
+        world.send(sender, packet)
+    world.run()
+    assert world.receive(sender) == [b"CMSG !/bus/receipt\0t\x000"]
+    assert told(world.receive(listener)) == [(line(sender, 0), message(b"a"))]
+    assert world.switch.counters().undeliverable == 1
+    assert world.switch.recipients(b"a") == []
+
+
+def test_tap_that_subscribes_is_told_after_it_got_the_message(world: World) -> None:
+    both = world.connect(b"a")
+    tap(world, both, b"")
+    world.send(both, message(b"a", b"1"))
+    world.run()
+    first, second = world.receive(both)
+    assert first == message(b"a", b"1")
+    assert told([second]) == [(line(both, 1), first)]
+
+
+def test_one_tap_at_a_time_and_none_after_it_is_off(world: World) -> None:
+    listener, sender = tapper(world, b"a"), world.connect()
+    tap(world, listener, b"b")
+    for expected in (1, 0):
+        for key in (b"a", b"b"):
+            world.send(sender, message(key))
+        world.run()
+        assert [rest for _, rest in told(world.receive(listener))] == [message(b"b")] * expected
+        assert world.switch.is_tapped() is bool(expected)
+        tap(world, listener, None)
+
+
+def test_tap_ends_with_its_connection(world: World) -> None:
+    listener, sender = tapper(world), world.connect()
+    assert world.switch.is_tapped()
+    world.hang_up(listener)
+    world.run()
+    assert not world.switch.is_tapped()
+    world.send(sender, message(b"a"))
+    world.run()
+    successor = world.connect()
+    world.send(sender, message(b"a"))
+    world.run()
+    assert world.receive(successor) == []
+
+
+def test_what_became_of_a_message_is_told_as_it_was(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_packets=5))
+    slow, quick, sender = world.connect(b"a", send_buffer=5_000), world.connect(b"a"), world.connect()
+    listener = tapper(world)
+    lines = []
+    for _ in range(40):
+        world.send(sender, message(b"a", bytes(1_000)))
+        world.run()
+        world.receive(quick)
+        lines += [facts for facts, _ in told(world.receive(listener))]
+    lost = world.switch.connection_counters(slow).lost_packets
+    assert lost > 0
+    wanted = [line(sender, 2)] * (35 - lost) + [line(sender, 2, queued=1)] * 5 + [line(sender, 1, discarded=1)] * lost
+    assert lines == wanted
+
+
+@pytest.mark.parametrize("mode", [b"blocking/soft/block", b"blocking/hard/block"])
+def test_tap_that_does_not_read_slows_nobody_and_is_told_what_it_missed(make_world: MakeWorld, mode: bytes) -> None:
+    world = make_world(LimitSettings(queue_packets=10))
+    lazy, quick, sender = tapper(world, send_buffer=5_000), world.connect(b"a"), world.connect()
+    for client in (lazy, quick, sender):
+        world.switch.set_party(client, 1_000, blocks_others=True)
+    world.send(lazy, b"CMSG " + mode)
+    for _ in range(200):
+        assert world.send(sender, message(b"a", bytes(1_000)))
+        world.run()
+        assert len(world.receive(quick)) == 1
+    packets = world.drain(lazy)
+    lost = sum(int(packet.partition(b"\0")[2]) for packet in packets if packet.startswith(b"CMSG !/bus/lost"))
+    assert lost > 100
+    assert lost + sum(packet.startswith(HEAD) for packet in packets) == 200
+
+
+def test_flood_of_one_user_does_not_hide_another_from_a_tap(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_packets=40))
+    lazy, flooder, quiet = tapper(world, send_buffer=5_000), world.connect(), world.connect()
+    for number, client in enumerate((lazy, flooder, quiet)):
+        world.switch.set_party(client, 1_000 + number)
+    for _ in range(200):
+        world.send(flooder, message(b"flood", bytes(500)))
+        world.run()
+    world.send(quiet, message(b"secret", b"deed"))
+    world.run()
+    assert any(packet.endswith(message(b"secret", b"deed")) for packet in world.drain(lazy))
+
+
+def test_tap_that_would_rather_be_ended_is_in_the_middle_of_a_batch(make_world: MakeWorld) -> None:
+    """It is ended as a recipient of the very batch of which it was to be told."""
+    world = make_world(LimitSettings(queue_packets=5))
+    both = world.connect(b"a", send_buffer=5_000)
+    for wish in (b"CMSG blocking/hard/error", b"CMSG tap/on\0"):
+        world.send(both, wish)
+    world.run()
+    sender, witness = world.connect(), tapper(world)
+    for _ in range(60):
+        world.send(sender, message(b"a", bytes(1_000)))
+    world.run()
+    assert both not in world.switch.connections()
+    assert len(told(world.receive(witness))) == 60
+
+
+def test_report_goes_to_the_taps_whose_pattern_takes_the_key(world: World) -> None:
+    everything, lost, other = tapper(world), tapper(world, b"!/bus/lost"), tapper(world, b"a")
+    world.switch.report(b"!/bus/lost", HEAD + b"{}\n")
+    assert [world.receive(each) for each in (everything, lost, other)] == [[HEAD + b"{}\n"], [HEAD + b"{}\n"], []]
+
+
+def test_many_taps_share_what_waits(world: World) -> None:
+    taps = [tapper(world, send_buffer=5_000) for _ in range(10)]
+    sender = world.connect()
+    sent = [message(b"a", b"%d " % number + bytes(1_000)) for number in range(60)]
+    for packet in sent:
+        world.send(sender, packet)
+    world.run()
+    for each in taps:
+        assert [rest for _, rest in told(world.drain(each))] == sent

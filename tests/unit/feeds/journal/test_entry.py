@@ -1,0 +1,149 @@
+"""What becomes of an entry on the bus: a key that nobody can forge, and a payload that loses nothing without a mark."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.feeds.journal.cursor import Cursor
+from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, VALUE_BYTES, Fields, JournalEntry
+
+CURSOR = Cursor.parse(f"s={'a' * 32};i=1;b={'b' * 32};m=5;t=10;x=1")
+
+
+def key(**fields: bytes) -> str:
+    return JournalEntry(CURSOR, {"PRIORITY": b"6", **fields}).key
+
+
+def payload(fields: Fields) -> tuple[dict[str, Any], bool]:
+    made, is_whole = JournalEntry(CURSOR, fields).payload()
+    assert len(made) <= PAYLOAD_BYTES
+    assert made.isascii()
+    told: dict[str, Any] = json.loads(made)
+    return told, is_whole
+
+
+def read_back(value: str | list[Any]) -> bytes | list[bytes]:
+    """Return what a value in JSON stands for."""
+    if isinstance(value, str):
+        return value.encode()
+    if all(isinstance(each, int) for each in value):
+        return bytes(value)
+    return [each.encode() if isinstance(each, str) else bytes(each) for each in value]
+
+
+@pytest.mark.parametrize(
+    ("fields", "made"),
+    [
+        ({"_SYSTEMD_UNIT": b"ssh.service"}, "journal/ssh.service/info"),
+        ({"_SYSTEMD_UNIT": b"user@1000.service"}, "journal/user@1000.service/info"),
+        ({"_SYSTEMD_UNIT": rb"dev-disk-by\x2did.mount", "PRIORITY": b"3"}, "journal/dev-disk-by%5Cx2did.mount/err"),
+        ({"_SYSTEMD_UNIT": b"a/*!\xff.service"}, "journal/a%2F%2A%21%FF.service/info"),
+        ({"_SYSTEMD_UNIT": b"x" * 300}, "journal/-/info"),
+        ({"_SYSTEMD_UNIT": b""}, "journal/-/info"),
+        ({"_TRANSPORT": b"kernel", "PRIORITY": b"0"}, "journal/kernel/emerg"),
+        ({"SYSLOG_IDENTIFIER": b"ssh.service"}, "journal/-/info"),
+        ({"PRIORITY": b"7"}, "journal/-/debug"),
+        ({"PRIORITY": b"8"}, "journal/-/-"),
+        ({"PRIORITY": b"66"}, "journal/-/-"),
+        ({"PRIORITY": b""}, "journal/-/-"),
+        ({"PRIORITY": b"lost"}, "journal/-/-"),
+    ],
+)
+def test_key(fields: dict[str, bytes], made: str) -> None:
+    assert key(**fields) == made
+
+
+def test_entry_without_priority_or_with_several() -> None:
+    assert JournalEntry(CURSOR, {}).key == "journal/-/-"
+    assert JournalEntry(CURSOR, {"PRIORITY": [b"3", b"6"]}).key == "journal/-/err"
+    assert JournalEntry(CURSOR, {"PRIORITY": []}).key == "journal/-/-"
+
+
+@pytest.mark.parametrize("name", ["UNIT", "OBJECT_SYSTEMD_UNIT", "COREDUMP_UNIT", "TRANSPORT", "SYSTEMD_UNIT"])
+def test_nobody_can_speak_as_another_s_unit(name: str) -> None:
+    mine = {"_PID": b"77", "_UID": b"1000", "_SYSTEMD_UNIT": b"user@1000.service", "PID": b"1", "UID": b"0"}
+    assert key(**mine, **{name: b"ssh.service"}) == "journal/user@1000.service/info"
+    del mine["_SYSTEMD_UNIT"]
+    assert key(**mine, **{name: b"ssh.service"}) == "journal/-/info"
+
+
+def test_service_manager_and_root_speak_about_units() -> None:
+    assert key(_PID=b"1", _SYSTEMD_UNIT=b"init.scope", UNIT=b"ssh.service") == "journal/ssh.service/info"
+    assert key(_PID=b"1", _SYSTEMD_UNIT=b"init.scope") == "journal/init.scope/info"
+    assert key(_UID=b"0", _SYSTEMD_UNIT=b"x.service", COREDUMP_UNIT=b"ssh.service") == "journal/ssh.service/info"
+    assert key(_UID=b"0", _SYSTEMD_UNIT=b"x.service", OBJECT_SYSTEMD_UNIT=b"ssh.service") == "journal/ssh.service/info"
+
+
+def test_payload_is_what_journalctl_writes() -> None:
+    told, is_whole = payload({"MESSAGE": "grüße\x1b[1m".encode(), "TAG": [b"a", b"b"], "BINARY": b"\xff\n\0", "MIXED": [b"a", b"\xff"]})
+    assert is_whole
+    assert told == {
+        "__CURSOR": CURSOR.text,
+        "__REALTIME_TIMESTAMP": "16",
+        "__MONOTONIC_TIMESTAMP": "5",
+        "MESSAGE": "grüße\x1b[1m",
+        "TAG": ["a", "b"],
+        "BINARY": [255, 10, 0],
+        "MIXED": ["a", [255]],
+    }
+
+
+_VALUES = st.binary(max_size=40) | st.text(max_size=40).map(str.encode)
+_NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{0,20}", fullmatch=True)
+
+
+@given(st.dictionaries(_NAMES, _VALUES | st.lists(_VALUES.filter(bool), min_size=2, max_size=4), max_size=8))
+def test_short_fields_can_be_read_back_exactly(fields: dict[str, bytes | list[bytes]]) -> None:
+    told, is_whole = payload(fields)
+    assert is_whole
+    assert {name: read_back(value) for name, value in told.items() if not name.startswith("__")} == fields
+
+
+def test_value_that_is_not_cut_keeps_half_a_character() -> None:
+    half = "é".encode()[:1]
+    assert payload({"MESSAGE": b"a" + half})[0]["MESSAGE"] == [97, half[0]]
+
+
+@pytest.mark.parametrize(("name", "most"), [("MESSAGE", MESSAGE_BYTES), ("OTHER", VALUE_BYTES)])
+@pytest.mark.parametrize("kind", [b"a", "é".encode(), b"\x01", b"\xff", "\U0001f600".encode(), b"\xff\xc3"])
+def test_long_values_are_cut_with_a_mark(name: str, most: int, kind: bytes) -> None:
+    whole = b"x" + kind * (2 * most)
+    told, is_whole = payload({name: whole, "PRIORITY": b"6"})
+    assert not is_whole
+    assert told["__CUT"] == [name]
+    assert "__OMITTED" not in told
+    part = read_back(told[name])
+    assert isinstance(part, bytes)
+    assert whole.startswith(part)
+    assert most // 4 < len(part) <= most
+
+
+def test_value_of_the_longest_length_is_whole() -> None:
+    assert payload({"MESSAGE": b"a" * MESSAGE_BYTES, "OTHER": b"b" * VALUE_BYTES})[1]
+
+
+def test_field_repeated_without_end_is_cut() -> None:
+    told, is_whole = payload({"TAG": [b"x" * 100] * 1000})
+    assert not is_whole
+    assert told["__CUT"] == ["TAG"]
+    assert 50 < len(told["TAG"]) < 200
+
+
+@pytest.mark.parametrize("value", [b"x" * 5000, b"\xff" * 5000, b"\x01" * 9000])
+def test_entry_of_many_fields_keeps_what_matters(value: bytes) -> None:
+    many: dict[str, bytes | list[bytes]] = {f"F{number:063}": value for number in range(1000)}
+    told, is_whole = payload({**many, "MESSAGE": b"m" * (1 << 20), "PRIORITY": b"6", "_UID": b"0"})
+    assert not is_whole
+    assert (told["PRIORITY"], told["_UID"], told["MESSAGE"][:3]) == ("6", "0", "mmm")
+    assert told["__OMITTED"] + sum(name.startswith("F") for name in told) == 1000
+
+
+def test_fields_that_each_look_small_cannot_fill_it_with_their_names() -> None:
+    many: Fields = {f"F{number:063}": [b"a", b"x" * (1 << 20)] for number in range(1000)}
+    told, _ = payload(many)
+    assert len(told["__CUT"]) + told["__OMITTED"] == 1000

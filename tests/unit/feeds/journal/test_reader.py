@@ -1,0 +1,219 @@
+"""The reader on real journal files: order, rotation, what is gone, and what is damaged."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.feeds.journal import reader as module
+from sbusd.feeds.journal.reader import JournalError, JournalReader, UnreadableEntryError
+from tests.support.journals import FIRST_SECOND, JournalFolder
+from tools.stage import ROOT
+
+OpenReader = Callable[[], JournalReader]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> JournalFolder:
+    return JournalFolder(tmp_path / "journal")
+
+
+@pytest.fixture
+def open_reader(files: JournalFolder) -> Iterator[OpenReader]:
+    """Open the files that there are."""
+    opened: list[JournalReader] = []
+
+    def make() -> JournalReader:
+        opened.append(JournalReader(files.path))
+        return opened[-1]
+
+    yield make
+    for reader in opened:
+        reader.close()
+
+
+def messages(reader: JournalReader) -> list[bytes | None]:
+    """Return the messages of all entries that there are now."""
+    read = []
+    while (entry := reader.read()) is not None:
+        read.append(entry.first("MESSAGE"))
+    return read
+
+
+def wait(reader: JournalReader) -> None:
+    """Wait until the journal has changed, and take note of it."""
+    readable, _, _ = select.select([reader.fileno()], [], [], 30)
+    assert readable
+    reader.process()
+
+
+def test_first_time_begins_with_the_last_lines(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add(*(f"{number}" for number in range(5)))
+    for lines, expected in ((0, []), (2, [b"3", b"4"]), (4, [b"1", b"2", b"3", b"4"]), (5, [b"0", b"1", b"2", b"3", b"4"])):
+        reader = open_reader()
+        place = reader.seek_last(lines)
+        assert messages(reader) == expected
+        assert (place is None) == (lines == 5)
+
+
+def test_entries_come_in_order_over_rotations(files: JournalFolder, open_reader: OpenReader) -> None:
+    reader = open_reader()
+    reader.seek_last(0)
+    files.add("a", "b")
+    wait(reader)
+    read = messages(reader)
+    for letter in ("c", "d"):
+        files.rotate()
+        files.add(letter)
+        while read[-1] != letter.encode():
+            wait(reader)
+            read += messages(reader)
+    assert read == [b"a", b"b", b"c", b"d"]
+
+
+def test_cursor_is_found_again_after_rotation(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a", "b", "c")
+    first = open_reader()
+    first.seek_last(3)
+    place = [first.read() for _ in range(2)][-1]
+    assert place is not None
+    files.rotate()
+    files.add("d")
+    again = open_reader()
+    again.seek(place.cursor)
+    assert messages(again) == [b"b", b"c", b"d"], "the entry itself comes first"
+
+
+def test_cursor_of_a_file_that_is_gone_leads_to_the_next(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a", "b")
+    reader = open_reader()
+    reader.seek_last(2)
+    first = reader.read()
+    assert first is not None
+    archive = files.rotate()
+    files.add("c")
+    archive.unlink()
+    again = open_reader()
+    again.seek(first.cursor)
+    entry = again.read()
+    assert entry is not None
+    assert entry.first("MESSAGE") == b"c"
+    assert not entry.cursor.is_same_entry(first.cursor)
+
+
+def test_clock_that_is_set_back_changes_nothing_in_the_order_of_a_file(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a", at=5000)
+    files.add("b", at=10)
+    files.add("c", at=5001)
+    reader = open_reader()
+    reader.seek_time(0)
+    assert messages(reader) == [b"a", b"b", b"c"]
+
+
+def test_time_is_found(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a", "b", "c")
+    reader = open_reader()
+    reader.seek_time(FIRST_SECOND + 1)
+    assert messages(reader) == [b"b", b"c"]
+    reader.seek_time(-5)
+    assert messages(reader) == [b"a", b"b", b"c"]
+
+
+def test_value_that_is_huge_when_unpacked_costs_that_entry_alone(files: JournalFolder) -> None:
+    files.add("a", b"z" * (96 << 20), "b")
+    program = f"""
+from pathlib import Path
+from sbusd.feeds.journal.reader import JournalReader, UnreadableEntryError, bound_memory
+bound_memory(160 << 20)
+reader = JournalReader(Path({str(files.path)!r}))
+reader.seek_time(0)
+while True:
+    try:
+        entry = reader.read()
+    except UnreadableEntryError as wrong:
+        print(wrong)
+        continue
+    if entry is None:
+        break
+    print(entry.first("MESSAGE"))
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60, cwd=ROOT)
+    assert result.stderr == ""
+    assert result.stdout.splitlines() == ["b'a'", "an entry of the journal is too large to be read", "b'b'"]
+
+
+def test_damaged_file_does_not_stop_the_others(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a", "b", "c")
+    archive = files.rotate()
+    files.add("d")
+    damage(archive)
+    reader = open_reader()
+    reader.seek_time(0)
+    read: list[bytes | None] = []
+    for _ in range(20):
+        try:
+            entry = reader.read()
+        except UnreadableEntryError:
+            continue
+        if entry is None:
+            break
+        read.append(entry.first("MESSAGE"))
+    assert read[-1] == b"d"
+
+
+def damage(file: Path) -> None:
+    """Overwrite what follows the header of a journal file and its hash tables."""
+    content = bytearray(file.read_bytes())
+    start = content.find(b"MESSAGE=a")
+    assert start > 0
+    content[start - 100 : start + 400] = b"\xff" * 500
+    file.write_bytes(content)
+
+
+def test_entry_without_fields_is_damaged_and_not_the_end(
+    files: JournalFolder, open_reader: OpenReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files.add("a", "b")
+    reader = open_reader()
+    reader.seek_time(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(module._Files, "fields", lambda self: {})
+        with pytest.raises(UnreadableEntryError):
+            reader.read()
+    assert messages(reader) == [b"b"]
+
+
+def test_no_such_folder(tmp_path: Path) -> None:
+    with pytest.raises(JournalError, match="cannot be opened: No such file"):
+        JournalReader(tmp_path / "nothing")
+
+
+def test_system_s_journal_that_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "id").mkdir()
+    file = tmp_path / "id" / "system.journal"
+    file.touch()
+    monkeypatch.setattr(module, "_WHERE", (tmp_path,))
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    with pytest.raises(JournalError, match=f"{file}: permission denied; .*systemd-journal"):
+        JournalReader()
+
+
+def test_system_s_journal_can_be_opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(module, "_WHERE", (tmp_path,))
+    with contextlib.closing(JournalReader()) as reader:
+        assert reader.fileno() >= 0
+        reader.process()
+
+
+def test_file_that_is_no_journal_is_left_out(files: JournalFolder, open_reader: OpenReader) -> None:
+    files.add("a")
+    (files.path / "other.journal").write_bytes(b"no journal" * 1000)
+    reader = open_reader()
+    reader.seek_time(0)
+    assert messages(reader) == [b"a"]

@@ -1,0 +1,72 @@
+"""Options: each wrong one is named, and what it should be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.source.filters import Condition
+from sbusd.pipeline.source.options import CHUNK_ROWS, Options
+from sbusd.record.layout import HOUR_NS
+from tests.support.records import NOON
+
+
+def test_nothing_given() -> None:
+    assert Options.parse({}) == Options()
+    assert Options().chunk_rows == CHUNK_ROWS
+
+
+def test_all_given_in_any_case() -> None:
+    given = {"PATH": "/a%20?#b", "Address": "/s", "key": "a/", "MAXROWSPERTRIGGER": "5", "chunkrows": "7", "indoubt": "skip", "token": "t"}
+    found = Options.parse({**given, "checkpointLocation": "file:/c%20"})
+    assert found == Options(Path("/a%20?#b"), "/s", b"a/", (), 5, Path("/c /sbus-outbox"), "t", 7, "skip", Path("/c "))
+    assert Options.parse({"outbox": "/o", "checkpointLocation": "/c"}).outbox == Path("/o")
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"hots": "x"}, "no option 'hots'; it has address, checkpointLocation, chunkRows,"),
+        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is '0': give a whole number from 1"),
+        ({"chunkRows": "-1"}, "option chunkRows is '-1'"),
+        ({"maxRowsPerTrigger": "9" * 30}, "give a whole number"),
+        ({"inDoubt": "maybe"}, "option inDoubt is 'maybe': give repeat or skip"),
+        ({"key": "a\0b"}, "option key has a NUL"),
+        ({"host": "a,../b"}, "option host is 'a,../b'"),
+        ({"kind": "message,mesage"}, "option kind is 'message,mesage': give names"),
+        ({"since": "yesterday"}, "option since is 'yesterday': give a day or a time, such as"),
+        ({"path": "hdfs://x/y"}, "option path is 'hdfs://x/y': give a folder of this machine"),
+        ({"checkpointLocation": "s3a://x/y"}, "option checkpointLocation"),
+        ({"outbox": ""}, "option outbox is ''"),
+    ],
+)
+def test_what_is_wrong_is_said(given: dict[str, str], says: str) -> None:
+    with pytest.raises(SourceError) as caught:
+        Options.parse(given)
+    assert says in str(caught.value)
+
+
+def test_rows_are_chosen_by_options() -> None:
+    found = Options.parse(
+        {"host": "alpha, b-2", "kind": "denial", "since": "2026-11-20", "until": "2026-11-20T13:00:00.5+01:00"}
+    ).conditions
+    assert found == (
+        Condition("host", "in", ("alpha", "b-2")),
+        Condition("kind", "in", ("denial",)),
+        Condition("ts", ">=", (NOON - 12 * HOUR_NS,)),
+        Condition("ts", "<", (NOON + 5 * 10**8,)),
+    )
+
+
+def test_a_query_is_known_by_its_checkpoint(tmp_path: Path) -> None:
+    options = Options.parse({"checkpointLocation": str(tmp_path)})
+    with pytest.raises(SourceError, match="has written no id"):
+        options.query()
+    (tmp_path / "metadata").write_text('{"id":"../../etc/passwd"}')
+    with pytest.raises(SourceError, match="has written no id"):
+        options.query()
+    (tmp_path / "metadata").write_text('{"id":"6e7cff9a-0000-4000-8000-1e1ed4c0ffee"}')
+    assert options.query() == "6e7cff9a-0000-4000-8000-1e1ed4c0ffee"
+    assert Options.parse({"outbox": "/o"}).query() == "query"

@@ -1,0 +1,41 @@
+"""One run at a time; a killed run's engine is waited for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from sbusd.pipeline.errors import PipelineError
+from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
+
+
+def test_the_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
+    told = rf"another run of sbus-pipeline, process {os.getpid()}, is at work on {tmp_path}"
+    with run_lock(tmp_path), pytest.raises(PipelineError, match=told), run_lock(tmp_path):
+        pass
+    with run_lock(tmp_path):
+        assert (tmp_path / RUN_LOCK).read_text() == f"{os.getpid()}\n"
+
+
+def test_the_engine_of_a_killed_run_is_waited_for(tmp_path: Path) -> None:
+    """Its lock is a record lock, which this process cannot hold against itself: another does."""
+    told, tell = os.pipe()
+    end, ended = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        fd = os.open(tmp_path / ENGINE_LOCK, os.O_RDWR | os.O_CREAT)
+        fcntl.lockf(fd, fcntl.LOCK_EX)
+        os.write(tell, b"x")
+        os.read(end, 1)
+        os._exit(0)
+    os.read(told, 1)
+    with pytest.raises(PipelineError, match="the Spark of an earlier run still holds"), run_lock(tmp_path, wait=0.0):
+        pass
+    os.write(ended, b"x")
+    with run_lock(tmp_path, wait=60.0):
+        os.waitpid(pid, 0)
+    for fd in (told, tell, end, ended):
+        os.close(fd)

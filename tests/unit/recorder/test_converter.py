@@ -1,0 +1,199 @@
+"""Files of the write-ahead into segments: each once, whatever goes wrong, and kept while the archive cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbusd.record.archive import Archive
+from sbusd.record.index import IndexEntry
+from sbusd.record.kinds import Kind
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import Row, batch_of
+from sbusd.record.segments import write_segments
+from sbusd.recorder.converter import Converter, convert
+from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
+from sbusd.recorder.retention import Retention
+from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
+from tests.support.recorders import Book, recorded
+from tests.support.records import NOON, message, numbered, rows
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+@pytest.fixture
+def make(tmp_path: Path, book: Book) -> Callable[..., Converter]:
+    (tmp_path / "archive").mkdir()
+    (tmp_path / "spool").mkdir()
+
+    def make(quota: int = GIB) -> Converter:
+        retention = Retention(tmp_path / "archive", "alpha", quota, 1e9)
+        retention.load()
+        return Converter(tmp_path / "archive", retention, book, wall_ns=lambda: NOON, retry_seconds=0.01)
+
+    return make
+
+
+def spooled(folder: Path, first: int, last: int) -> Path:
+    """Write a file with the rows from *first* to *last*, one a batch."""
+    writer = WalWriter.create(folder / "spool", "alpha", first)
+    for seq in range(first, last + 1):
+        writer.append(batch_of([message(seq)]))
+    writer.close()
+    return writer.path
+
+
+def test_files_become_segments_and_go(tmp_path: Path, make: Callable[..., Converter]) -> None:
+    converter = make()
+    for first in (1, 4):
+        converter.submit(spooled(tmp_path, first, first + 2))
+    assert converter.waiting_bytes > 0
+    converter.start()
+    assert converter.close(30)
+    assert (converter.failure, converter.segments, converter.waiting_bytes) == (None, 2, 0)
+    assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3, 4, 5, 6]
+    assert wal_files(tmp_path / "spool") == []
+
+
+@given(st.lists(st.lists(rows(), min_size=1, max_size=4), min_size=1, max_size=3))
+@settings(deadline=None, max_examples=20)
+def test_any_rows_come_back_through_write_ahead_and_segments(tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]]) -> None:
+    folder = tmp_path_factory.mktemp("through")
+    flat = numbered([row for batch in some for row in batch])
+    writer = WalWriter.create(folder, "alpha", 1)
+    for batch in some:
+        writer.append(batch_of(batch, writer.rows + 1))
+    writer.close()
+    convert(folder / "archive", read_wal(writer.path))
+    assert recorded(folder / "archive") == flat
+
+
+def test_a_file_that_was_converted_and_not_removed_is_converted_again(tmp_path: Path, make: Callable[..., Converter]) -> None:
+    path = spooled(tmp_path, 1, 3)
+    convert(tmp_path / "archive", read_wal(path))
+    converter = make()
+    converter.submit(path)
+    converter.start()
+    assert converter.close(30)
+    assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
+    assert len(Archive(tmp_path / "archive").entries()) == 1
+
+
+def test_rows_of_two_hours_are_two_segments(tmp_path: Path, make: Callable[..., Converter]) -> None:
+    make()
+    writer = WalWriter.create(tmp_path / "spool", "alpha", 1)
+    writer.append(batch_of([message(1), message(2, ts=NOON + HOUR_NS)]))
+    writer.close()
+    assert [entry.hour for entry in convert(tmp_path / "archive", read_wal(writer.path))] == [12, 13]
+
+
+def test_an_archive_that_cannot_be_written_is_said_once_and_tried_again(
+    tmp_path: Path, make: Callable[..., Converter], book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries = threading.Semaphore(0)
+    full = threading.Event()
+    full.set()
+
+    def write_or_fail(archive: Path, host: str, first_seq: int, table: pa.Table) -> list[IndexEntry]:
+        tries.release()
+        if full.is_set():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_segments(archive, host, first_seq, table)
+
+    monkeypatch.setattr("sbusd.recorder.converter.write_segments", write_or_fail)
+    converter = make()
+    converter.submit(spooled(tmp_path, 1, 3))
+    converter.start()
+    for _ in range(3):
+        assert tries.acquire(timeout=30)
+    assert [event for event, _ in book.told] == [ARCHIVE_FAILED]
+    full.clear()
+    assert tries.acquire(timeout=30)
+    assert converter.close(30)
+    assert [event for event, _ in book.told] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
+
+
+def test_at_the_end_a_file_that_cannot_be_converted_is_kept(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+    converter = make()
+    path = spooled(tmp_path, 1, 3)
+    (tmp_path / "archive" / "date=2026-11-20").write_text("in the way")
+    converter.submit(path)
+    converter.start()
+    assert not converter.close(30)
+    assert converter.failure is None
+    assert path.exists()
+    assert len(book.facts(ARCHIVE_FAILED)) == 1
+
+
+def test_a_damaged_stretch_is_in_the_record_as_a_count(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+    converter = make()
+    path = spooled(tmp_path, 1, 5)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    converter.submit(path)
+    converter.start()
+    assert converter.close(30)
+    rows = recorded(tmp_path / "archive")
+    assert [row.seq for row in rows] == [1, 2, 3, 4, 5]
+    assert [(row.seq, row.lost, row.ts) for row in rows if row.kind == Kind.GAP] == [(3, 1, message(2).ts)]
+    assert len(book.facts(DAMAGED)) == 1
+
+
+def test_what_is_no_write_ahead_is_set_aside(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+    converter = make()
+    path = wal_path(tmp_path / "spool", 1)
+    path.write_bytes(b"something else")
+    converter.submit(path)
+    converter.submit(spooled(tmp_path, 2, 2))
+    converter.start()
+    assert converter.close(30)
+    assert [row.seq for row in recorded(tmp_path / "archive")] == [2]
+    assert path.with_name(path.name + ".damaged").read_bytes() == b"something else"
+    assert "it is kept as" in str(book.facts(DAMAGED)[0]["reason"])
+
+
+def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:
+    archive = tmp_path / "archive"
+    for first in (1, 2, 3):
+        path = spooled(tmp_path, first, first)
+        convert(archive, read_wal(path))
+        path.unlink()
+    size = max(entry.bytes for entry in Archive(archive).entries())
+    converter = make(quota=2 * size + size // 2)
+    converter.start()
+    converter.submit(spooled(tmp_path, 4, 4))
+    assert converter.close(30)
+    assert [row.seq for row in recorded(archive)] == [3, 4]
+    removed = [entry for entry in Archive(archive).entries(removed=True) if entry.is_removed]
+    assert [(entry.first_seq, entry.removed_because, entry.removed_at) for entry in removed] == [(1, "quota", NOON), (2, "quota", NOON)]
+    assert sum(int(facts["segments"]) for facts in book.facts(REMOVED)) == 2
+
+
+def test_a_mistake_of_the_recorder_itself_is_kept_for_its_loop(
+    tmp_path: Path, make: Callable[..., Converter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wrong(*_: object) -> object:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr("sbusd.recorder.converter.write_segments", wrong)
+    converter = make()
+    converter.submit(spooled(tmp_path, 1, 1))
+    converter.start()
+    converter.close(30)
+    assert isinstance(converter.failure, KeyError)
+    assert len(wal_files(tmp_path / "spool")) == 1

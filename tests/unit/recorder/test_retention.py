@@ -1,0 +1,98 @@
+"""What is removed, in which order, and what stays in the index of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from sbusd.record.archive import Archive
+from sbusd.record.index import write_entry
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import batch_of
+from sbusd.record.segments import write_segments
+from sbusd.recorder.retention import Retention
+from tests.support.records import NOON, message
+
+DAY_SECONDS = 86_400.0
+GIB = 1 << 30
+
+
+def put(archive: Path, seq: int, ts: int, host: str = "alpha") -> int:
+    """Write a segment of one row; return its size."""
+    (entry,) = write_segments(archive, host, seq, pa.Table.from_batches([batch_of([message(seq, ts=ts)])]))
+    return entry.bytes
+
+
+def left(archive: Path) -> list[int]:
+    """Return the first positions of the segments that are there, and check that the files agree."""
+    entries = Archive(archive).entries(removed=True)
+    assert all((archive / entry.path).exists() != entry.is_removed for entry in entries)
+    return [entry.first_seq for entry in entries if not entry.is_removed]
+
+
+def test_segments_go_when_their_time_is_over(tmp_path: Path) -> None:
+    for hours in range(4):
+        put(tmp_path, hours + 1, NOON + hours * HOUR_NS + HOUR_NS // 2)
+    retention = Retention(tmp_path, "alpha", GIB, DAY_SECONDS)
+    retention.load()
+    day = int(DAY_SECONDS * 1e9)
+    assert retention.prune(NOON + HOUR_NS + day - 1, 0) == {}
+    assert retention.prune(NOON + HOUR_NS + day, 0)["retention"].segments == 1
+    assert left(tmp_path) == [2, 3, 4]
+    assert retention.prune(NOON + 3 * HOUR_NS + day, 0)["retention"].segments == 2
+    assert left(tmp_path) == [4]
+
+
+def test_the_oldest_go_until_the_quota_holds(tmp_path: Path) -> None:
+    # Written last, and the oldest: of a clock that was set back.
+    sizes = [put(tmp_path, seq, NOON + hours * HOUR_NS) for seq, hours in ((1, 1), (2, 2), (3, 0))]
+    retention = Retention(tmp_path, "alpha", sum(sizes), DAY_SECONDS)
+    retention.load()
+    assert retention.bytes == sum(sizes)
+    assert retention.prune(NOON, 0) == {}
+    removed = retention.prune(NOON, 1)["quota"]
+    assert (removed.segments, removed.bytes) == (1, sizes[2])
+    assert left(tmp_path) == [1, 2]
+    assert retention.bytes == sizes[0] + sizes[1]
+    assert not (tmp_path / "date=2026-11-20" / "hour=12").exists()
+
+
+def test_segments_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
+    put(tmp_path, 1, NOON)
+    put(tmp_path, 2, NOON, host="beta")
+    retention = Retention(tmp_path, "alpha", 1, DAY_SECONDS)
+    retention.load()
+    retention.prune(NOON, 0)
+    assert left(tmp_path) == [2]
+
+
+def test_a_removal_that_was_interrupted_is_finished(tmp_path: Path) -> None:
+    put(tmp_path, 1, NOON)
+    (entry,) = Archive(tmp_path).entries()
+    write_entry(tmp_path, dataclasses.replace(entry, removed_at=NOON, removed_because="quota"))
+    Retention(tmp_path, "alpha", GIB, DAY_SECONDS).load()
+    assert left(tmp_path) == []
+
+
+def test_a_segment_that_is_written_again_counts_once(tmp_path: Path) -> None:
+    size = put(tmp_path, 1, NOON)
+    retention = Retention(tmp_path, "alpha", GIB, DAY_SECONDS)
+    retention.load()
+    retention.add(Archive(tmp_path).entries())
+    assert retention.bytes == size
+    retention.prune(NOON + 100 * HOUR_NS, 0)
+    assert retention.bytes == 0
+
+
+def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
+    put(tmp_path, 1, NOON)
+    retention = Retention(tmp_path, "alpha", 1, DAY_SECONDS)
+    retention.load()
+    (entry,) = Archive(tmp_path).entries()
+    (tmp_path / entry.path).unlink()
+    (tmp_path / entry.path).mkdir()
+    with pytest.raises(OSError, match="parquet"):
+        retention.prune(NOON, 0)

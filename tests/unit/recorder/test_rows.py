@@ -1,0 +1,184 @@
+"""What the tap says, as rows: every kind, and nothing that a later step could stumble over."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.record.kinds import Kind
+from sbusd.record.schema import Row, batch_of, rows_of
+from sbusd.recorder.calls import CallBook
+from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.rows import RowMaker
+from tests.support.records import NOON
+from tests.support.tapped import fact, message_packet, tap_packet
+
+
+class Units:
+    """Units by process, and who was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[int | None] = []
+
+    def __call__(self, pid: int | None) -> str | None:
+        self.asked.append(pid)
+        return f"unit-{pid}.service"
+
+
+@pytest.fixture
+def units() -> Units:
+    return Units()
+
+
+@pytest.fixture
+def maker(units: Units) -> RowMaker:
+    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), units)
+
+
+WHO: dict[str, Any] = {"conn": 7, "uid": 1000, "gid": 100, "pid": 4321, "unit": "unit-4321.service"}
+
+
+def row(kind: Kind, **columns: Any) -> Row:
+    """Return a row at noon about connection 7."""
+    return Row(**{"ts": NOON, "seq": 0, "kind": kind, **WHO, **columns})
+
+
+def test_a_message(maker: RowMaker) -> None:
+    made = maker.row(message_packet(b"a/\xff", b"payload", recipients=5, queued=2, discarded=1))
+    assert made == row(Kind.MESSAGE, key=r"a/\xff", recipients=5, queued=2, discarded=1, payload=b"payload", payload_bytes=7)
+
+
+def test_a_payload_with_newlines_and_nuls_is_whole(maker: RowMaker) -> None:
+    made = maker.row(message_packet(b"k", b"a\nb\0c\n"))
+    assert made is not None
+    assert (made.key, made.payload) == ("k", b"a\nb\0c\n")
+
+
+def test_a_secret_is_counted_and_not_kept(maker: RowMaker) -> None:
+    made = maker.row(message_packet(b"!/cred/1/2/3/x", b"secret"))
+    assert made is not None
+    assert (made.key, made.payload, made.payload_bytes) == ("!/cred/1/2/3/x", None, 6)
+
+
+def test_a_request_and_its_reply_are_joined(maker: RowMaker) -> None:
+    envelope = {"ver": 1, "uid": "u", "cmd": "add", "exp": 30, "ret": "!/conn/7/ret/1", "err": ""}
+    request = maker.row(message_packet(b"rpc/add", json.dumps(envelope).encode()))
+    reply = maker.row(message_packet(b"!/conn/7/ret/1", json.dumps({**envelope, "err": "no"}).encode(), id=9, cred="!/cred/0/0/1"))
+    assert request is not None
+    assert reply is not None
+    assert request.call_id == reply.call_id is not None
+    assert (request.call_role, request.call_cmd, request.call_exp, request.call_failed) == ("request", "add", 30, None)
+    assert (reply.call_role, reply.call_failed, reply.uid, reply.payload) == ("reply", True, 0, None)
+
+
+@pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.DISCONNECT])
+def test_presence(maker: RowMaker, kind: Kind) -> None:
+    assert maker.row(tap_packet(fact(kind.value))) == row(kind)
+
+
+@pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])
+def test_subscriptions(maker: RowMaker, kind: Kind) -> None:
+    assert maker.row(tap_packet(fact(kind.value, pattern="a/*"))) == row(kind, key="a/*")
+    odd = fact(kind.value, pattern=r"\xff", pattern_base64=base64.b64encode(b"\xff").decode())
+    assert maker.row(tap_packet(odd)) == row(kind, key=r"\xff")
+    # Without its bytes beside it, a backslash in a pattern is a backslash.
+    assert maker.row(tap_packet(fact(kind.value, pattern=r"\xff"))) == row(kind, key=r"\\xff")
+
+
+def test_a_denial(maker: RowMaker) -> None:
+    told = fact("denial", packet="SUB", error="EACCES", reason="not yours", count=3, key="!/cred//0//x")
+    assert maker.row(tap_packet(told)) == row(Kind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3)
+
+
+def test_a_denial_of_somebody_who_never_connected(maker: RowMaker) -> None:
+    told = {"kind": "denial", "time": NOON, "cred": "!/cred/100/1000/4321", "packet": "CONNECT", "error": "EMFILE", "reason": "full"}
+    assert maker.row(tap_packet(told)) == row(Kind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1)
+
+
+def test_a_loss(maker: RowMaker) -> None:
+    assert maker.row(tap_packet(fact("loss", count=12))) == row(Kind.LOSS, lost=12)
+
+
+def test_a_relay_attempt(maker: RowMaker) -> None:
+    told = {"twin": 1002, "attempt": 2, "cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9}
+    made = maker.row(message_packet(b"relay/attempt", json.dumps(told).encode()))
+    expected = {"call_cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9, "twin": 1002, "attempt": 2}
+    assert made == row(Kind.RELAY, key="relay/attempt", **expected)
+    other = maker.row(message_packet(b"relay/attempt", b"something else"))
+    assert other is not None
+    assert other.kind == Kind.MESSAGE
+
+
+def test_the_unit_is_asked_once_for_each_connection(maker: RowMaker, units: Units) -> None:
+    for _ in range(3):
+        maker.row(message_packet())
+    maker.row(message_packet(id=8))
+    maker.row(message_packet(id=0))  # the bus itself
+    assert units.asked == [4321, 4321]
+    maker.row(tap_packet(fact("disconnect")))
+    maker.row(message_packet())
+    assert len(units.asked) == 3
+    maker.forget_peers()
+    maker.row(message_packet())
+    assert len(units.asked) == 4
+
+
+def test_behind_a_credential_prefix_the_last_credentials_count(maker: RowMaker) -> None:
+    made = maker.row(message_packet(cred="!/cred/1/2/3/!/cred/100/1000/4321"))
+    assert made is not None
+    assert (made.uid, made.gid, made.pid) == (1000, 100, 4321)
+
+
+@pytest.mark.parametrize(
+    "packet",
+    [
+        b"",
+        b"CMSG !/tap\0",
+        b"CMSG !/tap\0{}",
+        b"CMSG !/tap\0{}\n",
+        b"CMSG !/other\0{}\n",
+        b"CMSG !/tap\0[]\n",
+        b"CMSG !/tap\0" + b"[" * 100_000 + b"\n",
+        tap_packet({"kind": "message"}, b"MSG a\0b"),
+        tap_packet(fact("message"), b"MSG without an end"),
+        tap_packet(fact("message"), b"SUB a"),
+        tap_packet(fact("message", time=-1), b"MSG a\0b"),
+        tap_packet(fact("message", time=2**63), b"MSG a\0b"),
+        tap_packet(fact("message", time=1.5), b"MSG a\0b"),
+        tap_packet(fact("colour")),
+        tap_packet(fact("subscribe", pattern_base64="%")),
+        tap_packet(fact("subscribe", pattern="\ud800")),
+    ],
+)
+def test_what_cannot_be_read_is_counted(maker: RowMaker, packet: bytes) -> None:
+    assert maker.row(packet) is None
+    assert maker.unreadable == 1
+
+
+_JSON = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers(), max_size=2)
+_FACTS = st.fixed_dictionaries(
+    {"kind": st.sampled_from([*(kind.value for kind in Kind), "x"]), "time": st.integers(0, 2**63)},
+    optional=dict.fromkeys(
+        ("id", "cred", "recipients", "queued", "discarded", "count", "pattern", "key", "key_base64", "packet", "error", "reason"), _JSON
+    ),
+)
+
+
+@given(
+    _FACTS,
+    st.sampled_from([b"", b"rpc/", b"!/conn/7/", b"relay/attempt"]),
+    st.binary(max_size=20).filter(lambda key: b"\0" not in key),
+    st.binary(),
+)
+def test_whatever_is_told_fits_the_columns(told: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    made = maker.row(tap_packet(told, b"MSG %b%b\0%b" % (head, key, payload)))
+    if made is not None:
+        batch = batch_of([made])
+        batch.validate(full=True)
+        assert rows_of(batch) == [made]

@@ -1,0 +1,266 @@
+"""The recorder as a whole, on a bus that has nothing but a tap."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sbusd.config.recorder import RecorderSettings
+from sbusd.record.archive import Archive
+from sbusd.record.kinds import Kind
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import batch_of
+from sbusd.recorder.journal import DAMAGED, RECOVERED, TAP_LOSS, UNREADABLE
+from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
+from sbusd.recorder.supervision import Supervision
+from sbusd.recorder.tap import Tap
+from sbusd.recorder.wal import WalWriter, wal_files, wal_path
+from tests.support.recorders import Book, Durable, recorded
+from tests.support.records import NOON, message
+from tests.support.tapped import FEATURES, OWN_ID, TappedBus, fact, message_packet, tap_packet
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> RecorderSettings:
+    return RecorderSettings(archive=str(tmp_path / "archive"), spool=str(tmp_path / "spool"), host="alpha", sync_interval=0.01)
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[TappedBus]:
+    with TappedBus(tmp_path / "bus") as bus:
+        yield bus
+
+
+@pytest.fixture
+def book() -> Book:
+    return Book()
+
+
+def make(settings: RecorderSettings, bus: TappedBus, book: Book, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
+    return Recorder(settings, Tap(str(bus.path), b""), book, Supervision({}), durable=durable)
+
+
+@contextmanager
+def running(recorder: Recorder, bus: TappedBus, *early: bytes) -> Iterator[None]:
+    """Run *recorder* in a thread; at the end stop it, and close it."""
+    accepting = bus.accept_soon(*early)
+    recorder.prepare()
+    accepting.join(30)
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            recorder.run()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        recorder.stop()
+        thread.join(30)
+        bus.end()
+        recorder.close(30)
+        assert not thread.is_alive()
+        assert not failures, failures
+
+
+def test_what_the_bus_tells_is_in_the_archive_once(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus, message_packet(b"early")):
+        bus.tell(*(message_packet(b"k/%d" % number, b"p%d" % number, time=NOON + number) for number in range(100)))
+        bus.tell(tap_packet(fact("connect", id=9)), tap_packet(fact("disconnect", id=9)))
+        durable.wait(104)
+    rows = recorded(settings.archive)
+    assert [row.seq for row in rows] == list(range(1, 105))
+    assert [row.kind for row in rows] == ["restart", *["message"] * 101, "connect", "disconnect"]
+    assert [row.payload for row in rows if row.kind == Kind.MESSAGE] == [b"x", *(b"p%d" % number for number in range(100))]
+    assert not wal_files(Path(settings.spool))
+
+
+def test_the_pattern_is_what_the_bus_is_asked_for(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    recorder = Recorder(settings, Tap(str(bus.path), b"net/"), book, Supervision({}))
+    with running(recorder, bus):
+        assert bus.demand == b"CMSG tap/on\0net/"
+
+
+def test_positions_go_on_where_an_earlier_run_stopped(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    for run in range(3):
+        durable = Durable()
+        with running(make(settings, bus, book, durable=durable), bus):
+            bus.tell(message_packet(b"run/%d" % run))
+            durable.wait(2 * run + 2)
+    assert [(row.seq, row.kind) for row in recorded(settings.archive)] == [
+        (1, "restart"),
+        (2, "message"),
+        (3, "restart"),
+        (4, "message"),
+        (5, "restart"),
+        (6, "message"),
+    ]
+
+
+def test_what_a_killed_run_left_is_finished(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    spool = Path(settings.spool)
+    spool.mkdir()
+    wal = WalWriter.create(spool, "alpha", 5)
+    wal.append(batch_of([message(5), message(6)], 5))
+    wal.close()
+    with wal.path.open("ab") as file:
+        file.write(b"half a frame")
+    wal_path(spool, 1).write_bytes(b"")
+    with running(make(settings, bus, book), bus):
+        pass
+    assert [row.seq for row in recorded(settings.archive)] == [5, 6, 7]
+    assert book.facts(RECOVERED) == [{"rows": 2, "torn": len(b"half a frame")}]
+    assert len(book.facts(DAMAGED)) == 1
+    assert [path.name for path in spool.iterdir() if path.suffix == ".damaged"] == ["00000000000000000001.wal.damaged"]
+
+
+def test_what_the_tap_lost_is_in_the_record_as_a_count(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(
+            b"CMSG !/bus/lost\x0017",
+            b"CMSG !/bus/lost\x000",
+            tap_packet(fact("loss", id=OWN_ID, count=17)),
+            tap_packet(fact("loss", count=5)),
+        )
+        durable.wait(4)
+    rows = recorded(settings.archive)
+    assert [(row.kind, row.lost) for row in rows] == [("restart", None), ("tap_loss", 17), ("tap_loss", None), ("loss", 5)]
+    assert sum(int(facts["lost"]) for facts in book.facts(TAP_LOSS)) == 17
+
+
+def test_a_bus_that_comes_back_is_followed(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(message_packet(b"before"))
+        durable.wait(2)
+        bus.hang_up()
+        bus.accept(message_packet(b"after"))
+        durable.wait(4)
+    rows = recorded(settings.archive)
+    assert [(row.kind, row.key) for row in rows] == [("restart", None), ("message", "before"), ("restart", None), ("message", "after")]
+    assert rows[2].reason == "the bus went away"
+    assert (rows[2].duration or 0) > 0
+
+
+def test_what_stood_before_is_in_the_record_once_and_again_in_each_hour(settings: RecorderSettings, tmp_path: Path, book: Book) -> None:
+    durable = Durable()
+    with (
+        TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus,
+        running(make(settings, bus, book, durable=durable), bus),
+    ):
+        stood = [{"id": conn, "cred": f"!/cred/100/{conn}000/99", "pattern": pattern} for conn, pattern in ((1, "a/"), (2, "b"), (2, "c"))]
+        bus.answer_question(stood, "2/63")
+        bus.tell(tap_packet(fact("unsubscribe", id=2, pattern="b")))
+        bus.answer_question([*stood[:1], {"id": 3}, {"pattern": "x"}, {"id": 4, "pattern": "y", "pattern_base64": "!"}])
+        bus.tell(message_packet(b"a/x"), message_packet(b"a/y", time=(time.time_ns() // HOUR_NS + 1) * HOUR_NS))
+        durable.wait(9)
+    rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive) if row.kind not in {Kind.MESSAGE, Kind.RESTART}]
+    assert rows == [
+        ("standing", 1, 1000, "a/"),
+        ("standing", 2, 2000, "b"),
+        ("standing", 2, 2000, "c"),
+        ("unsubscribe", 2, 2000, "b"),
+        ("standing", 1, 1000, "a/"),
+        ("standing", 2, 2000, "c"),
+    ]
+    assert book.facts(UNREADABLE)[-1] == {"count": 3}
+
+
+def test_of_a_bus_that_comes_back_it_learns_anew_who_is_there(settings: RecorderSettings, tmp_path: Path, book: Book) -> None:
+    durable = Durable()
+    with (
+        TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus,
+        running(make(settings, bus, book, durable=durable), bus),
+    ):
+        bus.answer_question([{"id": 1, "cred": "!/cred/100/1000/99", "pattern": "a/"}])
+        durable.wait(2)
+        accepting = bus.accept_soon()
+        accepting.join(30)
+        bus.answer_question([{"id": 1, "cred": "!/cred/200/2000/99", "pattern": "a/"}])
+        durable.wait(4)
+    rows = [(row.kind, row.conn, row.uid, row.key) for row in recorded(settings.archive)]
+    assert rows == [("restart", None, None, None), ("standing", 1, 1000, "a/"), ("restart", None, None, None), ("standing", 1, 2000, "a/")]
+
+
+def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        now = 4_000_000_000 * 10**9  # behind the clock of any machine, so that the facts alone make the hours
+        bus.tell(tap_packet(fact("subscribe", time=now, pattern="a/*")), tap_packet(fact("subscribe", time=now, id=8, pattern="b")))
+        bus.tell(tap_packet(fact("unsubscribe", time=now, id=8, pattern="b")))
+        bus.tell(message_packet(time=now + HOUR_NS), message_packet(time=now + HOUR_NS + 1))
+        durable.wait(7)
+    rows = recorded(settings.archive)
+    assert [(row.kind, row.key) for row in rows[4:]] == [("standing", "a/*"), ("message", "a/b"), ("message", "a/b")]
+    assert (rows[4].ts, rows[4].conn, rows[4].uid) == (now + HOUR_NS, 7, 1000)
+    assert [entry.hour for entry in Archive(Path(settings.archive)).entries()][-2:] == [7, 8]
+
+
+def test_after_a_gap_the_subscriptions_are_told_again(
+    settings: RecorderSettings, bus: TappedBus, book: Book, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    durable, tried = Durable(), threading.Event()
+
+    def fail(_fd: int) -> None:
+        tried.set()
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(tap_packet(fact("subscribe", pattern="a/*")))
+        durable.wait(2)
+        with monkeypatch.context() as full:
+            full.setattr("sbusd.recorder.wal.os.fdatasync", fail)
+            bus.tell(message_packet(b"lost"))
+            assert tried.wait(30)
+            bus.tell(tap_packet(fact("subscribe", pattern="b")))
+            # Nothing is written for it: that it was heard shows when it is told again.
+        durable.wait(3)
+        bus.tell(message_packet(b"kept"))
+        durable.wait(5)
+    rows = recorded(settings.archive)
+    assert [row.kind for row in rows[:4]] == ["restart", "subscribe", "gap", "standing"]
+    assert rows[-1].key == "kept"
+    assert {row.key for row in rows[3:] if row.kind in (Kind.STANDING, Kind.SUBSCRIBE)} == {"a/*", "b"}
+
+
+def test_what_cannot_be_read_is_counted_and_told(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(tap_packet(fact("colour")), b"CMSG !/tap\0no json\n", message_packet())
+        durable.wait(2)
+    assert book.facts(UNREADABLE)[-1] == {"count": 2}
+
+
+def test_what_it_makes_is_closed_to_others(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    with running(make(settings, bus, book), bus):
+        pass
+    for folder in (settings.archive, settings.spool):
+        assert Path(folder).stat().st_mode & 0o027 == 0
+
+
+def test_two_recorders_do_not_share_a_spool(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    second = make(settings, bus, book)
+    with running(make(settings, bus, book), bus):
+        with pytest.raises(SpoolInUseError, match=r"in use by another recorder, process \d+"):
+            second.prepare()
+        second.close()
+
+
+@pytest.mark.parametrize("host", ["a/b", "", "ü", "x" * 65])
+def test_a_host_that_cannot_stand_in_an_archive_is_told(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    with pytest.raises(BadHostError, match=r"give it another by host in recorder\.toml"):
+        host_of(RecorderSettings())

@@ -1,0 +1,206 @@
+"""The connection to the bus: what it demands, what it hears, and how it comes back."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sbusd.client.errors import NoBus
+from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
+from tests.support.tapped import FEATURES, OWN_ID, TappedBus, message_packet
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[TappedBus]:
+    with TappedBus(tmp_path / "bus") as bus:
+        yield bus
+
+
+def opened(bus: TappedBus, *early: bytes, clock: Callable[[], float] | None = None) -> Tap:
+    tap = Tap(str(bus.path), b"net/") if clock is None else Tap(str(bus.path), b"net/", clock=clock)
+    accepting = bus.accept_soon(*early)
+    tap.open()
+    accepting.join(30)
+    return tap
+
+
+def hear(tap: Tap, count: int) -> list[Heard]:
+    """Return the next *count* things that are heard."""
+    heard: list[Heard] = []
+    while len(heard) < count:
+        if (fd := tap.fileno()) is not None:
+            select.select([fd], [], [], 30)
+        heard += tap.hear(100)
+    return heard
+
+
+def test_it_demands_its_pattern_and_knows_its_number(bus: TappedBus) -> None:
+    with closing(opened(bus)) as tap:
+        assert bus.demand == b"CMSG tap/on\0net/"
+        assert tap.own_id == OWN_ID
+        assert tap.address == str(bus.path)
+        assert tap.due is None
+
+
+def test_it_hears_the_tap_and_nothing_else(bus: TappedBus) -> None:
+    with closing(opened(bus, message_packet(b"early"))) as tap:
+        bus.tell(b"MSG a\0b", message_packet(b"a"), b"CMSG !/bus/error\0EPERM something", b"CMSG !/bus/lost\x0012", message_packet(b"b"))
+        assert hear(tap, 4) == [message_packet(b"early"), message_packet(b"a"), Missed(12), message_packet(b"b")]
+
+
+@pytest.mark.parametrize(("payload", "count"), [(b"5", 5), (b"0", None), (b"", None), (b"x", None), (b"9" * 30, None)])
+def test_a_loss_is_a_number_or_unknown(bus: TappedBus, payload: bytes, count: int | None) -> None:
+    with closing(opened(bus)) as tap:
+        bus.tell(b"CMSG !/bus/lost\0" + payload)
+        assert hear(tap, 1) == [Missed(count)]
+
+
+def test_it_hears_no_more_at_once_than_it_is_asked_for(bus: TappedBus) -> None:
+    with closing(opened(bus)) as tap:
+        bus.tell(*(message_packet(b"%d" % number) for number in range(5)))
+        assert [len(list(tap.hear(2))) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_the_end_of_the_bus_is_told_and_a_new_one_found(bus: TappedBus) -> None:
+    now = 100.0
+    with closing(opened(bus, clock=lambda: now)) as tap:
+        bus.hang_up()
+        assert hear(tap, 1) == [Away("it ended the connection")]
+        assert tap.fileno() is None
+        assert tap.due is not None
+        now += 0.5
+        accepting = bus.accept_soon(message_packet(b"new"))
+        while tap.fileno() is None:
+            heard = list(tap.hear(100))
+            now += 1.0
+        accepting.join(30)
+        assert isinstance(heard[0], Back)
+        assert heard[0].duration_ns >= 0.5e9
+        assert heard[1:] == [message_packet(b"new")]
+
+
+def test_while_the_bus_is_away_it_is_tried_when_due_and_not_before(bus: TappedBus) -> None:
+    now = 100.0
+    with closing(opened(bus, clock=lambda: now)) as tap:
+        bus.close()
+        hear(tap, 1)
+        dues = []
+        for _ in range(20):
+            assert list(tap.hear(100)) == []
+            assert tap.due is not None
+            dues.append(tap.due - now)
+            now = tap.due
+        assert dues[-1] <= 5.0
+        assert max(dues) > 1.0
+
+
+def test_the_end_comes_behind_all_that_was_told(bus: TappedBus) -> None:
+    with closing(opened(bus)) as tap:
+        bus.tell(message_packet(b"before"))
+        tap.ask_for_end()
+        assert hear(tap, 1) == [message_packet(b"before")]
+        assert (tap.has_ended, tap.fileno() is None) == (False, False)
+        bus.end()
+        bus.tell(message_packet(b"behind"))
+        assert hear(tap, 1) == [message_packet(b"behind")]
+        assert (tap.has_ended, tap.fileno() is None) == (True, False)
+        bus.hang_up()
+        tap.ask_for_end()  # of a bus that has gone nobody is asked
+
+
+ONE, TWO = {"id": 1, "pattern": "a"}, {"id": 2, "pattern": "b"}
+
+
+@pytest.fixture
+def knowing(tmp_path: Path) -> Iterator[TappedBus]:
+    """A bus that tells who has subscribed."""
+    with TappedBus(tmp_path / "knowing", features=FEATURES + b"\nsubscriptions") as bus:
+        yield bus
+
+
+def listening(bus: TappedBus, pattern: bytes = b"") -> Tap:
+    tap = Tap(str(bus.path), pattern)
+    accepting = bus.accept_soon()
+    tap.open()
+    accepting.join(30)
+    return tap
+
+
+def test_it_learns_what_stands_page_by_page(knowing: TappedBus) -> None:
+    with closing(listening(knowing)) as tap:
+        knowing.answer_question([ONE], "1/61")
+        knowing.tell(message_packet(b"between"))
+        assert hear(tap, 2) == [Standing((ONE,)), message_packet(b"between")]
+        knowing.answer_question([TWO])
+        assert hear(tap, 1) == [Standing((TWO,))]
+        assert knowing.asked == [b"", b"1/61"]
+
+
+def test_after_a_loss_it_asks_anew_and_heeds_no_answer_to_what_it_asked_before(knowing: TappedBus) -> None:
+    with closing(listening(knowing)) as tap:
+        knowing.answer_question([ONE], "1/61")
+        knowing.tell(b"CMSG !/bus/lost\x003")
+        assert hear(tap, 2) == [Standing((ONE,)), Missed(3)]
+        knowing.answer_question([TWO])
+        knowing.tell(message_packet(b"behind"))
+        assert hear(tap, 1) == [message_packet(b"behind")]
+        knowing.answer_question([ONE])
+        assert hear(tap, 1) == [Standing((ONE,))]
+        assert knowing.asked == [b"", b"1/61", b""]
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"{}", b"7", b"{", b"\xff", b'{"after":"","subscriptions":7,"next":null}', b"[" * 20_000])
+def test_an_answer_that_says_nothing_is_no_end(knowing: TappedBus, answer: bytes) -> None:
+    with closing(listening(knowing)) as tap:
+        knowing.tell(b"CMSG !/bus/subscriptions\0" + answer, message_packet(b"a"))
+        assert hear(tap, 1) == [message_packet(b"a")]
+
+
+def test_nobody_is_asked_who_does_not_know_or_for_a_part_of_the_bus(bus: TappedBus, knowing: TappedBus) -> None:
+    for tap in (listening(bus), listening(knowing, b"net/")):
+        with closing(tap):
+            tap.ask_for_end()
+    for each in (bus, knowing):
+        assert each.next_question() == b"CMSG !/bus/ping\0end"
+
+
+def test_nobody_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NoBus, match=r"no bus at .*/nowhere"):
+        Tap(str(tmp_path / "nowhere"), b"").open()
+
+
+@pytest.mark.parametrize(
+    ("features", "refusal", "says"),
+    [
+        (b"ping\ntap", b"EPERM tap/on is for owners", r"does not let this user listen \(EPERM tap/on is for owners\); let it by tap = "),
+        (b"ping\ntapdance", None, "has no tap: it is older than this recorder"),
+        (b"", None, "has no tap"),
+    ],
+)
+def test_a_bus_that_does_not_let_it_listen_is_told(tmp_path: Path, features: bytes, refusal: bytes | None, says: str) -> None:
+    with TappedBus(tmp_path / "bus", features=features, refusal=refusal) as bus:
+        accepting = bus.accept_soon()
+        tap = Tap(str(bus.path), b"")
+        with pytest.raises(TapRefusedError, match=says) as caught:
+            tap.open()
+        assert "\n" not in str(caught.value)
+        assert tap.fileno() is None
+        accepting.join(30)
+
+
+def test_a_bus_that_hangs_up_at_once_is_no_bus(bus: TappedBus, tmp_path: Path) -> None:
+    import threading
+
+    def accept_and_close() -> None:
+        client, _ = bus._listener.accept()
+        client.close()
+
+    thread = threading.Thread(target=accept_and_close)
+    thread.start()
+    with pytest.raises(NoBus):
+        Tap(str(bus.path), b"").open()
+    thread.join(30)

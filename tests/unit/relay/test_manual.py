@@ -1,0 +1,158 @@
+"""sbus-relay(8) documents every option and key with its default and bounds, every event, header, path, status and limit."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import tomllib
+import typing
+from pathlib import Path
+
+import typer.main
+
+from sbusd.config import load_daemon_settings
+from sbusd.config.documents import read_settings
+from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
+from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
+from sbusd.protocol.envelope import MAX_DESTINATIONS
+from sbusd.relay import courier, door, main, queues, resolver, signature, store
+from sbusd.relay.certificates import twin_name
+from sbusd.relay.journal import EVENTS, QUIET_SECONDS
+from sbusd.relay.messages import DEFAULT_EXPIRY_SECONDS, Message
+from sbusd.relay.telling import KEY
+from tests.support import skips
+from tools.stage import ROOT
+
+PAGE = ROOT / "man" / "sbus-relay.8"
+
+
+def section(title: str, head: str = "Sh") -> str:
+    """Return one section of the page."""
+    return re.split(r"\n\.S[hs] ", PAGE.read_text("utf-8").split(f"\n.{head} {title}\n")[1])[0]
+
+
+def words(text: str) -> str:
+    """Return text as its reader sees it, on one line and without its macros."""
+    return " ".join(re.sub(r"^\.\w+ ?", "", text, flags=re.MULTILINE).split())
+
+
+def documented_keys() -> dict[str, object]:
+    """Return the keys of relay.toml with the defaults that the page states."""
+    keys = {}
+    for line in re.findall(r"^\.It Cm (\w+ No = .*)$", section("CONFIGURATION"), re.MULTILINE):
+        key, _, value = line.partition(" No = ")
+        keys[key] = tomllib.loads("x = " + re.sub(r"^Qq ?(.*)$", r'"\1"', value))["x"]
+    return keys
+
+
+def test_every_option_is_documented_and_no_other() -> None:
+    offered = {frozenset(each.opts) for each in typer.main.get_command(main.app).params if each.param_type_name == "option"}
+    items = re.findall(r"^\.It (Fl .*)$", section("DESCRIPTION"), re.MULTILINE)
+    documented = {frozenset(f"-{name}" for name in re.findall(r"Fl (\S+)", item)) for item in items}
+    assert documented == offered | {frozenset({"--help"})}
+    assert f"1 to {MAX_TWIN}" in words(section("DESCRIPTION"))
+
+
+def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
+    documented = documented_keys()
+    assert list(documented) == [each.name for each in dataclasses.fields(RelaySettings)]
+    lines = [f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}" for key, value in documented.items()]
+    (tmp_path / "x.toml").write_text("\n".join(lines))
+    assert read_settings([tmp_path / "x.toml"], RelaySettings) == RelaySettings()
+
+
+def test_the_bounds_are_documented() -> None:
+    text = words(section("CONFIGURATION"))
+    for name, annotation in typing.get_type_hints(RelaySettings, include_extras=True).items():
+        for spelling in getattr(annotation, "__metadata__", ()):
+            match spelling:
+                case Count():
+                    assert (f"{spelling.least} to {spelling.most}" if spelling.least else f"up to {spelling.most}") in text, name
+                case Size():
+                    assert f"{show_size(spelling.least)} to {show_size(spelling.most)}" in text, name
+                case Duration():
+                    assert f"{show_duration(spelling.least)} to {show_duration(spelling.most)}" in text, name
+    assert f"port {PORT} of every address" in text
+    for table in (TlsSettings, PeerSettings):
+        for field in dataclasses.fields(table):
+            assert field.name == "origin" or f"\n.Cm {field.name}" in section("CONFIGURATION")
+
+
+def test_every_member_of_a_message_is_documented() -> None:
+    items = re.findall(r"^\.It Cm (\w+)$", section("Messages", "Ss"), re.MULTILINE)
+    assert items == [field.alias or name for name, field in Message.model_fields.items()]
+    assert f"0 means {DEFAULT_EXPIRY_SECONDS}" in words(section("Messages", "Ss"))
+    assert f"at most {MAX_DESTINATIONS}" in words(section("Messages", "Ss"))
+
+
+def test_the_queues_are_the_codes() -> None:
+    text = PAGE.read_text()
+    assert all(f".Ql {queue}" in text for queue in (*queues.QUEUES, queues.BACKLOG, queues.REFUSED, queues.COUNTERS))
+    assert f"at most {store.MAX_REFUSED}." in words(section("The flow", "Ss"))
+
+
+def test_what_goes_between_hosts_is_documented() -> None:
+    text = words(section("Between hosts", "Ss"))
+    assert all(f"POST {path}" in text for path in (door.REMOTE_PATH, door.REPLY_PATH))
+    (passing,) = re.findall(r"no room now; ([\d, ]+) and 5xx are tried again", text)
+    assert {int(each) for each in passing.split(",")} == courier.PASSING
+
+
+def test_who_may_is_documented() -> None:
+    text = words(section("Who may", "Ss"))
+    for header in (signature.FROM, signature.TIME, signature.NONCE, signature.SIGNATURE):
+        assert header in text
+    assert f"at least {signature.MIN_KEY_BYTES} bytes" in text
+    assert twin_name(1002) in text
+    assert f"used for {resolver.FRESH_SECONDS / 60:g} minutes" in words(section("Where twins are", "Ss"))
+
+
+def test_the_signature_is_made_as_documented() -> None:
+    import hashlib
+    import hmac
+
+    stamp = signature.Stamp(1001, 1_795_000_000, "0" * 32, "")
+    lines = ["sbus-relay-1", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
+    made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
+    assert signature.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made
+    lines = ["sbus-relay-1", "response", "0" * 32, "200", hashlib.sha256(b"{}").hexdigest()]
+    made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
+    assert signature.response_signature(b"k" * 16, "0" * 32, 200, b"{}") == made
+
+
+def test_every_event_is_documented() -> None:
+    items = re.findall(r"^\.It Cm (.*)$", section("LOGGING"), re.MULTILINE)
+    assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
+    assert f"told once in {QUIET_SECONDS:g} s" in words(section("LOGGING"))
+
+
+def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
+    assert f"{main.NEEDS_PERSON} if only a person can help" in words(section("EXIT STATUS"))
+    (tmp_path / "x.toml").write_text(section("EXAMPLES").split("-offset indent\n")[1].split("\n.Ed")[0])
+    settings = read_settings([tmp_path / "x.toml"], RelaySettings)
+    assert settings.is_authenticated
+    assert [(peer.twin, peer.address) for peer in settings.peers] == [(1002, "10.0.0.2:8051")]
+
+
+def test_the_rule_that_the_page_speaks_of_lets_nobody_else_tell(tmp_path: Path) -> None:
+    rule = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
+    assert f"/usr/share/sbus/{rule.name}" in PAGE.read_text()
+    (tmp_path / "x.toml").write_text(rule.read_text().replace('"sbus-relay"', "4711"))
+    allowed, denied = load_daemon_settings(tmp_path / "x.toml", required=True).policy
+    assert {allowed.keys, denied.keys} == {KEY}
+    assert (allowed.users, denied.users) == ((0, 4711), ())
+
+
+def test_the_page_is_clean() -> None:
+    skips.require_program("mandoc", "mandoc")
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
+    # Whether the other pages are installed on this machine is no fault of this one.
+    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
+
+
+def test_man_has_no_warnings() -> None:
+    skips.require_program("man", "man-db")
+    done = subprocess.run(["man", "--warnings", "-l", str(PAGE)], capture_output=True, text=True, check=True, env={"PATH": "/usr/bin:/bin"})
+    assert done.stderr == ""
+    assert "SEE ALSO" in done.stdout

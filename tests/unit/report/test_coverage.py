@@ -1,0 +1,63 @@
+"""What a report covers, and what is missing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sbusd.record.layout import HOUR_NS
+from sbusd.report.coverage import coverage_of
+from sbusd.tables.hours import Hour, Manifest
+from tests.support.records import NOON
+from tests.unit.tables.test_hours import ENTRY
+
+
+def manifest(
+    hour: int, *hosts: str, absent: tuple[str, ...] = (), removed: tuple[str, ...] = (), left_out: tuple[str, ...] = ()
+) -> Manifest:
+    """Return the manifest of an hour counted from noon, with one segment of each host."""
+    start = NOON + hour * HOUR_NS
+    entries = tuple(
+        replace(ENTRY, host=host, rows=10, min_ts=start, max_ts=start + 5, missing=1, payloads_cut=2, payloads_left_out=3) for host in hosts
+    )
+    return Manifest(Hour.at(start), 1, entries, (), absent, removed, left_out)
+
+
+def test_hosts_are_added_up_and_gaps_found() -> None:
+    found = coverage_of(
+        [manifest(0, "a", "b"), manifest(1, "a"), manifest(4, "a", "b", absent=("x",)), manifest(5, left_out=("y",), removed=("z",))]
+    )
+    assert found.records == 50
+    assert found.period == (NOON, NOON + 4 * HOUR_NS + 5)
+    assert found.gaps() == [("a", NOON + 2 * HOUR_NS, NOON + 4 * HOUR_NS), ("b", NOON + HOUR_NS, NOON + 4 * HOUR_NS)]
+    assert (found.missing, found.absent, found.left_out, found.removed) == (5, ("x",), ("y",), ("z",))
+    assert not found.is_whole
+    assert found.to_json()["hosts"][1] == {
+        "host": "b",
+        "records": 20,
+        "first": NOON // 10**6,
+        "last": (NOON + 4 * HOUR_NS) // 10**6,
+        "hours": 2,
+        "missing": 2,
+        "cut": 4,
+        "leftOut": 6,
+    }
+
+
+def test_many_gaps_are_counted_and_the_latest_are_listed() -> None:
+    found = coverage_of(manifest(hour, "a") for hour in range(0, 140, 2)).to_json()
+    assert (len(found["gaps"]), found["moreGaps"]) == (50, 19)
+    assert found["gaps"][0]["from"] > found["gaps"][1]["from"]
+
+
+def test_a_record_begins_with_a_start_and_any_further_one_interrupts_it() -> None:
+    def started(times: int) -> bool:
+        made = manifest(0, "a")
+        entry = replace(made.segments[0], missing=0, kinds={"restart": times})
+        return coverage_of([replace(made, segments=(entry,))]).is_whole
+
+    assert [started(times) for times in (0, 1, 2)] == [True, True, False]
+
+
+def test_nothing_covers_nothing_and_misses_nothing() -> None:
+    found = coverage_of([])
+    assert (found.period, found.records, found.is_whole) == (None, 0, True)

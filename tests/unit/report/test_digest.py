@@ -1,0 +1,120 @@
+"""The digest says what the tables say, and stays small."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sbusd.record.layout import HOUR_NS
+from sbusd.record.schema import Row
+from sbusd.report import digest as module
+from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_ROWS, MOST_USERS, Digest, digest_of
+from sbusd.tables.latencies import percentile
+from sbusd.tables.reading import read_tables
+from tests.support.published import publish_record
+from tests.support.records import NOON, message
+from tests.support.traffic import Busy
+
+
+def digest(folder: Path, record: Mapping[str, Sequence[Row]]) -> Digest:
+    """Return the digest of the tables of *record*."""
+    return digest_of(read_tables(publish_record(folder, record)), {1000: "alice"}.get, 5)
+
+
+def test_the_sums_of_everything_are_those_of_the_record(tmp_path: Path) -> None:
+    record = {"alpha": Busy(1).fill(400), "beta": Busy(2).fill(200)}
+    data = digest(tmp_path, record).data
+    rows = [row for rows in record.values() for row in rows]
+    messages = [row for row in rows if row.kind == "message"]
+    assert sum(data["traffic"]["messages"]) == len(messages)
+    assert sum(data["traffic"]["bytes"]) == sum(row.payload_bytes or 0 for row in messages)
+    assert sum(data["security"]["events"]) == sum(1 if row.lost is None else row.lost for row in rows if row.kind == "denial")
+    lost = Counter(dict.fromkeys(data["losses"]["cause"], 0))
+    for cause, count in zip(data["losses"]["cause"], data["losses"]["count"], strict=True):
+        lost[cause] += count
+    assert lost["lost"] == sum(row.lost or 0 for row in rows if row.kind == "loss")
+    calls = data["calls"]
+    with_reply = sum(calls["answered"]) + sum(calls["timeouts"])
+    assert sum(count for histogram in calls["latencies"] for _, count in histogram) == with_reply
+    assert sum(calls["calls"]) == with_reply + sum(calls["unanswered"])
+    assert sum(data["relay"]["attempts"]) == sum(row.kind == "relay" for row in rows)
+    assert data["hosts"] == ["alpha", "beta"]
+    json.dumps(data)
+
+
+def test_columns_have_one_length(tmp_path: Path) -> None:
+    data = digest(tmp_path, {"alpha": Busy(1).fill(200)}).data
+    for name in ("traffic", "units", "flows", "calls", "losses", "security", "relay"):
+        assert len({len(column) for column in data[name].values()}) == 1, name
+
+
+def test_users_and_keys_have_names(tmp_path: Path) -> None:
+    rows = [message(1, "a/b/c"), message(2, "a/b/d"), message(3, "z")._replace(uid=None), message(4, "y")._replace(uid=7)]
+    data = digest(tmp_path, {"alpha": rows}).data
+    assert data["keys"] == ("a/b", "y", "z", "all others")
+    assert data["users"] == ("alice (1000)", "uid 7", "unknown", "all others")
+
+
+def test_a_user_who_was_only_refused_has_a_name(tmp_path: Path) -> None:
+    """Whoever tries to read others' secrets sends little."""
+    crowd = [message(number, uid_key(number))._replace(uid=2_000 + number % 50) for number in range(1, 500)]
+    refused = message(1_000)._replace(kind="denial", code="EACCES", uid=66)
+    data = digest(tmp_path, {"alpha": [*crowd, refused]}).data
+    assert "uid 66" in data["users"]
+
+
+def uid_key(number: int) -> str:
+    """Return one of many keys."""
+    return f"k{number % 60}/x"
+
+
+def test_every_list_is_bounded(tmp_path: Path) -> None:
+    rows = [
+        message(number, f"{number}/x")._replace(uid=number, unit=f"{number}.scope", ts=NOON + number * 10**9, payload_bytes=1)
+        for number in range(1, 1_500)
+    ]
+    rows += [message(number)._replace(kind="denial", key=f"k{number}" * 200, uid=9) for number in range(1_500, 2_500)]
+    data = digest(tmp_path, {"alpha": rows}).data
+    assert (len(data["keys"]), len(data["users"])) == (MOST_KEYS + 1, MOST_USERS + 1)
+    assert all(len(column) <= MOST_ROWS for name in ("units", "security", "calls") for column in data[name].values())
+    assert max(len(text) for text in data["security"]["what"] if text) == MOST_CHARACTERS + 1
+    assert len(json.dumps(data)) < 200_000
+
+
+def test_time_is_cut_as_coarsely_as_the_period_needs(tmp_path: Path) -> None:
+    short, long = [message(1), message(2, ts=NOON + 10**9)], [message(1), message(2, ts=NOON + 100 * HOUR_NS)]
+    assert digest(tmp_path / "short", {"alpha": short}).data["binMinutes"] == 1
+    found = digest(tmp_path / "long", {"alpha": long}).data
+    assert found["binMinutes"] == 60
+    assert max(found["traffic"]["bin"]) - min(found["traffic"]["bin"]) == 100
+
+
+def test_many_points_are_cut_coarser(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(module, "MOST_POINTS", 3)
+    rows = [message(number, ts=NOON + number * 60 * 10**9) for number in range(1, 30)]
+    found = digest(tmp_path, {"alpha": rows}).data
+    assert (found["binMinutes"], len(found["traffic"]["bin"])) == (15, 2)
+
+
+def test_latencies_are_added_up_over_hours(tmp_path: Path) -> None:
+    rows = []
+    for number, latency in enumerate([1_000, 2_000, 50_000]):
+        ts = NOON + number * HOUR_NS
+        call: dict[str, Any] = {"call_id": number, "call_cmd": "echo"}
+        rows.append(message(2 * number + 1, "rpc/echo", ts=ts)._replace(call_role="request", **call))
+        rows.append(message(2 * number + 2, "r", ts=ts + latency * 1_000)._replace(call_role="reply", **call))
+    calls = digest(tmp_path, {"alpha": rows}).data["calls"]
+    (histogram,) = calls["latencies"]
+    assert calls["calls"] == [3]
+    assert 2_000 <= (percentile(histogram, 50) or 0) <= 2_063
+
+
+def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
+    from sbusd.tables.publication import prepare_folder
+
+    prepare_folder(tmp_path)
+    data = digest_of(read_tables(tmp_path), lambda _: None, 5).data
+    assert (data["traffic"]["messages"], data["covers"]["hosts"], data["keys"]) == ([], [], ("all others",))

@@ -1,0 +1,78 @@
+"""The page is one file, and no text from the bus can become anything but text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html.parser
+import json
+import re
+import sys
+from typing import Any
+
+import pytest
+
+from sbusd.report.errors import ReportError
+from sbusd.report.page import json_for_page, page_of
+
+HOSTILE = ["</script><script>alert(1)</script>", "<!--", "@data@", "]]>", "&lt;", "\u2028", "'\"`${}", "\ud800"]
+
+
+class Scripts(html.parser.HTMLParser):
+    """The scripts of a page as a browser cuts them, and whatever names another file."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[dict[str, str | None], str]] = []
+        self.links: list[str | None] = []
+        self._attributes: dict[str, str | None] | None = None
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.links += [value for name, value in attrs if name in {"src", "href", "action"}]
+        self._attributes = attributes if tag == "script" else None
+
+    def handle_data(self, data: str) -> None:
+        if self._attributes is not None:
+            self.found.append((self._attributes, data))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "script":
+            self._attributes = None
+
+
+def test_hostile_text_stays_data() -> None:
+    data: dict[str, Any] = {"keys": HOSTILE, "</script>": HOSTILE}
+    scripts = Scripts(page_of(data)).found
+    assert [attributes for attributes, _ in scripts] == [{"id": "data", "type": "application/json"}, {}, {}]
+    assert json.loads(scripts[0][1]) == data
+
+
+def test_json_has_no_character_of_markup() -> None:
+    text = json_for_page({"a": HOSTILE})
+    assert not set("<>&") & set(text)
+    assert text.isascii()
+    assert json.loads(text) == {"a": HOSTILE}
+
+
+def test_only_its_own_programs_run() -> None:
+    page = page_of({})
+    policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)[0]
+    hashes = {
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for attributes, text in Scripts(page).found if not attributes
+    }
+    assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
+    assert len(hashes) == 2
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "connect-src" not in policy  # so that of default-src holds
+
+
+def test_nothing_is_asked_of_a_network() -> None:
+    assert Scripts(page_of({})).links == []
+
+
+def test_a_missing_chart_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(ReportError, match=r"the chart library is not installed: pip install 'sbusd\[pipeline\]'"):
+        page_of({})

@@ -1,0 +1,37 @@
+"""What a report says in three lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sbusd.report.digest import digest_of
+from sbusd.report.summary import summary_of
+from sbusd.tables.publication import prepare_folder
+from sbusd.tables.reading import read_tables
+from tests.support.published import publish_record
+from tests.support.records import message
+
+
+def test_three_lines_say_what_there_was(tmp_path: Path) -> None:
+    request = message(3, "rpc/echo")._replace(call_role="request", call_id=1, call_cmd="echo")
+    loss, denial = (message(number)._replace(kind=kind, lost=7) for number, kind in ((4, "loss"), (5, "denial")))
+    rows = [message(1, "a/b/c"), message(2, "a/b"), request, loss, denial]
+    root = publish_record(tmp_path, {"alpha": rows})
+    assert summary_of(digest_of(read_tables(root), lambda _: None, 1)) == [
+        "2026-11-20 12:00 to 2026-11-20 12:00 UTC on alpha: 5 records",
+        "3 messages of 3 bytes to 6 recipients; most under a/b, most from uid 1000",
+        "1 call, 1 failed; 7 messages lost, 7 refusals; nothing is known to be missing",
+    ]
+
+
+def test_what_is_missing_is_said(tmp_path: Path) -> None:
+    root = publish_record(tmp_path, {host: [message(1)] for host in "abcd"}, absent=("x",))
+    lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
+    assert lines[0].endswith("on a, b, c and 1 more: 4 records")
+    assert lines[2].endswith("parts of the record are missing")
+
+
+def test_no_record_is_said(tmp_path: Path) -> None:
+    prepare_folder(tmp_path)
+    lines = summary_of(digest_of(read_tables(tmp_path), lambda _: None, 1))
+    assert lines[:2] == ["no records in this period", "no messages"]

@@ -1,0 +1,84 @@
+"""sbus-rpc(7) says what the code does, in the sections that the code cites, and is clean."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+from sbusd.client import service
+from sbusd.client.service import WAITING_PER_USER
+from sbusd.ctl.worker import MAX_ANSWER_BYTES
+from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
+from tests.support import skips
+from tools.stage import ROOT
+
+PAGE = ROOT / "man" / "sbus-rpc.7"
+
+SECTIONS = {
+    1: "PLACES",
+    2: "THE ENVELOPE",
+    3: "A CALL",
+    4: "WHOSE ANSWER COUNTS",
+    5: "HOW A CALL FAILS",
+    6: "A CALL TO MANY",
+    7: "SERVING",
+    8: "WHAT IS COUNTED",
+    9: "OTHER HOSTS",
+}
+
+_CITATION = re.compile(r"sbus-rpc\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
+
+
+def _section(number: int) -> str:
+    """Return one numbered section of the page, as it is written."""
+    return PAGE.read_text("utf-8").split(f"\n.Sh {number}. {SECTIONS[number]}\n")[1].split("\n.Sh ")[0]
+
+
+def test_the_sections_have_their_numbers() -> None:
+    found = re.findall(r"^\.Sh (\d+)\. (.+)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    assert {int(number): title for number, title in found} == SECTIONS
+
+
+def test_every_section_that_is_cited_exists() -> None:
+    cited = [(path, run) for path in (ROOT / "sbusd").rglob("*.py") for run in _CITATION.findall(path.read_text("utf-8"))]
+    assert len(cited) > 5
+    assert [(path, run) for path, run in cited if not {int(each) for each in re.findall(r"\d+", run)} <= SECTIONS.keys()] == []
+
+
+def test_the_members_of_the_envelope_and_their_bounds() -> None:
+    rows = dict(re.findall(r"^\.It Li (\w+) Ta (.+?) Ta .+$", _section(2), re.MULTILINE))
+    texts = {name: f"text, {limit} bytes" for name, limit in TEXT_LIMITS.items()}
+    numbers = {name: f"0 to {limit}" for name, limit in NUMBER_LIMITS.items()}
+    assert rows == texts | numbers | {"ver": "1", "dat": "base64", "dst": f"list, {MAX_DESTINATIONS}"}
+    assert list(rows) == re.findall(r'"(\w+)":', Envelope("a", "b").encode().decode())
+
+
+def test_the_bounds_in_the_text() -> None:
+    assert f"at most {TEXT_LIMITS['cmd']} bytes" in " ".join(_section(1).split())
+    assert f"at\nmost {WAITING_PER_USER}," in _section(7)
+    assert f"at most {MAX_ANSWER_BYTES} bytes" in (ROOT / "man" / "sbusctl.1").read_text("utf-8")
+    assert SERVICE_HEAD.decode() in _section(1)
+
+
+def test_the_counts_are_those_of_the_code() -> None:
+    documented = set(re.findall(r"^\.It Cm (\w+)$", _section(8), re.MULTILINE))
+    written = "".join((ROOT / "sbusd" / "client" / name).read_text("utf-8") for name in ("service.py", "sync_server.py", "aio_server.py"))
+    counted = set(re.findall(r'counts\["(\w+)"\]', written)) | set(re.findall(r'_drop\("(\w+)"', written)) | {"unknown"}
+    assert Path(service.__file__).name == "service.py"
+    assert documented == counted
+
+
+def test_the_examples_are_python() -> None:
+    blocks = re.findall(r"^\.Bd -literal -offset indent\n(.*?)^\.Ed$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 6
+    for block in blocks:
+        ast.parse(block.replace("\\e", "\\"))
+
+
+def test_the_page_is_clean() -> None:
+    skips.require_program("mandoc", "mandoc")
+    done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
+    # Whether the other pages are installed on this machine is no fault of this one.
+    assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []

@@ -1,0 +1,106 @@
+"""The machine's own events on the bus: its network for everybody, its journal for those alone whom the rules name."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import threading
+from pathlib import Path
+
+from sbusd.feeds.journal.cursor import Cursor, CursorFile
+from sbusd.feeds.journal.reader import JournalError, JournalReader
+from tools.demo.activation import ActivatedBus
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.people import Person
+from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs
+
+LINES = 100
+"""Entries of the journal that are published: enough to see something in the report."""
+
+RULES = """\
+[[policy]]
+keys = "journal/"
+publish = "allow"
+subscribe = "allow"
+users = ["root"]
+
+[[policy]]
+keys = "journal/"
+publish = "deny"
+subscribe = "deny"
+comment = "the journal is for root"
+"""
+
+
+class Events:
+    """Shows the feeds of this machine. *journal* is a folder of journal files, None for the machine's own."""
+
+    def __init__(self, bus: ActivatedBus, programs: Programs, narrator: Narrator, folder: Path, journal: Path | None = None) -> None:
+        self._bus = bus
+        self._programs = programs
+        self._narrator = narrator
+        self._folder = folder
+        self._journal = journal
+
+    def show(self, stranger: Person) -> None:
+        """Publish what the kernel says of the network, and the journal, which a *stranger* cannot read."""
+        self._narrator.step("The machine's own network and journal come on the bus, and so into the record")
+        self._show_network()
+        last = self._last_entry()
+        if last is not None:
+            self._show_journal(last, stranger)
+
+    def _show_network(self) -> None:
+        """Publish all links, addresses, routes and neighbours."""
+        with self._programs.running(None, "sbusctl", "sub", "net/snapshot/end", "-n", "1", "--timeout", "60", "-F", "%k") as snapshot:
+            self._bus.wait_for_subscriber("net/snapshot/end")
+            with self._programs.running(None, "sbus-feed", "netlink") as feed:
+                self._programs.wait_beside(snapshot, feed)
+                self._programs.finish(snapshot)
+                feed.terminate()
+                self._programs.finish(feed)
+
+    def _last_entry(self) -> Cursor | None:
+        """Return the place of the journal's last entry; None, and say so, if there is none to be read."""
+        try:
+            with contextlib.closing(JournalReader(self._journal)) as reader:
+                last = reader.seek_last(0)
+        except JournalError as wrong:
+            self._narrator.remark(f"{wrong}; so the record has the network alone")
+            return None
+        if last is None:
+            self._narrator.remark("this machine has no journal, as in a container without systemd; so the record has the network alone")
+        return last
+
+    def _show_journal(self, last: Cursor, stranger: Person) -> None:
+        """Publish the end of the journal up to *last*, behind rules that keep it from others."""
+        narrator = self._narrator
+        narrator.remark("the journal is not for everybody, so the bus first gets rules, as /etc/sbus/sbusd.toml would have them:")
+        narrator.answer(RULES)
+        narrator.command("root", ["kill", "-HUP", "PID of the bus"])
+        self._bus.let_rules_hold(RULES)
+        said = self._programs.run(stranger, "sbusctl", "sub", "journal/", "-n", "1", status=1)
+        if "EPERM" not in said:
+            raise DemoError(f"it should have been refused with EPERM: {said!r}")
+        place = self._folder / "cursor"
+        words = ["sbus-feed", "journal", "--lines", str(LINES), "--cursor-file", str(place)]
+        if self._journal is not None:
+            words += ["--directory", str(self._journal)]
+        with self._programs.running(None, *words) as feed:
+            _wait_for_place(place, last, feed)
+            feed.terminate()
+            self._programs.finish(feed)
+        narrator.remark(f"the last {LINES} entries, or as many as there are, are on the bus; {stranger.name} cannot read them")
+
+
+def _wait_for_place(file: Path, last: Cursor, feed: subprocess.Popen[str]) -> None:
+    """Wait until the *feed* has noted in *file* that the bus has routed the entry *last*."""
+    pause = threading.Event()
+    for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+        place = CursorFile(file).load()
+        if place is not None and (place.is_same_entry(last) or place.realtime >= last.realtime):
+            return
+        if feed.poll() is not None:
+            raise DemoError(f"that program has ended, with status {feed.returncode}: {''.join(feed.communicate())}")
+        pause.wait(PAUSE_SECONDS)
+    raise DemoError("the journal does not come on the bus")
