@@ -92,6 +92,7 @@ class RedisLink:
             try:
                 return await self._execute("EVALSHA", self._digests[name], 0, *arguments)
             except NoScriptError:
+                self._check()
                 return await self._execute("EVAL", self._scripts[name], 0, *arguments)
         except (RedisError, OSError, TimeoutError) as error:
             raise RedisAwayError(f"Redis: {str(error) or type(error).__name__}") from None

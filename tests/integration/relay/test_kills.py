@@ -99,8 +99,10 @@ class World:
     async def stop(self, *twins: int) -> None:
         """End the relays of *twins*."""
         for twin in twins:
-            self.tasks[twin].cancel()
-            await asyncio.gather(self.tasks[twin], return_exceptions=True)
+            # One that is dead at a step hears nothing of its end where asyncio.wait_for() swallows the first cancellation (before 3.12).
+            while not self.tasks[twin].done():
+                self.tasks[twin].cancel()
+                await asyncio.wait([self.tasks[twin]], timeout=5)
 
     async def soon(self, found: Callable[[], Any], what: str) -> Any:
         """Return what *found* returns when that is true."""
