@@ -33,6 +33,13 @@ SENDER_OFF = b"sender/off"
 TAP_ON = b"tap/on"
 """``tap/on NUL <pattern>``: from now on the connection is told of the bus's traffic by :data:`TAP`."""
 TAP_OFF = b"tap/off"
+BATCH_ON = b"batch/on"
+"""From now on several packets for this client may come in one :data:`BATCH`."""
+BATCH_OFF = b"batch/off"
+
+# Said by both.
+BATCH = b"!/batch"
+"""Payload: of each packet its length and itself; see :mod:`sbusd.protocol.batches`."""
 
 # Said by the server, unasked.
 ERROR = b"!/bus/error"

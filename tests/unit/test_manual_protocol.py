@@ -17,7 +17,7 @@ from sbusd.daemon.journal import JournalCounters
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace, pattern_matches
-from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_KEY_BYTES, MAX_PACKET_BYTES
 from sbusd.protocol.packets import control_packet, publish_packet, subscribe_packet, unsubscribe_packet
 from tests.support import skips
 from tools.stage import ROOT
@@ -86,6 +86,7 @@ def test_a_section_that_is_referred_to_within_the_page_exists() -> None:
 def test_the_largest_sizes_are_the_codes() -> None:
     assert f"The largest packet that the bus accepts is {MAX_PACKET_BYTES} bytes." in _words(1)
     assert f"bytes, {MAX_KEY_BYTES} unless configured otherwise, and a packet of more than {MAX_PACKET_BYTES} bytes" in _words(2)
+    assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes:" in _words(6)
     assert f"the whole packet has at most {MAX_PACKET_BYTES}." in OVERVIEW.read_text("utf-8")
 
 

@@ -1,0 +1,78 @@
+"""Several packets in one: ``CMSG !/batch NUL``, and then of each its length (32 bits, little endian) and the packet itself.
+Spec: sbus-protocol(7) §6.
+
+Taking apart is lazy: who handles the packets of a malformed batch one by one has handled those in front of the fault, as if they had
+come alone, when the fault is raised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from sbusd.protocol.controls import BATCH
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+BATCH_HEAD = b"CMSG %b\0" % BATCH
+"""What a batch begins with."""
+
+LENGTH_BYTES = 4
+"""What each packet costs in a batch beside itself: its length in front of it."""
+
+_BARE_HEAD = BATCH_HEAD[:-1]
+
+
+def is_batch(packet: bytes) -> bool:
+    """Return whether *packet* says that it is a batch, well-formed or not."""
+    return packet.startswith(BATCH_HEAD) or packet == _BARE_HEAD
+
+
+def join_batch(packets: Iterable[bytes]) -> bytes:
+    """Return the batch of *packets*, in their order.
+
+    What a sender makes should be no longer than :data:`~sbusd.protocol.limits.MAX_BATCH_BYTES`, and one packet goes alone.
+
+    Raises:
+        ProtocolError: EINVAL if there is no packet, or one of no bytes, or one that is a batch itself; EMSGSIZE if the batch is longer
+            than 409,600 bytes.
+    """
+    parts = [BATCH_HEAD]
+    for packet in packets:
+        if not packet:
+            raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
+        if is_batch(packet):
+            raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
+        parts.append(len(packet).to_bytes(LENGTH_BYTES, "little"))
+        parts.append(packet)
+    if len(parts) == 1:
+        raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
+    batch = b"".join(parts)
+    if len(batch) > MAX_PACKET_BYTES:
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"batch of {len(batch)} bytes; the largest is {MAX_PACKET_BYTES}")
+    return batch
+
+
+def parse_batch(packet: bytes) -> Iterator[bytes]:
+    """Yield the packets in a batch, in their order; *packet* is one for which :func:`is_batch` says yes.
+
+    Raises:
+        ProtocolError: EINVAL if there is no packet, or, once all in front of it are yielded, if one has no bytes, or is a batch itself,
+            or if a length or a packet goes past the end. What stands behind a fault is lost: nothing says where it begins.
+    """
+    place, end = len(BATCH_HEAD), len(packet)
+    if place >= end:
+        raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
+    while place < end:
+        start = place + LENGTH_BYTES
+        if start > end:
+            raise ProtocolError(ErrorCode.EINVAL, f"batch with {end - place} bytes at its end where a length of {LENGTH_BYTES} must be")
+        length = int.from_bytes(packet[place:start], "little")
+        place = start + length
+        if place > end:
+            raise ProtocolError(ErrorCode.EINVAL, f"batch with a packet of {length} bytes where {end - start} are left")
+        inner = packet[start:place]
+        if not inner:
+            raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
+        if is_batch(inner):
+            raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
+        yield inner
