@@ -1,48 +1,10 @@
-"""What the recorder tells whoever runs it: a record of the journal with an id, or a line on standard error. Spec: sbus-recorder(8).
-
-An id was made once, at random, and never changes; the words may.
-"""
+"""What the recorder tells whoever runs it. Spec: sbus-recorder(8)."""
 
 from __future__ import annotations
 
-import contextlib
-import enum
-import os
-import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from systemd import journal
-
-from sbusd.protocol.printable import printable
-
-IDENTIFIER = "sbus-recorder"
-
-
-class Priority(enum.IntEnum):
-    """How urgent a record is, syslog(3)."""
-
-    ERR = 3
-    WARNING = 4
-    NOTICE = 5
-    INFO = 6
-    DEBUG = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that can be told; ``{names}`` in the words are facts."""
-
-    id: str
-    priority: Priority
-    name: str
-    words: str
-
-    def text(self, facts: Mapping[str, str | int]) -> str:
-        """Return the words with the *facts* in them, on one line."""
-        return self.words.format_map({name: printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()})
-
+from sbusd.events import Event, EventJournal, Priority
 
 STARTED = Event("f83194e7ae9c4940ab42b7a193481e6d", Priority.INFO, "started", "recording {address} into {archive} as host {host}")
 STOPPED = Event(
@@ -115,32 +77,7 @@ class Journal(Protocol):
         """Tell that *event* happened, with its *facts*. Never raises."""
 
 
-Send = Callable[..., object]
+class RecorderJournal(EventJournal):
+    """Tells what the recorder has to tell."""
 
-
-class RecorderJournal:
-    """The journal where standard error leads there, as under systemd; else standard error. Spec: $JOURNAL_STREAM in systemd.exec(5)."""
-
-    def __init__(self, environment: Mapping[str, str] = os.environ, send: Send = journal.send) -> None:
-        """*send* is systemd's, sd_journal_send(3)."""
-        self._send = send if _is_journal_stream(environment.get("JOURNAL_STREAM", "")) else None
-
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Tell that *event* happened. What cannot be told must not end the recording."""
-        text = event.text(facts)
-        with contextlib.suppress(OSError, ValueError):
-            if self._send is None:
-                print(f"{IDENTIFIER}: {text}", file=sys.stderr, flush=True)
-            else:
-                fields = {f"SBUS_{name.upper()}": str(fact) for name, fact in facts.items()}
-                priority = str(int(event.priority))
-                self._send(text, MESSAGE_ID=event.id, PRIORITY=priority, SYSLOG_IDENTIFIER=IDENTIFIER, SBUS_EVENT=event.name, **fields)
-
-
-def _is_journal_stream(stream: str) -> bool:
-    """Return whether standard error is the stream that systemd says it connected to the journal, as ``device:inode``."""
-    try:
-        error = os.fstat(2)
-    except OSError:
-        return False
-    return stream == f"{error.st_dev}:{error.st_ino}"
+    identifier = "sbus-recorder"

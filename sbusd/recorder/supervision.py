@@ -1,21 +1,20 @@
-"""The service manager: told when the recorder is ready, how it goes, and that it lives. Spec: sd_notify(3), sd_watchdog_enabled(3)."""
+"""What the recorder tells the service manager: that it is ready, how it goes, and that it lives. Spec: sd_notify(3)."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
 
 from systemd import daemon
 
+from sbusd.supervision import Notify, ServiceManager
+
 STATUS_SECONDS = 5.0
 """How often the status is told, if something has changed."""
 
 EXTEND_SECONDS = 30
 """How much longer a start may take from one sign of life to the next, sd_notify(3) EXTEND_TIMEOUT_USEC."""
-
-Notify = Callable[[str], object]
 
 
 class Supervision:
@@ -29,10 +28,9 @@ class Supervision:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """*notify* sends one datagram of sd_notify(3)."""
-        self._notify = notify
+        self._manager = ServiceManager(environment, notify)
         self._clock = clock
-        self._has_manager = bool(environment.get("NOTIFY_SOCKET"))
-        self._interval = _watchdog_seconds(environment) / 2
+        self._interval = self._manager.watchdog_seconds / 2
         self._alive_at = clock()
         self._status_at = 0.0
         self._status = ""
@@ -44,40 +42,26 @@ class Supervision:
 
     def ready(self) -> None:
         """Tell that the recorder listens."""
-        self._tell("READY=1")
+        self._manager.tell("READY=1")
 
     def stopping(self) -> None:
         """Tell that it ends, and may take a little."""
-        self._tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")
+        self._manager.tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")
 
     def extend(self) -> None:
         """Ask for more time to start."""
-        self._tell(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")
+        self._manager.tell(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")
 
     def turn(self, status: Callable[[], str]) -> None:
         """Tell that the loop turns, if it is time, and *status*, if that has changed."""
-        if not self._has_manager:
+        if not self._manager.is_there:
             return
         now = self._clock()
         if self._interval and now >= self._alive_at + self._interval:
             self._alive_at = now
-            self._tell("WATCHDOG=1")
+            self._manager.tell("WATCHDOG=1")
         if now >= self._status_at:
             self._status_at = now + STATUS_SECONDS
             if (words := status()) != self._status:
                 self._status = words
-                self._tell(f"STATUS={words}")
-
-    def _tell(self, state: str) -> None:
-        """Send *state*; that nobody takes it must not end the recording."""
-        if self._has_manager:
-            with contextlib.suppress(OSError):
-                self._notify(state)
-
-
-def _watchdog_seconds(environment: Mapping[str, str]) -> float:
-    """Return how often a sign of life is asked for, 0 if none is."""
-    usec, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not usec.isdigit() or (pid and pid != str(os.getpid())):
-        return 0.0
-    return int(usec) / 1e6
+                self._manager.tell(f"STATUS={words}")

@@ -13,7 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
-from sbusd.relay.journal import CROWDED, TOO_SLOW, Event
+from sbusd.events import Event
+from sbusd.relay.journal import CROWDED, TOO_SLOW
 
 Refused = Callable[[Event, str, str, str], None]
 """Takes the event, the address, the reason, and the counter."""

@@ -14,10 +14,11 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from sbusd.config.relay import RelaySettings
+from sbusd.events import Event
 from sbusd.relay import queues
 from sbusd.relay.connections import Connection
 from sbusd.relay.gate import Caller, Gate, RefusedError, response_headers, sent_at
-from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, Event, RelayJournal
+from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.messages import Message, MessageError
 from sbusd.relay.redis_link import RedisAwayError
 from sbusd.relay.store import Store

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sbusd.config.relay import RelaySettings
+from sbusd.events import Event
 from sbusd.relay.certificates import twin_of
-from sbusd.relay.journal import REPLAYED, STRANGER, Event
+from sbusd.relay.journal import REPLAYED, STRANGER
 from sbusd.relay.loopback import is_trusted
 from sbusd.relay.signature import FROM, SIGNATURE, TIME, is_same, read_key, read_stamp, request_signature, response_signature
 from sbusd.relay.store import Store

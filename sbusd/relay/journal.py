@@ -1,54 +1,23 @@
-"""What the relay tells whoever runs it: a record of the journal with an id, or a line on standard error. Spec: sbus-relay(8).
+"""What the relay tells whoever runs it. Spec: sbus-relay(8).
 
-An id was made once, at random, and never changes; the words may. Strangers cause some of the records: of the same cause at most one
-is told in a while, with how many there were.
+Strangers cause some of the records: of the same cause at most one is told in a while, with how many there were.
 """
 
 from __future__ import annotations
 
-import contextlib
-import enum
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from systemd import journal
 
-from sbusd.protocol.printable import printable
-
-IDENTIFIER = "sbus-relay"
+from sbusd.events import Event, EventJournal, Priority, Send
 
 QUIET_SECONDS = 10.0
 """How long the same event about the same thing is not told again: a flood of them is one record in a while."""
 
 MAX_CAUSES = 1_000
 """Causes that are remembered as told; a stranger with more addresses than that is told under one name."""
-
-
-class Priority(enum.IntEnum):
-    """How urgent a record is, syslog(3)."""
-
-    ERR = 3
-    WARNING = 4
-    NOTICE = 5
-    INFO = 6
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One thing that can be told; ``{names}`` in the words are facts."""
-
-    id: str
-    priority: Priority
-    name: str
-    words: str
-
-    def text(self, facts: Mapping[str, str | int]) -> str:
-        """Return the words with the *facts* in them, on one line."""
-        return self.words.format_map({name: printable(fact) if isinstance(fact, str) else fact for name, fact in facts.items()})
-
 
 STARTED = Event(
     "573acebeaa324283a856fb8f1989b930",
@@ -151,31 +120,20 @@ FAULT = Event(
 EVENTS = tuple(value for value in vars().values() if isinstance(value, Event))
 """All of them."""
 
-Send = Callable[..., object]
 
+class RelayJournal(EventJournal):
+    """Tells what the relay has to tell, and of the same not too often."""
 
-class RelayJournal:
-    """The journal where standard error leads there, as under systemd; else standard error. Spec: $JOURNAL_STREAM in systemd.exec(5)."""
+    identifier = "sbus-relay"
 
     def __init__(
         self, environment: Mapping[str, str] = os.environ, send: Send = journal.send, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """*send* is systemd's, sd_journal_send(3)."""
-        self._send = send if _is_journal_stream(environment.get("JOURNAL_STREAM", "")) else None
+        super().__init__(environment, send)
         self._clock = clock
         self._told: dict[tuple[str, str], float] = {}
         self._untold: dict[tuple[str, str], int] = {}
-
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Tell that *event* happened. Never raises: what cannot be told must not end the relaying."""
-        text = event.text(facts)
-        with contextlib.suppress(OSError, ValueError):
-            if self._send is None:
-                print(f"{IDENTIFIER}: {text}", file=sys.stderr, flush=True)
-            else:
-                fields = {f"SBUS_{name.upper()}": str(fact) for name, fact in facts.items()}
-                priority = str(int(event.priority))
-                self._send(text, MESSAGE_ID=event.id, PRIORITY=priority, SYSLOG_IDENTIFIER=IDENTIFIER, SBUS_EVENT=event.name, **fields)
 
     def tell_of(self, event: Event, about: str, **facts: str | int) -> None:
         """Tell *event* unless the same *about* the same was told a moment ago; then it is counted, and the number told next time."""
@@ -195,12 +153,3 @@ class RelayJournal:
         """Forget causes that may be told anew and have nothing untold."""
         for cause in [cause for cause, quiet in self._told.items() if quiet <= now and cause not in self._untold]:
             del self._told[cause]
-
-
-def _is_journal_stream(stream: str) -> bool:
-    """Return whether standard error is the stream that systemd says it connected to the journal, as ``device:inode``."""
-    try:
-        error = os.fstat(2)
-    except OSError:
-        return False
-    return stream == f"{error.st_dev}:{error.st_ino}"

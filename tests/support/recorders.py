@@ -6,9 +6,9 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbusd.events import Event
 from sbusd.record.archive import Archive
 from sbusd.record.schema import Row, rows_of
-from sbusd.recorder.journal import Event
 from sbusd.recorder.recording import Clocks
 from tests.support.records import NOON
 

@@ -23,12 +23,14 @@ MAY_IMPORT = {
     "protocol": set(),
     "config": {"protocol"},
     "client": {"protocol"},
+    "events": {"protocol"},
+    "supervision": set(),
     "daemon": {"protocol", "config"},
     "record": {"protocol"},
-    "ctl": _CLIENTS_USE | {"record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
+    "ctl": _CLIENTS_USE | {"events", "record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
     "feeds": _CLIENTS_USE,
-    "relay": _CLIENTS_USE,
-    "recorder": _CLIENTS_USE | {"record"},
+    "relay": _CLIENTS_USE | {"events", "supervision"},
+    "recorder": _CLIENTS_USE | {"events", "record", "supervision"},
     "tables": {"protocol", "record"},
     "pipeline": _CLIENTS_USE | {"record", "tables"},
     "report": {"protocol", "record", "tables"},

@@ -7,7 +7,8 @@ import string
 
 import pytest
 
-from sbusd.recorder.journal import EVENTS, Event
+from sbusd.events import Event
+from sbusd.recorder.journal import EVENTS
 from tests.support.catalog import CATALOG, entries
 
 ENTRIES = {entry.id: entry for entry in entries(CATALOG.with_name("sbus-recorder.catalog"))}

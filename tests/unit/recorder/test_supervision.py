@@ -71,10 +71,3 @@ def test_without_a_manager_nobody_is_told() -> None:
     supervision.ready()
     supervision.turn(lambda: "x")
     assert told == []
-
-
-def test_a_manager_that_does_not_listen_ends_nothing() -> None:
-    def fail(_state: str) -> None:
-        raise OSError("nobody there")
-
-    Supervision(NOTIFIED, fail).ready()
