@@ -53,8 +53,9 @@ cdef enum:
     QUARTERS_NS_PER_BYTE = 2    # in quarters
     PENALTY = 4                 # who has taken more than its share of time gives way for so many times as long
     MAX_PENALTY_MS = 100
-    MAX_ASKING_PENALTY_MS = 1000
-    GIVEN_TURNS = 10            # for who gives way to nobody: as much as ten may take who do not
+    MAX_USER_PENALTY_MS = 1000  # of a user with all connections, after a costly batch
+    RECENT_NS = 1000000         # who was served within so long is about to come again: a costly packet would make him wait
+    GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
@@ -92,6 +93,7 @@ cdef cppclass Connection:
     uint64_t rules              # bit i: publish rule i is about it
     uint32_t batch_limit        # packets read from it in a turn
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
+    bint is_costly              # its last batch took too long for what its packets are, not for how many they were
     uint32_t blockers           # recipients that it waits for; not read while there are any
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
@@ -163,6 +165,8 @@ cdef class Switch:
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
+    cdef Account* served_account                # whose packets were read last
+    cdef int64_t served_at, other_at            # when those were, and when another user's before
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
     cdef int64_t block_timeout                  # milliseconds
@@ -276,6 +280,7 @@ cdef class Switch:
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
         fresh.gives_way_until = 0
+        fresh.is_costly = False
         fresh.blockers = 0
         fresh.blocking_since = -1
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
@@ -428,11 +433,29 @@ cdef class Switch:
         for i in range(count):
             # Each time another is the first: epoll names them in the same order again, and who comes last may not be reached.
             data = self.ready[(i + self.turns) % count].data.u64
-            if data < LISTENER:
+            if data < LISTENER and not self.is_held(self.slots[data]):
                 self.serve(self.slots[data], self.ready[(i + self.turns) % count].events)
                 if self.clock > end:
                     break
         return 0
+
+    cdef bint is_held(self, Connection* connection) noexcept nogil:
+        """Return whether a connection that gives way is not even served while nobody else is ready, and note that it was if not.
+
+        A packet cannot be interrupted: served in the moment in which another user works on what he has just got, one that takes
+        200 microseconds costs him as many, again and again. So time stands still for it instead, while others come and go.
+        """
+        cdef Account* account = connection.out.account
+        if not connection.is_costly or account is NULL or not self.gives_way(connection):
+            return False
+        return self.clock - (self.other_at if account is self.served_account else self.served_at) < RECENT_NS
+
+    cdef void note_served(self, Account* account) noexcept nogil:
+        """Remember when which user was served last, and when another than that."""
+        if account is not self.served_account:
+            self.other_at = self.served_at
+            self.served_account = account
+        self.served_at = self.clock
 
     cdef void count_readable(self, int count) noexcept nogil:
         """Count of whom anything can be read in this turn, and of how many connections of each."""
@@ -491,19 +514,25 @@ cdef class Switch:
                     i += 1
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
-            self.assess(connection, count, (self.router.visited - walked) * NODE_NS
-                        + (self.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + self.control_time)
+            self.assess(
+                connection,
+                count,
+                (self.router.visited - walked) * NODE_NS,
+                (self.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + self.control_time,
+            )
             if connection.is_at_end:
                 self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
             self.finish(connection, HANGUP)
         return 0
 
-    cdef void assess(self, Connection* connection, size_t count, uint64_t cost) noexcept nogil:
+    cdef void assess(self, Connection* connection, size_t count, uint64_t walk_cost, uint64_t own_cost) noexcept nogil:
         """Let a connection that costs much be read in smaller batches, and give way to others after a long one.
 
-        *cost* is what its batch of *count* packets took beside deliveries, which larger batches make cheaper.
+        What its batch of *count* packets took beside deliveries, which larger batches make cheaper, in nanoseconds: *walk_cost* for
+        patterns, which may be other users', and *own_cost* for its packets' bytes and its questions, which nobody else chose.
         """
+        cdef uint64_t cost = walk_cost + own_cost
         cdef int64_t now = now_ns(), taken = now - self.clock, penalty
         cdef uint32_t limit = self.batch_packets
         self.clock = now
@@ -512,12 +541,16 @@ cdef class Switch:
         # It grows again by doubling, so that an expensive batch behind a cheap one does not pay.
         connection.batch_limit = min(limit, min(connection.batch_limit * 2, self.batch_packets))
         connection.gives_way_until = 0
+        connection.is_costly = cost > <uint64_t>self.turn_time
+        if count:
+            self.note_served(connection.out.account)
         if taken > self.turn_time:
             connection.gives_way_until = now + min(taken * PENALTY, <int64_t>MAX_PENALTY_MS * 1000000)
-        if self.control_time > <uint64_t>self.turn_time and connection.sight < SIGHT_ALL and connection.out.account is not NULL:
-            # Questions cost much and come fast: a user who asks by many connections would else have a turn's time for each.
-            penalty = min(<int64_t>self.control_time * PENALTY, <int64_t>MAX_ASKING_PENALTY_MS * 1000000)
-            connection.out.account.gives_way_until = now + penalty
+        if own_cost > <uint64_t>self.turn_time and connection.sight < SIGHT_ALL and connection.out.account is not NULL:
+            # A user who asks, or sends huge packets, by many connections would else have a turn's time for each. An estimate is not
+            # believed beyond the time that was taken.
+            penalty = min(min(<int64_t>own_cost, taken) * PENALTY, <int64_t>MAX_USER_PENALTY_MS * 1000000)
+            connection.out.account.gives_way_until = max(connection.out.account.gives_way_until, now + penalty)
 
     cdef bytes inbound_bytes(self, size_t index):
         """Return a copy of a received packet."""
@@ -886,6 +919,8 @@ cdef class Switch:
         account.connections -= 1
         if account.connections == 0:
             self.accounts.erase(account.uid)
+            if account is self.served_account:
+                self.served_account = NULL
             del account
 
     # -- what the control plane asks for

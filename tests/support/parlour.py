@@ -15,7 +15,7 @@ from sbusd.daemon.journal import Journal
 from sbusd.daemon.logsink import Record
 from sbusd.protocol.credentials import Credentials
 from tests.support.wire import RawClient
-from tests.support.world import SWITCHES
+from tests.support.world import SWITCHES, come_to_rest
 
 
 @dataclass
@@ -98,10 +98,7 @@ class Parlour:
 
     def run(self) -> None:
         """Let the bus work until nothing is ready."""
-        for _ in range(1_000):
-            if not self.switch.turn(0):
-                return
-        raise AssertionError("the bus does not come to rest")
+        come_to_rest(self.switch)
 
     def recorded(self) -> list[Record]:
         """Close the journal and return all records."""

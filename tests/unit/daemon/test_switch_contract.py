@@ -193,6 +193,29 @@ def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_worl
     assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == 3
 
 
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_costly_packets_wait_while_another_user_comes_and_goes(make_world: MakeWorld, is_alone: bool) -> None:
+    """Else each would hold up the other user, whose next packet comes a moment after the bus has had nothing else to do."""
+    world = make_world(LimitSettings(turn_time=1e-5), of=Asked)
+    costly, other = world.connect(), world.connect()
+    world.switch.set_party(costly, 2_000, sight=Sight.ALL)
+    world.switch.set_party(other, 2_000 if is_alone else 1_000)
+    world.send(costly, b"CMSG nothing")
+    world.switch.turn(0)
+    world.send(costly, b"CMSG nothing")
+    world.send(other, b"MSG nobody\0")
+    began = time.monotonic_ns()
+    world.switch.turn(0)  # the other is served, the costly one gives way
+    world.switch.turn(0)
+    is_moment_over = time.monotonic_ns() - began >= 1_000_000
+    assert world.switch.connection_counters(other).received_packets == 1
+    assert world.switch.connection_counters(costly).received_packets == 2 or not is_alone
+    assert world.switch.connection_counters(costly).received_packets == 1 or is_alone or is_moment_over
+    world.run()
+    assert world.switch.connection_counters(costly).received_packets == 2
+
+
 # -- rule 5: ends
 
 
