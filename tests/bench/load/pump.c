@@ -1,34 +1,22 @@
-/* Throughput: a publisher process, a receiver process, and between them a window that no more messages may be in.
- *
- * The window is what makes relays comparable that queue and relays that block, and what lets the bench insist that nothing is lost. It
- * is kept in shared memory, never over the bus. The receiver says how far the slowest recipient is; a publisher that has filled the
- * window sleeps until half of it is free, so that the two do not wake each other for every packet. */
+/* Throughput: a publisher process, a receiver process, and between them a window that no more messages may be in. */
 #include "bus.h"
 #include "message.h"
 #include "modes.h"
+#include "window.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define BATCH 64
 #define EVENTS 64
-
-struct window {
-    _Atomic uint32_t received; /* what the slowest recipient has */
-    _Atomic uint32_t wake_at;  /* the publisher sleeps until received reaches this; 0: it does not sleep */
-    int64_t start_ns, start_cpu_ns;
-};
 
 struct receiver {
     int fd;
@@ -37,36 +25,16 @@ struct receiver {
 
 static struct window *window;
 
-/* Publisher: sleep until the slowest recipient has *wanted* messages. */
-static void wait_for(uint32_t wanted) {
-    if (atomic_load(&window->received) >= wanted)
-        return;
-    /* Set anew before each sleep: the receiver may still be about to clear what an earlier wait had set. */
-    while (atomic_store(&window->wake_at, wanted), atomic_load(&window->received) < wanted)
-        syscall(SYS_futex, &window->wake_at, FUTEX_WAIT, wanted, NULL, NULL, 0);
-    atomic_store(&window->wake_at, 0);
-}
-
-/* Receiver: say how far the slowest recipient is. */
-static void report(uint32_t received) {
-    atomic_store(&window->received, received);
-    uint32_t wake_at = atomic_load(&window->wake_at);
-    if (wake_at != 0 && received >= wake_at) {
-        atomic_store(&window->wake_at, 0);
-        syscall(SYS_futex, &window->wake_at, FUTEX_WAKE, 1, NULL, NULL, 0);
-    }
-}
-
 static void publish(int fd, const struct options *options, struct message *message) {
     uint32_t all = options->warm_up + options->messages;
     for (uint32_t sent = 0; sent < all; sent++) {
         if (sent == options->warm_up) {
-            wait_for(sent);
+            window_wait(window, sent);
             window->start_cpu_ns = cpu_ns(options->relay_pid);
             window->start_ns = now_ns();
         }
         if (sent - atomic_load_explicit(&window->received, memory_order_relaxed) >= options->window)
-            wait_for(sent - options->window / 2);
+            window_wait(window, sent - options->window / 2);
         message_number(message, sent);
         bus_send(fd, message->packet, message->length);
     }
@@ -103,7 +71,7 @@ static void receive_all(struct receiver *receivers, uint32_t count, const struct
         if (epoll_ctl(epoll, EPOLL_CTL_ADD, receivers[i].fd, &event) < 0)
             die("epoll_ctl");
     }
-    for (uint32_t slowest = 0; slowest < all; report(slowest)) {
+    for (uint32_t slowest = 0; slowest < all; window_report(window, slowest)) {
         int ready = epoll_wait(epoll, events, EVENTS, -1);
         for (int i = 0; i < ready; i++)
             receive_batch(&receivers[events[i].data.u32], like);
@@ -138,9 +106,9 @@ void pump(const struct options *options) {
     static struct message message;
     struct receiver *receivers = calloc(options->receivers, sizeof *receivers);
     uint32_t all = options->warm_up + options->messages;
-    window = mmap(NULL, sizeof *window, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (!receivers || window == MAP_FAILED)
+    if (!receivers)
         die("no memory");
+    window = window_new();
     message_init(&message, options->payload, options->keys);
     prepare_batch();
     for (uint32_t i = 0; i < options->receivers; i++) {

@@ -2,15 +2,10 @@
 #include "bus.h"
 #include "message.h"
 #include "modes.h"
+#include "times.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
-
-static int by_size(const void *left, const void *right) {
-    int64_t a = *(const int64_t *)left, b = *(const int64_t *)right;
-    return (a > b) - (a < b);
-}
 
 static int64_t once(int source, int drain, struct message *message, uint32_t sequence) {
     static char packet[BENCH_PACKET_BYTES];
@@ -40,7 +35,6 @@ void trip(const struct options *options) {
     for (uint32_t i = 0; i < options->messages; i++)
         times[i] = once(source, drain, &message, options->warm_up + i);
     bus_barrier(drain);
-    qsort(times, options->messages, sizeof *times, by_size);
-    printf("{\"p50_ns\": %ld, \"p99_ns\": %ld}\n", (long)times[options->messages / 2], (long)times[options->messages / 100 * 99]);
+    print_percentiles(times, options->messages);
     free(times);
 }
