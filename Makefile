@@ -12,7 +12,7 @@ ROWS ?= 20000000
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-pipeline attacks soak fuzz deb rpm storm bench-relay clean prepare-run prepare-test prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak fuzz deb rpm storm bench-relay clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -35,6 +35,11 @@ check: $(STAMP)
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run
+
+bench-peers: prepare-bench $(STAMP) ## measure the bus beside dbus-daemon, dbus-broker, Redis, NATS and Mosquitto, in C and in Python
+	@$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["bench"], sep="\n")' \
+		| $(BIN)/python -m pip install -qq --disable-pip-version-check --requirement /dev/stdin
+	@$(BIN)/python -m tests.bench.peers.run
 
 bench-pipeline: prepare-test $(STAMP) ## measure recorder, pipeline and report with ROWS (20000000) records, beside DuckDB and polars
 	@$(BIN)/python -m tests.bench.pipeline.run --rows $(ROWS)
@@ -73,6 +78,9 @@ prepare-run:
 
 prepare-test:
 	@tools/prepare test
+
+prepare-bench:
+	@tools/prepare bench
 
 prepare-package:
 	@tools/prepare package

@@ -81,7 +81,11 @@ HEADINGS = ("line", "value", "reference", "ratio", "rounds from, to", "bound", "
 
 def table(lines: Sequence[Line]) -> str:
     """Lay out *lines* under :data:`HEADINGS`, with as little space as keeps the columns straight."""
-    rows = [HEADINGS, *(line.cells() for line in lines)]
+    return columns([HEADINGS, *(line.cells() for line in lines)])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Lay out *rows*, all with as many cells: the first to the left, figures to the right."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "\n".join(_row(row, widths) for row in rows)
 

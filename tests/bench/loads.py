@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.programs import BenchError
-from tests.bench.relays import Relay, load_cpus
+from tests.bench.relays import Relay, confined, load_cpus
 
 RUN_SECONDS = 60
 """After which a run is given up; none takes a tenth of it."""
@@ -84,12 +83,8 @@ class Generator:
 
     def _run(self, mode: str, relay: Relay, **options: int) -> dict[str, int]:
         """Run the load generator to its end on its CPU, and return what it measured."""
-        everywhere, cpus = os.sched_getaffinity(0), load_cpus()
-        os.sched_setaffinity(0, cpus or everywhere)  # the child inherits it before it begins
-        try:
+        with confined(load_cpus()):
             done = subprocess.run(self._command(mode, relay, **options), capture_output=True, text=True, check=False)
-        finally:
-            os.sched_setaffinity(0, everywhere)
         if done.returncode:
             raise BenchError(f"{mode}: {said(done.stderr)}")
         result: dict[str, int] = json.loads(done.stdout)

@@ -1,8 +1,9 @@
-"""The bench's two C programs: the load generator and the floor relay, built when their source is newer."""
+"""The bench's C programs, built when their source is newer; of ``make bench`` they are the load generator and the floor relay."""
 
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,20 +33,27 @@ def build() -> Programs:
 
     Raises: BenchError with the compiler's words if it fails or there is none.
     """
+    return Programs(
+        load=compile_program("load", [SOURCE / name for name in LOAD_SOURCES]),
+        floor=compile_program("floor", [SOURCE / name for name in FLOOR_SOURCES]),
+    )
+
+
+def compile_program(name: str, sources: Sequence[Path], libraries: Sequence[str] = ()) -> Path:
+    """Compile the program *name* from *sources*, unless it is newer than every source and header beside them, and return where it is.
+
+    Raises: BenchError with the compiler's words if it fails or there is none.
+    """
     BUILD.mkdir(exist_ok=True)
-    return Programs(load=_compile("load", LOAD_SOURCES), floor=_compile("floor", FLOOR_SOURCES))
-
-
-def _compile(name: str, sources: tuple[str, ...]) -> Path:
-    """Compile one program, unless it is newer than every source and header."""
     target = BUILD / name
-    newest = max(path.stat().st_mtime for path in SOURCE.iterdir())
+    newest = max(path.stat().st_mtime for folder in {SOURCE, *(source.parent for source in sources)} for path in folder.glob("*.[ch]"))
     if target.exists() and target.stat().st_mtime > newest:
         return target
     # Under another name first: a bench that is interrupted here must not leave half a program that looks new.
     fresh = BUILD / f"{name}.new"
+    command = [*COMPILE, f"-I{SOURCE}", "-o", str(fresh), *map(str, sources), *libraries]
     try:
-        subprocess.run([*COMPILE, "-o", str(fresh), *sources], cwd=SOURCE, check=True, capture_output=True, text=True)
+        subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError:
         raise BenchError("gcc is not installed: the bench compiles its load generator with it") from None
     except subprocess.CalledProcessError as error:

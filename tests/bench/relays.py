@@ -8,7 +8,7 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +79,25 @@ def daemon_command(daemon: Sequence[str], path: Path, config: Path | None) -> li
 
 
 @contextlib.contextmanager
-def started(command: Sequence[str], path: Path) -> Iterator[Relay]:
+def confined(cpus: set[int]) -> Iterator[None]:
+    """Keep this process, and whatever it starts meanwhile, on *cpus*; an empty set confines nothing."""
+    everywhere = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cpus or everywhere)  # a child inherits it before it begins
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, everywhere)
+
+
+Ready = Callable[[subprocess.Popen[bytes], Sequence[str]], None]
+"""Waits until a process that was started with a command is ready."""
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str], path: Path, ready: Ready | None = None) -> Iterator[Relay]:
     """Start a relay that listens at *path*, wait until it is ready, and stop it at the end.
+
+    Without *ready* it is so when it closes its standard output.
 
     Raises: BenchError if it does not get ready, dies meanwhile, or does not stop when asked to.
     """
@@ -92,7 +109,7 @@ def started(command: Sequence[str], path: Path) -> Iterator[Relay]:
         except OSError as error:
             raise BenchError(f"cannot run {command[0]}: {error.strerror}") from None
     try:
-        _wait_until_ready(process, command)
+        (ready or _wait_until_ready)(process, command)
         relay = Relay(process, path, words, time.monotonic_ns() - start)
         _check_alive(relay)
         if cpus := relay_cpus():

@@ -25,6 +25,7 @@ _TEST_PROGRAMS = (
     "redis-cli",
     "openssl",
 )
+_BENCH_PROGRAMS = ("dbus-daemon", "dbus-broker", "nats-server", "mosquitto")
 
 _APT_GET = """#!/bin/sh
 echo "$*" >>{log}
@@ -41,7 +42,7 @@ class Machine:
         self.folder = folder
         self.log = folder / "apt.log"
         self.add_java("17.0.15")
-        for name in (*_PROGRAMS, *_TEST_PROGRAMS):
+        for name in (*_PROGRAMS, *_TEST_PROGRAMS, *_BENCH_PROGRAMS):
             found = shutil.which(name, path="/usr/bin:/bin:/usr/sbin:/sbin")
             if name not in without:
                 # What this machine lacks is stood in for: nothing of it is run.
@@ -86,7 +87,7 @@ class Machine:
         return self.log.read_text().splitlines() if self.log.exists() else []
 
 
-@pytest.mark.parametrize("mode", ["run", "test", "package", "check"])
+@pytest.mark.parametrize("mode", ["run", "test", "bench", "package", "check"])
 def test_nothing_is_said_or_done_when_nothing_is_missing(tmp_path: Path, mode: str) -> None:
     machine = Machine(tmp_path)
     machine.add_apt_get()
@@ -119,6 +120,14 @@ def test_packages_are_built_by_programs_of_their_own(tmp_path: Path) -> None:
     machine.add_apt_get()
     machine.be_somebody()
     assert machine.prepare("package").stderr.endswith("apt-get install -y --no-install-recommends mmdebstrap\n")
+
+
+def test_what_only_the_bench_needs_is_installed_for_it_alone(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, without=("dbus-daemon", "dbus-broker"))
+    machine.add_apt_get()
+    machine.be_somebody()
+    assert machine.prepare("bench").stderr.endswith("--no-install-recommends dbus-daemon dbus-broker\n")
+    assert machine.prepare("test").stderr == ""
 
 
 def test_what_only_tests_need_is_not_installed_to_run(tmp_path: Path) -> None:
@@ -187,4 +196,4 @@ def test_the_systems_python_comes_first_as_every_user_can_run_it(tmp_path: Path)
 
 def test_an_unknown_mode_is_refused(tmp_path: Path) -> None:
     done = Machine(tmp_path).prepare("everything")
-    assert (done.returncode, done.stderr) == (1, "prepare: usage: tools/prepare run|test|package|check|python\n")
+    assert (done.returncode, done.stderr) == (1, "prepare: usage: tools/prepare run|test|bench|package|check|python\n")

@@ -1,0 +1,38 @@
+"""sbusd.client's ``Bus``."""
+
+from __future__ import annotations
+
+import time
+
+from sbusd.client import Bus, Message
+from tests.bench.peers.clients.run import END, END_SECONDS, Supply, Tally, Trips
+
+KEY = b"bench/load"
+
+
+def publish(address: str, supply: Supply) -> None:
+    """Publish each message by itself."""
+    with Bus.connect(address) as bus:
+        for payload in supply:
+            bus.publish(KEY, payload)
+        supply.finish()
+        while True:
+            bus.publish(KEY, END)
+            time.sleep(END_SECONDS)
+
+
+def receive(address: str, tally: Tally) -> None:
+    """Iterate; a gap is no message, and so is counted as what is missing."""
+    with Bus.connect(address) as bus, bus.subscribe(KEY) as subscription:
+        tally.ready()
+        for item in subscription:
+            if isinstance(item, Message):
+                tally.take(item.payload)
+
+
+def trip(address: str, trips: Trips) -> None:
+    """From one connection to another."""
+    with Bus.connect(address) as source, Bus.connect(address) as drain, drain.subscribe(KEY) as subscription:
+        for payload in trips:
+            source.publish(KEY, payload)
+            subscription.receive()

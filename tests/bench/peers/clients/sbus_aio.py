@@ -1,0 +1,39 @@
+"""sbusd.client's ``AsyncBus``."""
+
+from __future__ import annotations
+
+import asyncio
+
+from sbusd.client import AsyncBus, Message
+from tests.bench.peers.clients.run import END, END_SECONDS, Supply, Tally, Trips
+
+KEY = b"bench/load"
+
+
+async def publish(address: str, supply: Supply) -> None:
+    """Publish each message by itself."""
+    async with await AsyncBus.connect(address) as bus:
+        for payload in supply:
+            await bus.publish(KEY, payload)
+        supply.finish()
+        while True:
+            await bus.publish(KEY, END)
+            await asyncio.sleep(END_SECONDS)
+
+
+async def receive(address: str, tally: Tally) -> None:
+    """Iterate; a gap is no message, and so is counted as what is missing."""
+    async with await AsyncBus.connect(address) as bus, await bus.subscribe(KEY) as subscription:
+        tally.ready()
+        async for item in subscription:
+            if isinstance(item, Message):
+                tally.take(item.payload)
+
+
+async def trip(address: str, trips: Trips) -> None:
+    """From one connection to another."""
+    async with await AsyncBus.connect(address) as source, await AsyncBus.connect(address) as drain:
+        subscription = await drain.subscribe(KEY)
+        for payload in trips:
+            await source.publish(KEY, payload)
+            await subscription.receive()

@@ -1,0 +1,187 @@
+"""What the rounds of ``make bench-peers`` say: medians, ratios of paired rounds, spreads, losses, and who is ahead. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from tests.bench.figures import columns
+
+NOTHING = "-"
+"""Where a contender was not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One thing that a round measures: how it is called, its unit (base units in one of it), and which way is better."""
+
+    name: str
+    unit: str
+    size: float
+    more_is_better: bool = False
+
+
+RATE = Metric("deliveries", "k/s", 1e3, more_is_better=True)
+CPU = Metric("daemon's CPU per delivery", "ns", 1.0)
+P50 = Metric("round trip p50", "µs", 1e3)
+P99 = Metric("round trip p99", "µs", 1e3)
+
+
+@dataclass(slots=True)
+class Cell:
+    """All rounds of one contender in one row."""
+
+    rounds: dict[Metric, list[float]] = field(default_factory=dict)
+    lost: int = 0
+    reason: str = ""
+    """Why it was not measured, or not to the end; a cell with a reason has no figures."""
+
+    def add(self, figures: dict[Metric, float], lost: int = 0) -> None:
+        """Add a round."""
+        for metric, figure in figures.items():
+            self.rounds.setdefault(metric, []).append(figure)
+        self.lost += lost
+
+    def give_up(self, reason: str) -> None:
+        """Forget the rounds there were: a median of some would be compared with one of all."""
+        self.rounds.clear()
+        self.lost = 0
+        self.reason = reason
+
+    def middle(self, metric: Metric) -> float | None:
+        """Return the median of the rounds, in base units, or None if there are none."""
+        return median(self.rounds[metric]) if metric in self.rounds else None
+
+    def ratio(self, metric: Metric, reference: Cell) -> float | None:
+        """Return the median of the ratios to *reference*, round by round; None if one of them was not measured."""
+        if metric not in self.rounds or metric not in reference.rounds:
+            return None
+        return median(one / other for one, other in zip(self.rounds[metric], reference.rounds[metric], strict=True))
+
+    def spread(self, metric: Metric) -> float | None:
+        """Return how far the rounds lie apart: largest less smallest, as a part of the median."""
+        if metric not in self.rounds:
+            return None
+        rounds = self.rounds[metric]
+        return (max(rounds) - min(rounds)) / median(rounds)
+
+
+@dataclass(slots=True)
+class Row:
+    """One kind of work, and what each contender did of it; contenders are in the order of the table, ours begin with ``sbus``."""
+
+    name: str
+    cells: dict[str, Cell]
+
+    def metrics(self) -> list[Metric]:
+        """Return what is measured in this row, in order."""
+        return list(dict.fromkeys(metric for cell in self.cells.values() for metric in cell.rounds))
+
+    def best_of_ours(self, metric: Metric) -> str | None:
+        """Return which of our contenders does best, or None if none was measured."""
+        ours = {name: figure for name in self.cells if is_ours(name) and (figure := self.cells[name].middle(metric)) is not None}
+        choose = max if metric.more_is_better else min
+        return choose(ours, key=lambda name: ours[name]) if ours else None
+
+    def ahead(self, metric: Metric) -> dict[str, float]:
+        """Return the peers that do better than the best of ours, with their ratio to it."""
+        best = self.best_of_ours(metric)
+        if best is None:
+            return {}
+        found = {name: cell.ratio(metric, self.cells[best]) for name, cell in self.cells.items() if not is_ours(name)}
+        return {name: ratio for name, ratio in found.items() if ratio is not None and (ratio > 1 if metric.more_is_better else ratio < 1)}
+
+
+def is_ours(contender: str) -> bool:
+    """Return whether a contender is sbusd, in one of the ways it is used."""
+    return contender.startswith("sbus")
+
+
+def digits(figure: float | None) -> str:
+    """Write a figure with three digits that mean something, or :data:`NOTHING`."""
+    if figure is None:
+        return NOTHING
+    return f"{figure:.0f}" if figure >= 99.95 else f"{figure:.3g}"
+
+
+def matrix(title: str, rows: Sequence[Row], write: Callable[[Row, Cell], str]) -> str:
+    """Lay out what *write* makes of each cell: rows down, contenders across."""
+    names = list(dict.fromkeys(name for row in rows for name in row.cells))
+    lines = [(title, *names)]
+    lines += [(row.name, *(write(row, row.cells[name]) if name in row.cells else NOTHING for name in names)) for row in rows]
+    return columns(lines)
+
+
+def medians(metric: Metric, rows: Sequence[Row]) -> str:
+    """Lay out the medians of *metric*, of the rows that have it, in its unit."""
+
+    def write(_row: Row, cell: Cell) -> str:
+        middle = cell.middle(metric)
+        return digits(None if middle is None else middle / metric.size)
+
+    return matrix(f"{metric.name}, {metric.unit}", [row for row in rows if metric in row.metrics()], write)
+
+
+def ratios(metric: Metric, rows: Sequence[Row], reference: str) -> str:
+    """Lay out the medians of the paired rounds' ratios to the contender *reference*."""
+
+    def write(row: Row, cell: Cell) -> str:
+        ratio = cell.ratio(metric, row.cells[reference]) if reference in row.cells else None
+        return NOTHING if ratio is None else f"{ratio:.2f}"
+
+    return matrix(f"{metric.name}, to {reference}", [row for row in rows if metric in row.metrics()], write)
+
+
+def listing(row: Row, reference: str) -> str:
+    """Lay out all figures of one row, a contender a line, with the first figure's ratio to *reference*."""
+    metrics = row.metrics()
+    first, *others = metrics or [RATE]
+    heads = (f"{first.name}, {first.unit}", f"to {reference}", *(f"{metric.name}, {metric.unit}" for metric in others))
+    lines: list[Sequence[str]] = [(row.name, *heads, "lost")]
+    for name, cell in row.cells.items():
+        ratio = cell.ratio(first, row.cells[reference])
+        middles = [cell.middle(metric) for metric in (first, *others)]
+        shown = [digits(None if middle is None else middle / metric.size) for middle, metric in zip(middles, (first, *others), strict=True)]
+        lines.append((name, shown[0], NOTHING if ratio is None else f"{ratio:.2f}", *shown[1:], str(cell.lost) if cell.rounds else NOTHING))
+    return columns(lines)
+
+
+def spreads(rows: Sequence[Row]) -> str:
+    """Lay out, for each row and what it measures, how far the rounds of a contender lie apart: in the middle, and at worst."""
+    lines = [("spread over the rounds", "middle", "worst", "of")]
+    for row in rows:
+        for metric in row.metrics():
+            found = {name: spread for name, cell in row.cells.items() if (spread := cell.spread(metric)) is not None}
+            worst = max(found, key=lambda name: found[name])
+            lines.append((f"{row.name}, {metric.name}", f"{median(found.values()):.0%}", f"{found[worst]:.0%}", worst))
+    return columns(lines)
+
+
+def peers_ahead(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each figure of a row in which a peer does better than the best of ours."""
+    lines = []
+    for row in rows:
+        for metric in row.metrics():
+            if found := row.ahead(metric):
+                names = ", ".join(f"{name} {ratio:.2f}" for name, ratio in found.items())
+                lines.append(f"{row.name}, {metric.name}: {names} of {row.best_of_ours(metric)}'s")
+    return lines
+
+
+def losses(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each contender that lost messages in a row."""
+    return [f"{row.name}: {name} lost {cell.lost} messages" for row in rows for name, cell in row.cells.items() if cell.lost]
+
+
+def left_out(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each reason for which something was not measured, with what and where."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        for name, cell in row.cells.items():
+            if cell.reason:
+                places.setdefault((name, cell.reason), []).append(row.name)
+    return [
+        f"{name}: {reason}" + ("" if len(where) == sum(name in row.cells for row in rows) else f" ({'; '.join(where)})")
+        for (name, reason), where in places.items()
+    ]

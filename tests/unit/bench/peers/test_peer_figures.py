@@ -1,0 +1,118 @@
+"""What the rounds of bench-peers are taken for: medians, ratios of pairs, who is ahead, what is left out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.bench.peers.figures import (
+    CPU,
+    P50,
+    RATE,
+    Cell,
+    Row,
+    digits,
+    left_out,
+    listing,
+    losses,
+    medians,
+    peers_ahead,
+    ratios,
+    spreads,
+)
+
+
+def cell(rates: list[float], cpus: list[float] | None = None, lost: int = 0) -> Cell:
+    made = Cell()
+    for number, rate in enumerate(rates):
+        made.add({RATE: rate} | ({CPU: cpus[number]} if cpus else {}), lost if number == 0 else 0)
+    return made
+
+
+def row(**cells: Cell) -> Row:
+    return Row("1:1", cells)
+
+
+def test_a_ratio_is_the_median_of_pairs_and_not_the_ratio_of_medians() -> None:
+    ours, peer = cell([100.0, 200.0, 400.0]), cell([300.0, 200.0, 200.0])
+    assert peer.ratio(RATE, ours) == 1.0
+    assert ours.middle(RATE) == 200.0
+    assert peer.middle(RATE) == 200.0
+
+
+def test_a_spread_is_the_range_by_the_median() -> None:
+    assert cell([80.0, 100.0, 130.0]).spread(RATE) == pytest.approx(0.5)
+    assert Cell().spread(RATE) is None
+
+
+def test_a_contender_that_failed_once_has_no_figures_at_all() -> None:
+    failed = cell([100.0, 200.0], lost=3)
+    failed.give_up("it ended")
+    assert failed.middle(RATE) is None
+    assert failed.ratio(RATE, cell([1.0, 1.0])) is None
+    assert cell([1.0, 1.0]).ratio(RATE, failed) is None
+    assert failed.lost == 0
+    assert left_out([row(sbusd=cell([1.0]), peer=failed)]) == ["peer: it ended"]
+
+
+def test_what_is_left_out_of_some_rows_names_them() -> None:
+    failed = Cell(reason="too slow")
+    rows = [Row("one", {"peer": failed}), Row("two", {"peer": cell([1.0])}), Row("three", {"other": cell([1.0])})]
+    assert left_out(rows) == ["peer: too slow (one)"]
+    assert left_out([rows[0], rows[2]]) == ["peer: too slow"]
+
+
+def test_a_peer_is_ahead_of_the_best_of_ours_and_not_of_the_worst() -> None:
+    made = row(sbusd=cell([100.0]), **{"sbusd+batch": cell([300.0]), "peer": cell([200.0]), "fast": cell([600.0])})
+    assert made.best_of_ours(RATE) == "sbusd+batch"
+    assert made.ahead(RATE) == {"fast": 2.0}
+    assert peers_ahead([made]) == ["1:1, deliveries: fast 2.00 of sbusd+batch's"]
+
+
+def test_less_is_better_for_times() -> None:
+    ours, quick, slow = Cell(), Cell(), Cell()
+    for made, time in ((ours, 50.0), (quick, 40.0), (slow, 60.0)):
+        made.add({P50: time})
+    assert row(sbusd=ours, quick=quick, slow=slow).ahead(P50) == {"quick": 0.8}
+
+
+def test_without_a_figure_of_ours_nobody_is_ahead() -> None:
+    assert row(sbusd=Cell(reason="no"), peer=cell([5.0])).ahead(RATE) == {}
+
+
+def test_losses_are_told_with_their_place() -> None:
+    assert losses([row(sbusd=cell([1.0]), peer=cell([1.0, 1.0], lost=7))]) == ["1:1: peer lost 7 messages"]
+    assert losses([row(sbusd=cell([1.0]))]) == []
+
+
+@pytest.mark.parametrize(("figure", "text"), [(None, "-"), (0.0123, "0.0123"), (9.876, "9.88"), (99.96, "100"), (12345.6, "12346")])
+def test_three_digits(figure: float | None, text: str) -> None:
+    assert digits(figure) == text
+
+
+def test_tables_hold_what_was_measured_and_a_dash_for_what_was_not() -> None:
+    rows = [row(sbusd=cell([250e3], [1000.0]), peer=cell([125e3], [4000.0])), Row("1:8", {"sbusd": cell([1e6]), "late": cell([2e6])})]
+    assert [line.split() for line in medians(RATE, rows).splitlines()] == [
+        ["deliveries,", "k/s", "sbusd", "peer", "late"],
+        ["1:1", "250", "125", "-"],
+        ["1:8", "1000", "-", "2000"],
+    ]
+    assert [line.split() for line in ratios(RATE, rows, "sbusd").splitlines()[1:]] == [
+        ["1:1", "1.00", "0.50", "-"],
+        ["1:8", "1.00", "-", "2.00"],
+    ]
+    assert len(medians(CPU, rows).splitlines()) == 2  # the second row has none
+    assert len({len(line) for line in medians(RATE, rows).splitlines()}) == 1
+
+
+def test_a_listing_has_a_line_for_each_contender() -> None:
+    lines = listing(row(sbusd=cell([200e3], [900.0]), peer=cell([50e3], [90.0], lost=2), gone=Cell(reason="no")), "sbusd").splitlines()
+    assert [line.split() for line in lines[1:]] == [
+        ["sbusd", "200", "1.00", "900", "0"],
+        ["peer", "50", "0.25", "90", "2"],
+        ["gone", "-", "-", "-", "-"],
+    ]
+
+
+def test_the_worst_spread_names_whose_it_is() -> None:
+    *_, line = spreads([row(sbusd=cell([100.0, 110.0]), peer=cell([100.0, 300.0]))]).splitlines()
+    assert line.split()[-2:] == ["100%", "peer"]
