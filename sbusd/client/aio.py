@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, overload
@@ -23,7 +24,7 @@ from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
 from sbusd.client.calls import CALL_SECONDS, Answer, Caller, Invocation, Outcome
 from sbusd.client.connection import parse_target
 from sbusd.client.deadline import Deadline
-from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.encoding import control_key, pattern_list, publication, to_bytes
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
@@ -66,12 +67,14 @@ class AsyncBus:
         queue_bytes: int = QUEUE_BYTES,
         overflow: Overflow = Overflow.BLOCK,
         separator: bytes = b"/",
+        batching: bool = True,
     ) -> Self:
         """Return a bus to open; which one, :func:`~sbusd.client.address.bus_address` says.
 
         *timeout* in seconds bounds every call but ``receive``; None is for ever. With *reconnect*, a connection that is lost is made
         anew in the background, with delays of up to 5 s between tries; each subscription then yields ``Reconnected``. The first
         connection is tried once. The queue's bounds and *overflow* hold for each subscription; see ``Overflow``. *separator* is the bus's.
+        Without *batching*, each message comes and leaves in a packet of its own, as with a bus that knows nothing else.
 
         Raises:
             NoBus: nobody is there; raised by ``async with`` and ``await``.
@@ -79,7 +82,7 @@ class AsyncBus:
             ValueError: a bound is below 1.
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
-        session = Session(separator, Bounds(queue_packets, queue_bytes, overflow))
+        session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
         return cls(AioLink(target, session, timeout, reconnect=reconnect))
 
     @overload
@@ -91,7 +94,9 @@ class AsyncBus:
     async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
-        Waits while the socket is full; after an error nothing was sent. A refusal comes later, at the next receive or ping.
+        The first message of a loop's iteration leaves at once; others leave with it done, together, at the end of the iteration, when
+        they are 64 KiB, or by ``flush``. Waits while the socket is full and so much waits; after an error nothing was sent. A refusal
+        comes later, at the next receive or ping.
         With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
         a refusal is raised then, and after TimedOut or AnswerLost it may have been sent.
 
@@ -104,7 +109,7 @@ class AsyncBus:
         """
         packet = publication(key, payload)
         if not receipt:
-            await self._link.send(packet)
+            await self._link.writer.send(packet)
             return None
         calls: list[ReceiptCall] = []
 
@@ -115,6 +120,30 @@ class AsyncBus:
         await self._link.call(f"the receipt for {key!r}", start)
         calls[0].result()
         return calls[0].recipients
+
+    @asynccontextmanager
+    async def coalesce(self) -> AsyncIterator[None]:
+        """Let what is published within ``async with`` leave many in a packet, also beyond one iteration of the loop.
+
+        What is gathered leaves when it is 64 KiB, 1 ms after the first of it, before anything that waits for an answer, and at the end.
+        With a bus that does not take batches, or without ``batching``, each message leaves at once.
+
+        Raises, at the end, what ``flush`` raises.
+        """
+        self._link.writer.begin_gathering()
+        try:
+            yield
+        finally:
+            await self._link.writer.end_gathering()
+
+    async def flush(self) -> None:
+        """Send all that waits in this process; on return the kernel has it. ``ping`` returns when the bus has routed it, too.
+
+        Raises:
+            TimedOut: the socket was full for too long; what is left still waits.
+            Disconnected, Closed: there is no connection.
+        """
+        await self._link.writer.flush()
 
     def subscribe(self, *patterns: str | bytes) -> AsyncSubscription:
         """Subscribe to *patterns*, at least one, with ``async with`` or ``await``; when that is done, messages are not missed any more.
@@ -175,7 +204,7 @@ class AsyncBus:
         calls: list[Call] = []
 
         def start() -> list[Call]:
-            calls.append(self._session.control(to_bytes(key), None if payload is None else to_bytes(payload)))
+            calls.append(self._session.control(control_key(key), None if payload is None else to_bytes(payload)))
             return calls
 
         await self._link.call(f"the answer to {key!r}", start)
@@ -188,9 +217,10 @@ class AsyncBus:
 
         Raises what ``publish`` raises.
         """
-        packet = control_packet(to_bytes(key), None if payload is None else to_bytes(payload))
-        await self._link.send(packet)
-        self._session.remember_mode(to_bytes(key), packet)
+        name = control_key(key)
+        packet = control_packet(name, None if payload is None else to_bytes(payload))
+        await self._link.writer.send(packet)
+        self._session.remember_mode(name, packet)
 
     @property
     def address(self) -> Coroutine[None, None, bytes]:
@@ -333,7 +363,10 @@ class AsyncBus:
         return self._link.fileno()
 
     async def close(self) -> None:
-        """End the connection and all subscriptions. What came before can still be received. Harmless when done already."""
+        """End the connection and all subscriptions. What came before can still be received. Harmless when done already.
+
+        What was published leaves first, if there is room for it in time; else ``statistics.unsent`` counts it.
+        """
         await self._link.close()
 
     def __await__(self) -> Generator[None, None, Self]:

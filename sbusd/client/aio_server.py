@@ -91,7 +91,7 @@ class AsyncServer:
         if not packet:
             return
         try:
-            await self._link.send(packet)
+            await self._link.writer.send(packet)
         except PayloadTooLarge as error:
             if task is not None:
                 await self._send(task.error(str(error)))
@@ -104,7 +104,7 @@ class AsyncServer:
         """Send an answer if that can still be done."""
         if packet:
             with contextlib.suppress(SbusError, OSError):
-                await self._link.send(packet)
+                await self._link.writer.send(packet)
 
     async def _stop(self, inbox: Inbox) -> None:
         """End the subscription, and what runs, and tell those who wait."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import AsyncIterator, Generator, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -25,6 +25,8 @@ class AsyncSubscription:
     def __init__(self, link: AioLink, inbox: Inbox) -> None:
         self._link = link
         self._inbox = inbox
+        self._ready = inbox.ready
+        self._refusals = link.session.refusals
         self._is_begun = False
 
     @property
@@ -46,6 +48,27 @@ class AsyncSubscription:
             raise RuntimeError("a subscription begins with 'async with' or 'await'")
         return await self._link.receive(self._inbox, timeout)
 
+    async def receive_many(self, limit: int | None = None, timeout: float | None = None) -> list[Item]:
+        """Return what waits, at least one item and at most *limit*, waiting for the first one as ``receive`` does.
+
+        Raises what ``receive`` raises, and ValueError where *limit* is below 1.
+        """
+        if not self._is_begun:
+            raise RuntimeError("a subscription begins with 'async with' or 'await'")
+        return await self._link.receive_many(self._inbox, limit, timeout)
+
+    async def batches(self, limit: int | None = None) -> AsyncIterator[list[Item]]:
+        """Yield what :meth:`receive_many` would return until the subscription is closed: for many small messages cheaper than one by one.
+
+        Raises what ``receive_many`` raises.
+        """
+        while True:
+            try:
+                items = await self.receive_many(limit)
+            except Closed:
+                return
+            yield items
+
     async def close(self) -> None:
         """Send UNSUB for every pattern and forget what has not been received. Harmless when done already."""
         self._link.session.unsubscribe_all(self._inbox)
@@ -57,8 +80,10 @@ class AsyncSubscription:
 
     async def __anext__(self) -> Item:
         """Return the next item; the end comes when the subscription is closed."""
+        if self._ready and not self._refusals:
+            return self._ready.popleft()
         link = self._link
-        if not (link.session.refusals or link.is_paused) and (item := self._inbox.take()) is not None:
+        if not (self._refusals or link.is_paused) and (item := self._inbox.take()) is not None:
             return item
         try:
             return await self.receive()

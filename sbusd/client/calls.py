@@ -218,6 +218,7 @@ class Caller:
         """Put the next step of preparing into the session."""
         session = self.session
         if not session.address:
+            session.want_batches()
             return [session.ask_address()]
         mode = control_packet(controls.SENDER_ON)
         session.remember_mode(controls.SENDER_ON, mode)

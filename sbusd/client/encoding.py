@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sbusd.client.errors import PayloadTooLarge, ProtocolError
+from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
 from sbusd.protocol.packets import publish_packet, subscribe_packet
+
+_CACHED_HEADS = 512
+"""Keys of which the head of the packet is remembered: most programs publish to few. With the longest that are
+cached, and most buses take no longer ones, that is 4 MiB."""
 
 
 def to_bytes(text: str | bytes) -> bytes:
@@ -29,13 +36,51 @@ def publication(key: str | bytes, payload: str | bytes) -> bytes:
         PayloadTooLarge: no bus takes a packet of that size.
         ProtocolError: EINVAL if *key* has a NUL, or a str is not UTF-8.
     """
+    if len(key) > MAX_KEY_BYTES:
+        return _long_publication(to_bytes(key), to_bytes(payload))
+    head = _head(key) if isinstance(key, bytes) else _head_of_text(key)
+    packet = head + (payload if isinstance(payload, bytes) else to_bytes(payload))
+    if len(packet) > MAX_PACKET_BYTES:
+        raise PayloadTooLarge(len(packet), MAX_PACKET_BYTES)
+    return packet
+
+
+def _long_publication(key: bytes, payload: bytes) -> bytes:
+    """Do as :func:`publication` for a key that is not to be remembered."""
     try:
-        return publish_packet(to_bytes(key), to_bytes(payload))
+        return publish_packet(key, payload)
     except ProtocolError as error:
         if error.code is not ErrorCode.EMSGSIZE:
             raise
-        size = len(b"MSG \0") + len(to_bytes(key)) + len(to_bytes(payload))
-        raise PayloadTooLarge(size, MAX_PACKET_BYTES) from error
+        raise PayloadTooLarge(len(b"MSG \0") + len(key) + len(payload), MAX_PACKET_BYTES) from error
+
+
+@lru_cache(_CACHED_HEADS)
+def _head(key: bytes) -> bytes:
+    """Return what stands in front of the payload. Raises ProtocolError if *key* has a NUL."""
+    return publish_packet(key)
+
+
+@lru_cache(_CACHED_HEADS)
+def _head_of_text(key: str) -> bytes:
+    """Do as :func:`_head`, apart from it: ``python -b`` warns where text and bytes are compared.
+
+    Raises:
+        ProtocolError: *key* has a NUL or a surrogate.
+    """
+    return publish_packet(to_bytes(key))
+
+
+def control_key(key: str | bytes) -> bytes:
+    """Return the key of a control message that a program may send.
+
+    Raises:
+        ProtocolError: EINVAL if a str is not UTF-8, or it is that of a batch: those are made where packets leave, in order.
+    """
+    name = to_bytes(key)
+    if name == controls.BATCH:
+        raise ProtocolError(ErrorCode.EINVAL, "batches are made of what is published: use coalesce()")
+    return name
 
 
 def pattern_list(patterns: tuple[str | bytes, ...]) -> list[bytes]:

@@ -3,9 +3,12 @@
 Rules:
 
 1. Full is: the bound in packets, or in bytes of keys and payloads, is reached. The packet that crosses the one in bytes is still taken, so
-   that every packet can be received whatever the bound: memory stays below the bound plus one packet.
+   that every packet can be received whatever the bound: memory stays below the bound plus one packet. With ``Overflow.BLOCK`` what
+   came in one batch with it is taken too: below the bound plus the largest packet.
 2. A gap stands exactly where packets are missing, between the last one before and the first one after. It takes no room.
 3. Nothing that is not a packet can grow the queue: gaps, and reconnections with nothing between them, are added up.
+4. Messages of one batch wait as one :class:`~sbusd.client.runs.Run`, and count as if each waited alone. Whose turn has come is in
+   ``ready``: it has left the queue, though nobody has taken it yet.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.runs import Run
 
 QUEUE_PACKETS = 65_536
 """Default bound in packets: four times what the bus itself queues for a client by default, so that an answer that is
@@ -56,18 +60,34 @@ class Inbox:
     ``stalled`` is shared by all inboxes of a connection: those that are full under ``Overflow.BLOCK``. While one is in it, do not read.
     """
 
-    __slots__ = ("_bytes", "_max_bytes", "_max_packets", "_overflow", "_stalled", "delivered", "discarded", "items", "lost", "patterns")
+    __slots__ = (
+        "_bytes",
+        "_hidden",
+        "_max_bytes",
+        "_max_packets",
+        "_overflow",
+        "_stalled",
+        "delivered",
+        "discarded",
+        "items",
+        "lost",
+        "patterns",
+        "ready",
+    )
 
     def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
         self.patterns = patterns
         self.delivered = 0
         """Messages that came in, counted also where the session hands one over past the queue."""
         self.discarded = 0
-        self.items: deque[Item] = deque()
-        """What waits, for others to look at only."""
+        self.ready: deque[Message] = deque()
+        """What comes next, of the batch that is being read: take it from the left, or by :meth:`take`."""
+        self.items: deque[Item | Run] = deque()
+        """What waits behind that, for others to look at only."""
         self.lost = 0
         """Packets missing behind the last item; below 0: nobody knows how many."""
         self._bytes = 0
+        self._hidden = 0  # messages in runs, beyond one for each run
         self._max_packets = bounds.packets
         self._max_bytes = bounds.bytes
         self._overflow = bounds.overflow
@@ -75,12 +95,17 @@ class Inbox:
 
     def __len__(self) -> int:
         """Return how many items wait, a gap at the end included."""
-        return len(self.items) + (self.lost != 0)
+        return len(self.ready) + len(self.items) + self._hidden + (self.lost != 0)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing waits, so that what comes now may be handed over at once."""
+        return not (self.items or self.ready or self.lost)
 
     def put(self, message: Message) -> None:
         """Queue *message*, or under ``Overflow.DISCARD`` drop and count it if the queue is full."""
         items = self.items
-        if self.lost or len(items) >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
+        if self.lost or len(items) + self._hidden >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
             self._put_carefully(message)
             return
         items.append(message)
@@ -88,6 +113,18 @@ class Inbox:
         self.delivered += 1
         if self._bytes >= self._max_bytes:
             self._mark_full()
+
+    def put_run(self, run: Run) -> None:
+        """Queue the messages of *run*, as if each came alone."""
+        count, size = run.count, run.size
+        if self.lost or len(self.items) + self._hidden + count >= self._max_packets or self._bytes + size >= self._max_bytes:
+            for message in run.messages():
+                self.put(message)
+            return
+        self.items.append(run)
+        self._hidden += count - 1
+        self._bytes += size
+        self.delivered += count
 
     def put_gap(self, lost: int) -> None:
         """Note that *lost* packets are missing here; 0: nobody knows how many, if any."""
@@ -105,6 +142,8 @@ class Inbox:
 
     def take(self) -> Item | None:
         """Return what came first, or None if nothing waits."""
+        if self.ready:
+            return self.ready.popleft()
         items = self.items
         if not items:
             lost, self.lost = self.lost, 0
@@ -114,15 +153,37 @@ class Inbox:
             self._bytes = 0
         elif type(item) is Message:
             self._bytes -= len(item.key) + len(item.payload)
+        elif type(item) is Run:
+            self._bytes -= item.size
+        if isinstance(item, Run):
+            item = self._open(item)
         if self._stalled and not self._is_full():
             self._stalled.discard(self)
         return item
 
+    def take_many(self, limit: int | None) -> list[Item]:
+        """Return what came first, up to *limit* items; none if nothing waits. *limit* is at least 1, None takes all that waits."""
+        taken: list[Item] = []
+        while (limit is None or len(taken) < limit) and (item := self.take()) is not None:
+            taken.append(item)
+            room = None if limit is None else limit - len(taken)
+            if room is None or room >= len(self.ready):
+                taken.extend(self.ready)
+                self.ready.clear()
+        return taken
+
     def retire(self) -> None:
         """Stop holding up the connection: nobody will receive from this queue any more. What waits is forgotten."""
         self.items.clear()
-        self._bytes = self.lost = 0
+        self.ready.clear()
+        self._bytes = self._hidden = self.lost = 0
         self._stalled.discard(self)
+
+    def _open(self, run: Run) -> Message:
+        """Take *run*, which has left the queue, apart, and return its first message."""
+        self._hidden -= run.count - 1
+        self.ready.extend(run.messages())
+        return self.ready.popleft()
 
     def _put_carefully(self, message: Message) -> None:
         """Queue *message* where a bound is near or a gap is open."""
@@ -145,7 +206,7 @@ class Inbox:
 
     def _is_full(self) -> bool:
         """Return whether a bound is reached."""
-        return len(self.items) >= self._max_packets or self._bytes >= self._max_bytes
+        return len(self.items) + self._hidden >= self._max_packets or self._bytes >= self._max_bytes
 
     def _mark_full(self) -> None:
         """Stop the connection from being read, where that is the policy."""

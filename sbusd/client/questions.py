@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+from sbusd.client.errors import RemoteRefusal, Unanswered
 from sbusd.client.ledger import Call, Expects
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
@@ -27,6 +28,22 @@ class AddressCall(Call):
         """Settle the call, unless it is settled already. Raises ProtocolError if the answer is no address."""
         if error is None and not self.is_done:
             self._learn(answer)
+        super().finish(answer, error)
+
+
+class FeaturesCall(Call):
+    """``!/bus/features``; *learn* is told their names, none where the bus does not know the question."""
+
+    __slots__ = ("_learn",)
+
+    def __init__(self, learn: Callable[[frozenset[bytes]], None]) -> None:
+        super().__init__(f"CMSG {repr(controls.FEATURES)[1:]}", Expects.ANSWER, controls.FEATURES)
+        self._learn = learn
+
+    def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
+        """Settle the call, unless it is settled already."""
+        if not self.is_done and (error is None or isinstance(error, RemoteRefusal | Unanswered)):
+            self._learn(frozenset(answer.split(b"\n")))
         super().finish(answer, error)
 
 

@@ -2,7 +2,7 @@
 
 Duties of a link:
 
-- send the packets in ``outgoing``, in order, before anything else, and forget each when the kernel has it;
+- send what ``outgoing`` says, in order, before anything else, and tell it when the kernel has it;
 - set ``is_dirty`` when it has sent anything else;
 - hand every received packet to :meth:`Session.receive`, and read nothing while ``stalled`` is not empty;
 - when the connection ends, call :meth:`Session.disconnected`; on a new one :meth:`Session.resubscribe`, then :meth:`Session.reconnected`.
@@ -14,37 +14,27 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from sbusd.client.errors import AnswerLost, NotSubscribed, PayloadTooLarge, RemoteRefusal, SbusError
+from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError
 from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.ledger import Call, Expects, Ledger
 from sbusd.client.messages import Message, Reconnected
-from sbusd.client.questions import AddressCall, ReceiptCall
+from sbusd.client.modes import Modes
+from sbusd.client.outgoing import Outgoing
+from sbusd.client.questions import AddressCall, FeaturesCall, ReceiptCall
 from sbusd.client.routes import Routes
+from sbusd.client.runs import Run, measure_run
+from sbusd.client.senders import SENT_HEAD, Senders
 from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls
+from sbusd.protocol.batches import BATCH_FEATURE, BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.protocol.packets import (
-    Publish,
-    control_packet,
-    parse_error,
-    parse_packet,
-    subscribe_packet,
-    unsubscribe_packet,
-)
-from sbusd.protocol.peers import Peer, parse_address, parse_sender
+from sbusd.protocol.packets import control_packet, parse_error, subscribe_packet, unsubscribe_packet
+from sbusd.protocol.peers import parse_address
 
 _KEPT_REFUSALS = 64
 """Errors kept for the next receive; the oldest are the causes, so the newest are dropped, and counted."""
-
-_FROM_PACKET = b"CMSG " + controls.FROM
-
-_CACHED_SENDERS = 1_024
-"""Senders that are remembered; then the cache starts anew, so that no flood of connections can grow it."""
-
-_MODE_GROUPS = frozenset({b"echo", b"sender", b"order", b"blocking/soft", b"blocking/hard", b"tap"})
-"""What stands before the last ``/`` of a mode: of each group the last one holds."""
 
 
 class Listener(Protocol):
@@ -66,23 +56,23 @@ class Listener(Protocol):
 class Session:
     """The state of one client: subscriptions, calls that wait, packets to send, counters. It outlives its connections."""
 
-    def __init__(self, separator: bytes = b"/", bounds: Bounds | None = None) -> None:
-        self.outgoing: deque[bytes] = deque()
+    def __init__(self, separator: bytes = b"/", bounds: Bounds | None = None, *, batching: bool = False) -> None:
+        self.outgoing = Outgoing(MAX_PACKET_BYTES)
         self.stalled: set[Inbox] = set()
         self.refusals: deque[RemoteRefusal] = deque()
         """Errors that no call waited for, oldest first: raise one at the next receive or ping."""
         self.is_dirty = False
         """Whether a packet that may draw an error has been sent since the last barrier."""
-        self.packet_limit = MAX_PACKET_BYTES
-        """Largest packet that the connection can send, bytes."""
         self.address = b""
         """The connection's own address, ``!/conn/<id>/``; empty until it is asked for, and when the connection has ended."""
         self.tap_inbox: Inbox | None = None
         """Where what the bus tells of its traffic goes, ``!/tap``."""
         self.listener: Listener | None = None
+        self._batching = batching
+        self._has_asked = False
         self._stale_address = b""
-        self._modes: dict[bytes, bytes] = {}
-        self._senders: dict[bytes, Peer] = {}
+        self._modes = Modes()
+        self._senders = Senders()
         self._bounds = bounds or Bounds()
         self._routes = Routes(KeySpace(separator))
         self._ledger = Ledger()
@@ -90,12 +80,12 @@ class Session:
         self._unsettled = 0
         self._last_words: tuple[int, RemoteRefusal] | None = None
         self._received = self._lost_remote = self._lost_unknown = self._unclaimed = self._refused = self._refusals_dropped = 0
-        self._retired_delivered = self._retired_discarded = self._reconnects = self._attempts = 0
+        self._retired_delivered = self._retired_discarded = self._reconnects = self._attempts = self._batches = self._batchless = 0
 
     # Received
 
     def receive(self, packet: bytes, taker: Inbox | None = None) -> Message | None:
-        """Take in one packet from the bus: queue a message, or settle a call.
+        """Take in one packet from the bus: queue a message, or settle a call; of a batch, do so with each packet in it.
 
         A message that is for *taker* alone is returned instead of queued, if nothing waits in front of it: most are, and it saves
         a third of the work.
@@ -103,13 +93,20 @@ class Session:
         Raises:
             ProtocolError: it is none that a bus sends; give up the connection.
         """
+        if packet.startswith(BATCH_HEAD):
+            self._receive_batch(packet)
+            return None
+        return self._receive_single(packet, taker)
+
+    def _receive_single(self, packet: bytes, taker: Inbox | None = None) -> Message | None:
+        """Do as :meth:`receive` with a packet that is no batch."""
         self._received += 1
         if packet.startswith(b"MSG "):
             end = packet.find(b"\0", 4)
             if end >= 0:
                 return self._receive_message(Message(packet[4:end], packet[end + 1 :]), taker)
-        elif packet.startswith(_FROM_PACKET):
-            return self._receive_message(self._sent_message(packet), taker)
+        elif packet.startswith(SENT_HEAD):
+            return self._receive_message(self._senders.message(packet), taker)
         self._receive_control(packet)
         return None
 
@@ -133,7 +130,7 @@ class Session:
         """
         if key == controls.ADDRESS:
             return self.ask_address()
-        packet = self._fitting(control_packet(key, payload))
+        packet = self.outgoing.fitting(control_packet(key, payload))
         self.remember_mode(key, packet)
         return self._send_call(Call(f"CMSG {repr(key)[1:]}", Expects.ANSWER, key), packet)
 
@@ -144,12 +141,12 @@ class Session:
             PayloadTooLarge: the connection cannot send one of them.
         """
         for packet in packets:
-            self._fitting(packet)
+            self.outgoing.fitting(packet)
         return self._send_call(call, *packets)
 
     def send_quietly(self, packet: bytes) -> None:
         """Put a packet into ``outgoing`` that is not answered, and draws no error."""
-        self.outgoing.append(packet)
+        self.outgoing.put(packet)
 
     def ask_address(self) -> Call:
         """Put the question for the own address into ``outgoing``; once it is answered, ``address`` is known."""
@@ -163,12 +160,21 @@ class Session:
 
     def remember_mode(self, key: bytes, packet: bytes) -> None:
         """Take note of *packet*, if its *key* sets a mode, for the next connection."""
-        group, _, last = key.rpartition(b"/")
-        if group in _MODE_GROUPS:
-            if key in (controls.TAP_OFF, controls.SENDER_OFF):
-                self._modes.pop(group, None)
-            elif last:
-                self._modes[group] = packet
+        self._modes.remember(key, packet)
+
+    def want_batches(self) -> None:
+        """Have the bus put what comes together into one packet, unless the program has said whether it wants that."""
+        if self._batching and not self._modes.has(controls.BATCH_ON):
+            packet = control_packet(controls.BATCH_ON)
+            self.send_quietly(packet)
+            self._modes.remember(controls.BATCH_ON, packet)
+
+    def ask_for_batches(self) -> None:
+        """Put the question whether the bus takes batches into ``outgoing``, unless it has been asked; ``outgoing`` is told the answer."""
+        if self._batching and not self._has_asked:
+            self._has_asked = True
+            self.outgoing.takes_batches = None
+            self._send_call(FeaturesCall(self._learn_features), control_packet(controls.FEATURES))
 
     def listen(self, listener: Listener) -> None:
         """Show every message to *listener* first."""
@@ -181,6 +187,7 @@ class Session:
 
     def subscribe(self, inbox: Inbox) -> list[Call]:
         """Let messages reach *inbox*, and put its SUBs into ``outgoing``, each with a barrier, so that a refusal names its pattern."""
+        self.want_batches()
         calls = self._send_patterns(inbox)
         self._routes.add(inbox)
         self._choose_sole()
@@ -217,11 +224,16 @@ class Session:
 
     # The connection
 
-    def disconnected(self, make_error: Callable[[], SbusError]) -> None:
-        """Forget all that belongs to a connection that ended, and fail the calls that waited with *make_error*'s."""
+    def disconnected(self, make_error: Callable[[], SbusError], *, is_final: bool = True) -> None:
+        """Forget all that belongs to a connection that ended, and fail the calls that waited with *make_error*'s.
+
+        Unless it was the last one, publications that have not left wait for the next.
+        """
         if (words := self.last_words) and self.refusals and self.refusals[-1] is words:
             self.refusals.pop()
-        self.outgoing.clear()
+        self.outgoing.disconnected(is_final=is_final)
+        self.outgoing.takes_batches = False
+        self._has_asked = False
         self.is_dirty = False
         self._unsettled = 0
         self._ledger.fail(make_error)
@@ -236,8 +248,9 @@ class Session:
 
         Patterns under the old connection's address follow when the new one is known: the list grows then, so wait for its calls in order.
         """
-        for packet in self._modes.values():
-            self.outgoing.append(packet)
+        posts = self.outgoing.set_aside()
+        for packet in self._modes.packets:
+            self.outgoing.put(packet)
             self.is_dirty = True
         calls: list[Call] = []
         patterns = [pattern for inbox in self._routes.inboxes for pattern in inbox.patterns]
@@ -250,6 +263,9 @@ class Session:
 
             calls.append(self._send_call(AddressCall(move), control_packet(controls.ADDRESS)))
         calls.extend(self._send_pattern(pattern) for pattern in patterns if not (old and pattern.startswith(old)))
+        if posts:
+            self.outgoing.restore(posts)
+            self.is_dirty = True
         return calls
 
     def reconnected(self, attempts: int, seconds: float) -> None:
@@ -281,6 +297,10 @@ class Session:
             refusals_dropped=self._refusals_dropped,
             reconnects=self._reconnects,
             reconnect_attempts=self._attempts,
+            batches_received=self._batches,
+            batches_sent=self.outgoing.batches,
+            batchless=self._batchless,
+            unsent=self.outgoing.unsent,
         )
 
     # Private
@@ -290,26 +310,43 @@ class Session:
         inbox = self._sole
         if inbox is None:
             self._dispatch(message)
-        elif inbox is taker and not inbox.items and not inbox.lost:
+        elif inbox is taker and inbox.is_empty:
             inbox.delivered += 1
             return message
         else:
             inbox.put(message)
         return None
 
-    def _sent_message(self, packet: bytes) -> Message:
-        """Return the message of a packet that names its sender. Raises ProtocolError if it is none that a bus sends."""
-        head, _, inner = packet.partition(b"\0")
-        sender = self._senders.get(head)
-        if sender is None:
-            sender = parse_sender(head[5:])
-            if len(self._senders) >= _CACHED_SENDERS:
-                self._senders.clear()
-            self._senders[head] = sender
-        parsed = parse_packet(inner)
-        if not isinstance(parsed, Publish):
-            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {inner[:24]!r}… with a sender, which is no MSG")
-        return Message(parsed.key, parsed.payload, sender)
+    def _receive_batch(self, batch: bytes) -> None:
+        """Take in the packets of a batch, in order; messages that are all for one inbox are left together."""
+        self._batches += 1
+        place, end = len(BATCH_HEAD), len(batch)
+        while True:
+            # Looked up anew each time: what is between the messages may end or begin something.
+            inbox = self._sole
+            behind, count = measure_run(batch, place) if inbox is not None else (place, 0)
+            if inbox is not None and count:
+                self._received += count
+                inbox.put_run(Run(batch, place, behind, count))
+                place = behind
+            else:
+                packet = self._single(batch, place)
+                self._receive_single(packet)
+                place += LENGTH_BYTES + len(packet)
+            if place >= end:
+                return
+
+    def _single(self, batch: bytes, place: int) -> bytes:
+        """Return the packet at *place* of *batch*. Raises ProtocolError if there is none that a bus sends."""
+        try:
+            return next(parse_batch(batch, place))
+        except ProtocolError as error:
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent a {error.words}") from error
+
+    def _learn_features(self, features: frozenset[bytes]) -> None:
+        """Take note of what the bus can do."""
+        self.outgoing.takes_batches = BATCH_FEATURE in features
+        self._batchless += BATCH_FEATURE not in features
 
     def _learn_address(self, address: bytes) -> None:
         """Take note of the connection's own address. Raises ProtocolError if it is none."""
@@ -383,34 +420,28 @@ class Session:
         # A ping is told the errors of what went before it, so it wants no barrier in front.
         if self.is_dirty and call.expects is not Expects.PONG:
             self._send_barrier()
-        self.outgoing.extend(packets)
+        self.outgoing.put(*packets)
         self._send_barrier(call)
         return call
 
     def _send_barrier(self, call: Call | None = None) -> None:
         """Put a barrier into ``outgoing``."""
-        self.outgoing.append(self._ledger.close_section(call))
+        self.outgoing.put(self._ledger.close_section(call))
         self.is_dirty = False
 
     def _send_patterns(self, inbox: Inbox) -> list[Call]:
         """Put the SUBs of *inbox* into ``outgoing``, each with its barrier."""
         for pattern in inbox.patterns:
-            self._fitting(subscribe_packet(pattern))
+            self.outgoing.fitting(subscribe_packet(pattern))
         return [self._send_pattern(pattern) for pattern in inbox.patterns]
 
     def _send_pattern(self, pattern: bytes) -> Call:
         """Put the SUB of *pattern*, and a barrier, into ``outgoing``."""
         return self._send_call(Call(f"SUB {repr(pattern)[1:]}", Expects.SILENCE, pattern), subscribe_packet(pattern))
 
-    def _fitting(self, packet: bytes) -> bytes:
-        """Return *packet*, if the connection can send it: in ``outgoing`` one that it cannot would stand in the way of all others."""
-        if len(packet) > self.packet_limit:
-            raise PayloadTooLarge(len(packet), self.packet_limit)
-        return packet
-
     def _send_unsubscribe(self, *patterns: bytes) -> None:
         """Put UNSUBs into ``outgoing``; until their barrier is back, messages for them may still be under way."""
-        self.outgoing.extend(unsubscribe_packet(pattern) for pattern in patterns)
+        self.outgoing.put(*map(unsubscribe_packet, patterns))
         self._send_barrier()
         self._unsettled = self._ledger.last_token
         self._choose_sole()

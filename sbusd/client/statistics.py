@@ -30,6 +30,14 @@ class Statistics:
     """Connections made anew."""
     reconnect_attempts: int = 0
     """Tries to make them, failed ones too."""
+    batches_received: int = 0
+    """Packets that held several; ``received`` counts what was in them."""
+    batches_sent: int = 0
+    """Packets that held several publications or requests."""
+    batchless: int = 0
+    """Connections to a bus that was asked and does not take batches, so that each packet to it goes alone."""
+    unsent: int = 0
+    """Publications that were taken and never left, because the connection ended before there was room for them."""
     stray_answers: int = 0
     """Answers to calls that did not count: they came late, or from somebody who had not been called."""
     unwatched_callees: int = 0

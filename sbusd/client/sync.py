@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self, overload
@@ -18,7 +19,7 @@ from sbusd.client.address import Scope, bus_address
 from sbusd.client.calls import CALL_SECONDS, Answer, Caller, Invocation, Outcome
 from sbusd.client.connection import parse_target
 from sbusd.client.deadline import Deadline
-from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.encoding import control_key, pattern_list, publication, to_bytes
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
@@ -62,12 +63,14 @@ class Bus:
         queue_bytes: int = QUEUE_BYTES,
         overflow: Overflow = Overflow.BLOCK,
         separator: bytes = b"/",
+        batching: bool = True,
     ) -> Self:
         """Connect to a bus; which one, :func:`~sbusd.client.address.bus_address` says.
 
         *timeout* in seconds bounds every call but ``receive``; None is for ever. With *reconnect*, a connection that is lost is made
         anew by the next call, after delays of up to 5 s between tries; each subscription then yields ``Reconnected``. The first
         connection is tried once. The queue's bounds and *overflow* hold for each subscription; see ``Overflow``. *separator* is the bus's.
+        Without *batching*, each message comes and leaves in a packet of its own, as with a bus that knows nothing else.
 
         Raises:
             NoBus: nobody is there.
@@ -75,7 +78,7 @@ class Bus:
             ValueError: a bound is below 1.
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
-        session = Session(separator, Bounds(queue_packets, queue_bytes, overflow))
+        session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
         return cls(SyncLink(target, session, timeout, reconnect=reconnect))
 
     @overload
@@ -111,6 +114,31 @@ class Bus:
         self._link.call(f"the receipt for {key!r}", start)
         calls[0].result()
         return calls[0].recipients
+
+    @contextmanager
+    def coalesce(self) -> Iterator[None]:
+        """Let what is published within ``with`` leave many in a packet, which costs a third of the time for each small message.
+
+        What is gathered leaves when it is 64 KiB, when something is published 1 ms or more after the first of it, before this
+        object waits for anything, and at the end; between that it is in this process alone. With a bus that does not take batches, or
+        without ``batching``, each message leaves at once. What is told by ``tell`` keeps its place in the order.
+
+        Raises, at the end, what ``flush`` raises.
+        """
+        self._link.begin_gathering()
+        try:
+            yield
+        finally:
+            self._link.end_gathering()
+
+    def flush(self) -> None:
+        """Send all that waits in this process; on return the kernel has it. ``ping`` returns when the bus has routed it, too.
+
+        Raises:
+            TimedOut: the socket was full for too long; what is left still waits.
+            Disconnected, Closed: there is no connection.
+        """
+        self._link.flush()
 
     def subscribe(self, *patterns: str | bytes) -> Subscription:
         """Subscribe to *patterns*, at least one, and return when the bus has accepted all: from now on messages are not missed.
@@ -185,7 +213,7 @@ class Bus:
         calls: list[Call] = []
 
         def start() -> list[Call]:
-            calls.append(self._session.control(to_bytes(key), None if payload is None else to_bytes(payload)))
+            calls.append(self._session.control(control_key(key), None if payload is None else to_bytes(payload)))
             return calls
 
         self._link.call(f"the answer to {key!r}", start)
@@ -198,9 +226,10 @@ class Bus:
 
         Raises what ``publish`` raises.
         """
-        packet = control_packet(to_bytes(key), None if payload is None else to_bytes(payload))
+        name = control_key(key)
+        packet = control_packet(name, None if payload is None else to_bytes(payload))
         self._link.send(packet)
-        self._session.remember_mode(to_bytes(key), packet)
+        self._session.remember_mode(name, packet)
 
     @property
     def address(self) -> bytes:
@@ -343,7 +372,10 @@ class Bus:
         return self._link.fileno()
 
     def close(self) -> None:
-        """End the connection and all subscriptions. What came before can still be received. Harmless when done already."""
+        """End the connection and all subscriptions. What came before can still be received. Harmless when done already.
+
+        What ``coalesce`` has gathered leaves first, if there is room for it in time; else ``statistics.unsent`` counts it.
+        """
         self._link.close()
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import select
 import socket
@@ -27,6 +28,7 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item, Message
+from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
 
@@ -44,13 +46,17 @@ class SyncLink:
         self.timeout = timeout
         self._reconnect = reconnect
         sock = open_socket(target, timeout)
-        session.packet_limit = packet_limit(sock)
+        session.outgoing.packet_limit = packet_limit(sock)
         self._sock: socket.socket | None = sock
         # A mapping commits only the pages that packets have touched, and reading into one spares an allocation of that size per packet.
         self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
         self._backoff = Backoff(time.monotonic())
         self._resuming: list[Call] = []
         self._make_failure: Callable[[], SbusError] | None = None
+        self.clock: Callable[[], float] = time.monotonic
+        """What the time is that gathered packets wait."""
+        self._gathering = 0
+        self._gathered_since = 0.0
 
     def fileno(self) -> int:
         """Return the socket's descriptor. Raises Closed, or Disconnected while there is none."""
@@ -59,7 +65,16 @@ class SyncLink:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """End the connection. Harmless when done already."""
+        """End the connection, when what was gathered has left, if there is room for it in time. Harmless when done already."""
+        try:
+            if self.session.outgoing.posted_bytes and self._sock is not None:
+                with contextlib.suppress(SbusError):
+                    self.flush()
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """End the connection at once."""
         self._drop_socket()
         self._make_failure = lambda: Closed("the bus")
         self.session.disconnected(self._make_failure)
@@ -67,8 +82,11 @@ class SyncLink:
     # What the face calls
 
     def send(self, packet: bytes) -> None:
-        """Send *packet*, behind all that was to be sent before. On TimedOut, and any other error, it was not sent."""
+        """Send *packet*, behind all that was to be sent before, or gather it. On TimedOut, and any other error, it was not sent."""
         session = self.session
+        if self._gathering and session.outgoing.takes_batches is not False:
+            self._gather(packet)
+            return
         if self._sock is not None and not session.outgoing:
             try:
                 self._sock.send(packet, _SEND_FLAGS)
@@ -78,6 +96,30 @@ class SyncLink:
                 session.is_dirty = True
                 return
         self._send_waiting(packet, Deadline("publishing", self.timeout))
+
+    def begin_gathering(self) -> None:
+        """Let what is sent from now on leave together."""
+        if self._make_failure is not None:
+            raise self._failure()
+        if not self._gathering:
+            self.session.ask_for_batches()
+            self.push()
+        self._gathering += 1
+
+    def end_gathering(self) -> None:
+        """Send what was gathered, waiting for room where need be, if nobody else gathers. Raises what :meth:`flush` raises."""
+        self._gathering -= 1
+        if not self._gathering and self.session.outgoing:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send all that waits.
+
+        Raises:
+            TimedOut: there was no room in time; what is left still waits.
+            Disconnected: there is no connection.
+        """
+        self._send_all(Deadline("flushing", self.timeout))
 
     def call(self, request: str, start: Callable[[], Sequence[Call]]) -> None:
         """Let *start* put calls into the session, and wait until each is done, whatever its outcome.
@@ -91,11 +133,8 @@ class SyncLink:
 
     def begin(self, start: Callable[[], Sequence[Call]], deadline: Deadline) -> None:
         """Do as :meth:`call`, until *deadline*."""
-        self._open_again(deadline)
         # Nothing is added before the last call's packets are gone, so that calls which time out cannot pile up.
-        while self.session.outgoing and not self._flush():
-            self._wait_writable(deadline)
-            self._open_again(deadline)
+        self._send_all(deadline)
         self._await(start(), deadline)
 
     def run(self, procedure: Procedure[T]) -> T:
@@ -129,10 +168,20 @@ class SyncLink:
                 self._step(deadline)
         raise session.refusals.popleft()
 
+    def receive_many(self, inbox: Inbox, limit: int | None, timeout: float | None) -> list[Item]:
+        """Wait for the next item of *inbox*, and return it with those behind it that are here."""
+        if limit is not None and limit < 1:
+            raise ValueError(f"a limit of {limit} items; it is at least 1")
+        first = self.receive(inbox, timeout)
+        return [first] if limit == 1 else [first, *inbox.take_many(None if limit is None else limit - 1)]
+
     def iterate(self, inbox: Inbox) -> Iterator[Item]:
         """Yield what :meth:`receive` would return, one after the other, until the end; faster where nothing else is to be done."""
-        session, buffer, waiting = self.session, self._buffer, inbox.items
+        session, buffer, waiting, ready = self.session, self._buffer, inbox.items, inbox.ready
+        refusals = session.refusals
         while True:
+            while ready and not refusals:
+                yield ready.popleft()
             sock = self._sock
             if sock is not None and not (waiting or session.outgoing or session.stalled or session.refusals or self._resuming):
                 try:
@@ -152,6 +201,21 @@ class SyncLink:
     def push(self) -> None:
         """Send what can be sent now without waiting; the rest goes with the next call."""
         if self._sock is not None:
+            self._flush()
+
+    def _gather(self, packet: bytes) -> None:
+        """Keep *packet* until a batch is full, or enough time has passed since the first one."""
+        outgoing = self.session.outgoing
+        outgoing.fitting(packet)
+        if self._sock is None or self._resuming or outgoing.posted_bytes >= POSTED_BYTES:
+            self._send_all(Deadline("publishing", self.timeout))
+        now = self.clock()
+        if not outgoing.posted_bytes:
+            self._gathered_since = now
+        outgoing.post(packet)
+        self.session.is_dirty = True
+        if outgoing.posted_bytes >= POSTED_BYTES or now - self._gathered_since >= POSTED_SECONDS:
+            self._gathered_since = now
             self._flush()
 
     def _perform(self, step: Begin | Settle) -> None:
@@ -218,15 +282,17 @@ class SyncLink:
     def _flush(self) -> bool:
         """Send the session's packets; return whether all are gone. False also when the connection has ended."""
         outgoing = self.session.outgoing
+        if outgoing.takes_batches is None and not self.session.stalled:
+            self._read(socket.MSG_DONTWAIT)  # the answer may be there
         while outgoing:
             try:
-                if not self._try_send(outgoing[0]):
+                if not self._try_send(outgoing.head()):
                     return False
             except (OSError, PayloadTooLarge) as error:
                 # Nobody else can be told, and what comes after it must not overtake it.
                 self._hang_up(f"sending to it failed: {error}")
                 return False
-            outgoing.popleft()
+            outgoing.sent()
         return True
 
     def _try_send(self, packet: bytes) -> bool:
@@ -246,12 +312,18 @@ class SyncLink:
 
     def _send_waiting(self, packet: bytes, deadline: Deadline) -> None:
         """Send *packet*, waiting for room, or a new connection, where need be."""
-        self._open_again(deadline)
-        while not (self._flush() and self._try_send(packet)):
-            if self._sock is not None:
-                self._wait_writable(deadline)
-            self._open_again(deadline)
+        self._send_all(deadline)
+        while not self._try_send(packet):
+            self._wait_writable(deadline)
+            self._send_all(deadline)
         self.session.is_dirty = True
+
+    def _send_all(self, deadline: Deadline) -> None:
+        """Send the session's packets, waiting for room, or a new connection, where need be."""
+        self._open_again(deadline)
+        while not self._flush():
+            self._wait_writable(deadline)
+            self._open_again(deadline)
 
     def _wait_writable(self, deadline: Deadline) -> None:
         """Wait for room, and read meanwhile as far as the subscriptions have room: the bus may not read from one that does not."""
@@ -298,7 +370,7 @@ class SyncLink:
             return
         make_error = disconnection(self.target.text, self.session.last_words, fault)
         self._drop_socket()
-        self.session.disconnected(make_error)
+        self.session.disconnected(make_error, is_final=not self._reconnect)
         if self._reconnect:
             self._backoff.lost(time.monotonic())
         else:
@@ -317,7 +389,7 @@ class SyncLink:
             for call in calls:
                 if isinstance(call.error, RemoteRefusal):
                     # It was accepted once and is not any more: to try again and again would not change that.
-                    self.close()
+                    self._end()
                     self._make_failure = disconnection(self.target.text, refusal=call.error)
                 elif isinstance(call.error, AnswerLost):
                     self._hang_up("answers were lost while subscribing again")
@@ -333,6 +405,7 @@ class SyncLink:
             self.session.attempted()
             try:
                 self._sock = open_socket(self.target, deadline.remaining())
+                self.session.outgoing.packet_limit = packet_limit(self._sock)
             except NoBus:
                 deadline.check()
         now = time.monotonic()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from sbusd.client.errors import Closed
 from sbusd.client.inbox import Inbox
 from sbusd.client.messages import Item
 from sbusd.client.presence import PresenceItem, presence_item
@@ -39,6 +40,25 @@ class Subscription:
             InboxFull: another subscription is full, and stops the reading.
         """
         return self._link.receive(self._inbox, timeout)
+
+    def receive_many(self, limit: int | None = None, timeout: float | None = None) -> list[Item]:
+        """Return what waits, at least one item and at most *limit*, waiting for the first one as ``receive`` does.
+
+        Raises what ``receive`` raises, and ValueError where *limit* is below 1.
+        """
+        return self._link.receive_many(self._inbox, limit, timeout)
+
+    def batches(self, limit: int | None = None) -> Iterator[list[Item]]:
+        """Yield what :meth:`receive_many` would return until the subscription is closed: for many small messages cheaper than one by one.
+
+        Raises what ``receive_many`` raises.
+        """
+        while True:
+            try:
+                items = self.receive_many(limit)
+            except Closed:
+                return
+            yield items
 
     def close(self) -> None:
         """Send UNSUB for every pattern and forget what has not been received. Harmless when done already."""

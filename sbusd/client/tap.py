@@ -59,6 +59,7 @@ def begin_tap(session: Session, pattern: bytes, made: list[tuple[Inbox, Call]]) 
     """
     if session.tap_inbox is not None:
         raise ValueError("a connection has one tap: close the one that there is, or use a second bus object")
+    session.want_batches()
     inbox = session.new_inbox([pattern])
     packet = control_packet(controls.TAP_ON, pattern)
     call = session.send_call(Call(f"CMSG {repr(controls.TAP_ON)[1:]}", Expects.SILENCE), packet)

@@ -16,6 +16,9 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 BATCH_HEAD = b"CMSG %b\0" % BATCH
 """What a batch begins with."""
 
+BATCH_FEATURE = b"batch"
+"""How a bus that takes batches says so in its answer to ``!/bus/features``."""
+
 LENGTH_BYTES = 4
 """What each packet costs in a batch beside itself: its length in front of it."""
 
@@ -40,7 +43,7 @@ def join_batch(packets: Iterable[bytes]) -> bytes:
     for packet in packets:
         if not packet:
             raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
-        if is_batch(packet):
+        if packet.startswith(_BARE_HEAD) and is_batch(packet):
             raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
         parts.append(len(packet).to_bytes(LENGTH_BYTES, "little"))
         parts.append(packet)
@@ -52,14 +55,16 @@ def join_batch(packets: Iterable[bytes]) -> bytes:
     return batch
 
 
-def parse_batch(packet: bytes) -> Iterator[bytes]:
+def parse_batch(packet: bytes, place: int = len(BATCH_HEAD)) -> Iterator[bytes]:
     """Yield the packets in a batch, in their order; *packet* is one for which :func:`is_batch` says yes.
+
+    *place* is where the length of the first one stands that is wanted.
 
     Raises:
         ProtocolError: EINVAL if there is no packet, or, once all in front of it are yielded, if one has no bytes, or is a batch itself,
             or if a length or a packet goes past the end. What stands behind a fault is lost: nothing says where it begins.
     """
-    place, end = len(BATCH_HEAD), len(packet)
+    end = len(packet)
     if place >= end:
         raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
     while place < end:

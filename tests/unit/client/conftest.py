@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.protocol.batches import is_batch, join_batch, parse_batch
 from sbusd.protocol.keys import pattern_matches
 from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, parse_packet
 from tests.support.clerks import Clerks
@@ -23,13 +24,18 @@ WHOAMI = b"!/cred/1/2/3"
 
 
 class Peer:
-    """The bus's end of one connection. While ``gate`` is clear it reads nothing."""
+    """The bus's end of one connection. While ``gate`` is clear it reads nothing.
 
-    def __init__(self, sock: socket.socket, refusals: dict[bytes, bytes]) -> None:
+    ``received`` has the packets, those in batches one by one; ``batches`` says how many were in each batch.
+    """
+
+    def __init__(self, sock: socket.socket, refusals: dict[bytes, bytes], *, takes_batches: bool) -> None:
         self.socket = sock
         self.gate = threading.Event()
         self.gate.set()
         self.received: list[bytes] = []
+        self.batches: list[int] = []
+        self.takes_batches = takes_batches
         self.patterns: list[bytes] = []
         self.refusals = refusals
         self.thread = threading.Thread(target=self._serve)
@@ -39,6 +45,10 @@ class Peer:
         """Send packets of the test's own."""
         for packet in packets:
             self.socket.send(packet)
+
+    def say_together(self, *packets: bytes) -> None:
+        """Send packets of the test's own in one batch."""
+        self.socket.send(join_batch(packets))
 
     def hang_up(self) -> None:
         """End the connection; the client's packets that are unread are lost."""
@@ -53,8 +63,12 @@ class Peer:
             while self.gate.wait() and (data := self.socket.recv(500_000)):
                 # A packet that was read while the gate closed waits behind it.
                 self.gate.wait()
-                self.received.append(data)
-                self._handle(data)
+                packets = list(parse_batch(data)) if self.takes_batches and is_batch(data) else [data]
+                if packets != [data]:
+                    self.batches.append(len(packets))
+                for packet in packets:
+                    self.received.append(packet)
+                    self._handle(packet)
 
     def _handle(self, data: bytes) -> None:
         match parse_packet(data):
@@ -80,6 +94,8 @@ class Peer:
             self.say(b"CMSG !/cred/whoami\0" + WHOAMI)
         elif key == b"!/bus/stats":
             self.say(b"CMSG !/bus/stats\0" + payload)
+        elif key == b"!/bus/features" and self.takes_batches:
+            self.say(b"CMSG !/bus/features\0batch\nping")
         elif key.startswith(b"!/"):
             self._refuse(b"ENOSYS unknown control " + key)
 
@@ -96,6 +112,8 @@ class FakeBus:
         self.path = path
         self.address = str(path)
         self.refusals: dict[bytes, bytes] = {}
+        self.takes_batches = False
+        """Whether connections that are made from now on take batches."""
         self.peers: queue.Queue[Peer] = queue.Queue()
         self._all: list[Peer] = []
         self.listen()
@@ -129,7 +147,7 @@ class FakeBus:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                peer = Peer(self._listener.accept()[0], self.refusals)
+                peer = Peer(self._listener.accept()[0], self.refusals, takes_batches=self.takes_batches)
                 self._all.append(peer)
                 self.peers.put(peer)
 
@@ -140,6 +158,13 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
     bus = FakeBus(tmp_path / "s")
     yield bus
     bus.close()
+
+
+@pytest.fixture
+def batching(fake: FakeBus) -> FakeBus:
+    """A bus that does as the test says, and takes batches."""
+    fake.takes_batches = True
+    return fake
 
 
 @pytest.fixture

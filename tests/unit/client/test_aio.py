@@ -25,7 +25,7 @@ from sbusd.client import (
     TimedOut,
     Unanswered,
 )
-from sbusd.client.aio_link import _BATCH_PACKETS
+from sbusd.client.aio_link import _TURN_PACKETS
 from sbusd.client.messages import Item
 from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
@@ -46,7 +46,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def fill(bus: AsyncBus) -> int:
     """Publish until the socket is full, and return how many packets it took."""
     for count in itertools.count():
-        if bus._link._turns:
+        if bus._link.writer.turns:
             raise AssertionError("somebody waits already")
         task = asyncio.ensure_future(bus.publish("fill", b"%d" % count))
         await asyncio.sleep(0)
@@ -120,7 +120,7 @@ def test_awaiting_in_place_of_with(fake: FakeBus) -> None:
 
 
 def test_iteration_in_order_over_several_batches(fake: FakeBus) -> None:
-    count = _BATCH_PACKETS * 3 + 1
+    count = _TURN_PACKETS * 3 + 1
 
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
@@ -288,7 +288,7 @@ def test_calls_that_are_given_up_on_a_full_socket_do_not_pile_up(fake: FakeBus) 
                     await bus.ping()
                 with pytest.raises(TimedOut):
                     await bus.publish("fill", "never")
-            assert not bus._link._turns
+            assert not bus._link.writer.turns
             assert len(bus._session.outgoing) == 1
             bus._link.timeout = WAIT_SECONDS
             peer.gate.set()

@@ -1,0 +1,42 @@
+"""Messages that come with who sent them, while ``sender/on`` holds. No I/O. Spec: sbus-protocol(7) §6, ``!/from/``."""
+
+from __future__ import annotations
+
+from sbusd.client.messages import Message
+from sbusd.protocol import controls
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.packets import Publish, parse_packet
+from sbusd.protocol.peers import Peer, parse_sender
+
+SENT_HEAD = b"CMSG " + controls.FROM
+"""What a message with its sender begins with."""
+
+_CACHED_SENDERS = 1_024
+"""Senders that are remembered; then the cache starts anew, so that no flood of connections can grow it."""
+
+
+class Senders:
+    """The senders that one connection has heard of."""
+
+    __slots__ = ("_peers",)
+
+    def __init__(self) -> None:
+        self._peers: dict[bytes, Peer] = {}
+
+    def message(self, packet: bytes) -> Message:
+        """Return the message of a packet that begins with :data:`SENT_HEAD`.
+
+        Raises:
+            ProtocolError: EPROTO if it is none that a bus sends.
+        """
+        head, _, inner = packet.partition(b"\0")
+        sender = self._peers.get(head)
+        if sender is None:
+            sender = parse_sender(head[5:])
+            if len(self._peers) >= _CACHED_SENDERS:
+                self._peers.clear()
+            self._peers[head] = sender
+        parsed = parse_packet(inner)
+        if not isinstance(parsed, Publish):
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {inner[:24]!r}… with a sender, which is no MSG")
+        return Message(parsed.key, parsed.payload, sender)
