@@ -195,6 +195,8 @@ def decode_data(text: object) -> bytes:
 
 def text_problem(name: str, text: str) -> str:
     """Return what is wrong with the text of the member *name*, or no words."""
+    if not text:
+        return ""
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:

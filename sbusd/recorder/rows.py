@@ -75,7 +75,8 @@ class RowMaker:
         try:
             if end < 0 or not packet.startswith(_HEAD):
                 raise UnreadableError
-            fact = json.loads(packet[len(_HEAD) : end])
+            # Decoded here: json would try five encodings first.
+            fact = json.loads(packet[len(_HEAD) : end].decode())
             if not isinstance(fact, dict):
                 raise UnreadableError
             return self._row(fact, packet[end + 1 :])

@@ -6,6 +6,7 @@
   const state = { user: "", key: "", host: "", unit: "messages" };
   const UNSEEN = /[\p{C}\p{Zl}\p{Zp}]/gu;
   const OTHERS = data.keys.length - 1;
+  const OTHER_USERS = data.users.length - 1;
   const HOUR_MS = 3600000;
 
   const byId = (id) => document.getElementById(id);
@@ -58,21 +59,16 @@
 
   function draw(id, traces, layout, height) {
     const box = byId(id);
-    if (!traces.length) {
-      Plotly.purge(box);
-      box.replaceChildren(element("p", "none", "Nothing to show."));
-      return;
-    }
-    if (!box.classList.contains("js-plotly-plot")) box.replaceChildren();
+    if (!traces.length) { charts.clear(box, element("p", "none", "Nothing to show.")); return; }
     const s = style();
     const axis = { gridcolor: s.line, zerolinecolor: s.line, linecolor: s.line, automargin: true, fixedrange: true };
     const whole = {
       height, margin: { l: 8, r: 8, t: 8, b: 8 }, paper_bgcolor: s.card, plot_bgcolor: s.card,
       font: { color: s.ink, size: 12, family: "system-ui, sans-serif" }, hoverlabel: { align: "left" },
-      legend: { orientation: "h", y: -0.16, x: 0, traceorder: "normal" }, ...layout,
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", x: 0, traceorder: "normal" }, ...layout,
       xaxis: { ...axis, ...(layout.xaxis ?? {}) }, yaxis: { ...axis, ...(layout.yaxis ?? {}) },
     };
-    Plotly.react(box, traces, whole, { responsive: true, displayModeBar: false });
+    charts.show(box, traces, whole);
   }
 
   function element(name, className, text) {
@@ -98,8 +94,12 @@
     if (rows.length > most) box.append(element("p", "faint", `and ${count(rows.length - most)} more`));
   }
 
-  function bars(id, pairs, name, colour) {
-    const shown = pairs.filter(([, value]) => value > 0).slice(0, 12).reverse();
+  // The largest first, and below them what has no name of its own: it is no rival of theirs.
+  function bars(id, pairs, name, colour, others) {
+    const there = pairs.filter(([, value]) => value > 0);
+    const named = there.filter(([number]) => number !== others);
+    const most = Math.max(...there.map(([, value]) => value));
+    const shown = [...named.slice(0, 12), ...there.filter(([number]) => number === others)].reverse();
     if (!shown.length) { draw(id, [], {}, 0); return; }
     const texts = shown.map(([number]) => label(name(number), 26));
     draw(id, [{
@@ -109,20 +109,21 @@
       hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }], {
       // Room behind the longest bar for its number.
-      xaxis: { showticklabels: false, showgrid: false, zeroline: false, range: [0, shown[shown.length - 1][1] * 1.2] },
+      xaxis: { showticklabels: false, showgrid: false, zeroline: false, range: [0, most * 1.2] },
       yaxis: { tickvals: shown.map((_, row) => row), ticktext: texts }, bargap: 0.3,
     }, 22 + 26 * shown.length);
   }
 
   // One colour for a key or user wherever it stands.
   const keyColour = (number) => (number === OTHERS ? GREY : COLOURS[number % COLOURS.length]);
-  const userColour = (number) => (number === data.users.length - 1 ? GREY : COLOURS[(number + 4) % COLOURS.length]);
+  const userColour = (number) => (number === OTHER_USERS ? GREY : COLOURS[(number + 4) % COLOURS.length]);
 
   const binTime = (bin) => bin * data.binMinutes * 60000;
   const stepWords = () => (data.binMinutes < 60 ? `${data.binMinutes} min` : data.binMinutes < 1440 ? `${data.binMinutes / 60} h` : `${data.binMinutes / 1440} d`);
 
+  // Stacked bars, the largest at the bottom; whatever has no bar of its own is one, on top.
   function overTime(id, table, rows, by, what, name, colour, most, height) {
-    const ranked = sums(table, rows, by, what).filter(([, value]) => value > 0).map(([number]) => number);
+    const ranked = sums(table, rows, by, what).filter(([number, value]) => value > 0 && (by !== "key" || number !== OTHERS)).map(([number]) => number);
     const own = new Set(ranked.slice(0, most));
     const rest = "\0rest";
     const series = new Map();
@@ -139,7 +140,7 @@
     for (let bin = first; bin <= last; bin += 1) bins.push(bin);
     const order = [...ranked.slice(0, most), ...(series.has(rest) ? [rest] : [])];
     const traces = order.map((number) => ({
-      type: "bar", name: number === rest ? "the rest" : label(name(number), 44), x: bins.map((bin) => new Date(binTime(bin)).toISOString()),
+      type: "bar", name: number === rest ? "all others" : label(name(number), 44), x: bins.map((bin) => new Date(binTime(bin)).toISOString()),
       y: bins.map((bin) => series.get(number).get(bin) ?? 0), marker: { color: number === rest ? GREY : colour(number), line: { width: 0 } },
       customdata: bins.map((bin) => (state.unit === "bytes" && what === "bytes" ? bytes(series.get(number).get(bin) ?? 0) : count(series.get(number).get(bin) ?? 0))),
       hovertemplate: "%{x|%Y-%m-%d %H:%M}<br>%{customdata}",
@@ -151,8 +152,8 @@
     const rows = chosen(data.traffic);
     byId("traffic-note").textContent = `Each bar is ${stepWords()}, times are UTC.`;
     overTime("traffic", data.traffic, rows, "key", state.unit, key, keyColour, 8, innerWidth < 600 ? 420 : 380);
-    bars("keys", sums(data.traffic, rows, "key", state.unit), key, keyColour);
-    bars("users", sums(data.traffic, rows, "user", state.unit), user, userColour);
+    bars("keys", sums(data.traffic, rows, "key", state.unit), key, keyColour, OTHERS);
+    bars("users", sums(data.traffic, rows, "user", state.unit), user, userColour, OTHER_USERS);
   }
 
   function drawFlows() {
@@ -185,7 +186,7 @@
     draw("flows", edges.length ? [{
       type: "sankey", orientation: "h", arrangement: "snap",
       node: {
-        label: named.map((each) => label(of(each), innerWidth < 600 ? 14 : 30)), pad: 12, thickness: 14, line: { width: 0 },
+        label: named.map((each) => label(of(each), innerWidth < 600 ? 14 : 30)), pad: 16, thickness: 14, line: { width: 0 },
         color: named.map((each) => (each.kind === "key" ? keyColour(each.number) : each.number < 0 ? GREY : userColour(each.number))),
         customdata: named.map((each) => label(of(each), 90)), hovertemplate: "%{customdata}<br>%{value:,}<extra></extra>",
       },
@@ -193,7 +194,7 @@
         source: edges.map((each) => each.from), target: edges.map((each) => each.to), value: edges.map((each) => each.value),
         color: edges.map((each) => each.colour + "55"), hovertemplate: "%{source.customdata} → %{target.customdata}<br>%{value:,}<extra></extra>",
       },
-    }] : [], {}, Math.max(260, Math.min(640, 60 + 26 * Math.max(...["from", "key", "to"].map((kind) => named.filter((each) => each.kind === kind).length), 1))));
+    }] : [], {}, Math.max(260, Math.min(760, 60 + 30 * Math.max(...["from", "key", "to"].map((kind) => named.filter((each) => each.kind === kind).length), 1))));
   }
 
   // Latencies: buckets as sbus-pipeline(8) numbers them, added up over rows.
@@ -232,7 +233,10 @@
     const answered = all.filter((one) => one.p50 !== null).slice(0, 12).reverse();
     const colours = { p50: COLOURS[2], p90: COLOURS[5], p99: COLOURS[3] };
     const least = Math.min(...answered.map((one) => one.p50)); const most = Math.max(...answered.map((one) => one.p99));
-    const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].filter((tick) => tick * 10 >= least && tick <= most * 10);
+    // Where all lies within a hundredfold, powers of ten alone would leave one or two ticks.
+    const steps = most / least < 100 && innerWidth >= 600 ? [1, 2, 5] : [1];
+    const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].flatMap((power) => steps.map((step) => step * power))
+      .filter((tick) => tick * 10 >= least && tick <= most * 10);
     draw("latency", answered.length ? ["p50", "p90", "p99"].map((name) => ({
       type: "scatter", mode: "markers", name, x: answered.map((one) => Math.max(1, one[name])), y: answered.map((_, row) => row),
       marker: { size: 11, color: colours[name], symbol: { p50: "circle", p90: "diamond", p99: "line-ns-open" }[name], line: { width: 3, color: colours[name] } },
@@ -262,7 +266,7 @@
     const rows = chosen(table);
     const unit = state.unit;
     state.unit = "messages";
-    bars("refusals", sums(table, rows, "user", "events"), user, userColour);
+    bars("refusals", sums(table, rows, "user", "events"), user, userColour, OTHER_USERS);
     state.unit = unit;
     byId("security-note").textContent = rows.length ? `${count(total(table, rows, "events"))} refusals; times are UTC.` : "";
     list("security", rows, [
@@ -299,7 +303,7 @@
     const tiles = [
       ["messages", compact(total(data.traffic, traffic, "messages"))], ["payload", bytes(total(data.traffic, traffic, "bytes"))],
       ["deliveries", compact(total(data.traffic, traffic, "recipients"))], ["users", count(new Set(traffic.map((row) => data.traffic.user[row])).size)],
-      ["calls", compact(calls)], ["p99 of calls", micros(percentile(merged, 99))], ["calls that failed", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
+      ["calls", compact(calls)], ["p99 of calls", micros(percentile(merged, 99))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
     ];
     byId("tiles").replaceChildren(...tiles.map(([words, value, alarm]) => {
       const tile = element("div", "tile");
@@ -356,7 +360,7 @@
     drawCalls(all);
     drawRefusals();
     drawLists();
-    document.documentElement.dataset.drawn = String(Number(document.documentElement.dataset.drawn ?? 0) + 1);
+    charts.flush();
   }
 
   fill("user", data.users, "all users");
@@ -370,4 +374,5 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
   describe();
   redraw();
+  charts.start();
 })();

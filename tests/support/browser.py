@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import aiohttp
 
@@ -64,13 +64,15 @@ class Page:
             assert time.monotonic() < deadline, (expression, self.complaints)
             await asyncio.sleep(0.05)
 
-    async def open(self, file: Path, *, width: int = 1280, height: int = 900, is_dark: bool = False) -> None:
-        """Open a file at a size, and wait for its charts."""
+    async def open(
+        self, file: Path, *, width: int = 1280, height: int = 900, is_dark: bool = False, mark: Literal["drawn", "settled"] = "settled"
+    ) -> None:
+        """Open a file at a size, and wait until what is in sight is drawn, or by ``settled`` all charts."""
         await self.ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
         await self.ask("Emulation.setEmulatedMedia", features=[scheme])
         await self.ask("Page.navigate", url=file.resolve().as_uri())
-        await self.wait_for(f"location.href === {file.resolve().as_uri()!r} && document.documentElement?.dataset.drawn")
+        await self.wait_for(f"location.href === {file.resolve().as_uri()!r} && document.documentElement?.dataset.{mark}")
 
     async def screenshot(self, file: Path) -> None:
         """Write what the whole page looks like to a PNG file."""

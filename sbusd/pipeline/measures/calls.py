@@ -13,7 +13,11 @@ from sbusd.tables.schema import CALL_SECONDS, CALLS
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
+_PERCENTS = (50, 90, 99)
 _STEP_BITS = STEPS.bit_length() - 1
+
+_CALL = ("call_id", *HOURLY)
+"""What tells calls apart: the number first, for Spark sorts by it, and compares texts only where it is the same."""
 
 
 def compute(records: DataFrame, following: DataFrame) -> DataFrame:
@@ -30,17 +34,17 @@ def compute(records: DataFrame, following: DataFrame) -> DataFrame:
         (F.col("q.host") == F.col("r.reply_host")) & (F.col("q.call_id") == F.col("r.reply_id")) & in_time,
         "left",
     )
-    calls = joined.groupBy(*HOURLY, "call_id").agg(
-        F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "recipients")).alias("q"), _first_reply()
-    )
-    return _totals(fold(_judged(calls), "cmd", "calls")).select("date", "hour", *CALLS.names)
+    calls = joined.groupBy(*_CALL).agg(F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "recipients")).alias("q"), _first_reply())
+    return _totals(fold(_by_bucket(_judged(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
 
 
 def _requests(records: DataFrame) -> DataFrame:
     """Return each request once in its hour: when it was sent for the first time."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
+    # Exchanged once, here, as the join wants them; what is grouped before and after it stays where it is.
+    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", "recipients").repartition("host", "call_id")
     first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "recipients"))
-    return rows.groupBy(*HOURLY, "call_id").agg(first.alias("request")).select(*HOURLY, "call_id", "request.*")
+    return placed.groupBy(*_CALL).agg(first.alias("request")).select(*_CALL, "request.*")
 
 
 def _replies(records: DataFrame) -> DataFrame:
@@ -101,27 +105,43 @@ def _bucket() -> Column:
     )
 
 
-def _totals(calls: DataFrame) -> DataFrame:
-    """Return the rows of the table: calls added up by bucket, then buckets gathered into histograms."""
-    by_bucket = calls.groupBy(*HOURLY, *_PARTIES, "bucket").agg(
-        *(F.sum(name).alias(name) for name in _SUMS), F.max("latency").alias("longest")
+def _by_bucket(calls: DataFrame) -> DataFrame:
+    """Return calls added up by parties and bucket: a hundredth of the rows, before they are weighed."""
+    return calls.groupBy(*HOURLY, *_PARTIES, "bucket").agg(*(F.sum(name).alias(name) for name in _SUMS), F.max("latency").alias("longest"))
+
+
+def _totals(counted: DataFrame) -> DataFrame:
+    """Return the rows of the table: calls added up by bucket once more, for commands that share a row, then gathered into histograms."""
+    by_bucket = counted.groupBy(*HOURLY, *_PARTIES, "bucket").agg(
+        *(F.sum(name).alias(name) for name in _SUMS), F.max("longest").alias("longest")
     )
     entry = F.when(F.col("bucket").isNotNull(), F.struct("bucket", "calls"))
     gathered = by_bucket.groupBy(*HOURLY, *_PARTIES).agg(
         *(total(name).alias(name) for name in _SUMS),
         F.max("longest").alias("latency_max_us"),
         F.array_sort(F.collect_list(entry)).alias("latencies"),
+        total(F.when(F.col("bucket").isNotNull(), F.col("calls"))).alias("replied"),
     )
-    return gathered.select("*", *(_percentile(percent).alias(f"latency_p{percent}_us") for percent in (50, 90, 99)))
+    return gathered.withColumn("percentiles", _percentiles()).select("*", "percentiles.*")
 
 
-def _percentile(percent: int) -> Column:
-    """Return the upper bound of the bucket of a percentile: :func:`sbusd.tables.latencies.percentile`."""
-    counted = "aggregate(latencies, 0L, (n, e) -> n + e.calls)"
-    rank = f"(({counted}) * {percent} + 99) div 100"
-    found = (
-        "aggregate(latencies, named_struct('seen', 0L, 'at', cast(null as bigint)), (a, e) -> named_struct('seen', a.seen + e.calls,"
-        f" 'at', case when a.at is null and a.seen + e.calls >= {rank} then e.bucket else a.at end), a -> a.at)"
+def _percentiles() -> Column:
+    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.tables.latencies.percentile`.
+
+    ``latencies`` are in order, ``replied`` is how many calls they have: to count them at each bucket would cost their square.
+    """
+    begin = ", ".join(f"cast(null as bigint) as p{percent}" for percent in _PERCENTS)
+    found = ", ".join(
+        f"if(a.p{percent} is null and a.seen + e.calls >= (replied * {percent} + 99) div 100, e.bucket, a.p{percent}) as p{percent}"
+        for percent in _PERCENTS
     )
-    shift = f"cast(greatest(0, ({found}) div {STEPS} - 1) as int)"
-    return F.expr(f"((({found}) - {shift} * {STEPS} + 1L) << {shift}) - 1")
+    bounds = ", ".join(f"{_upper_bound(f'a.p{percent}')} as latency_p{percent}_us" for percent in _PERCENTS)
+    return F.expr(
+        f"aggregate(latencies, struct(0L as seen, {begin}), (a, e) -> struct(a.seen + e.calls as seen, {found}), a -> struct({bounds}))"
+    )
+
+
+def _upper_bound(bucket: str) -> str:
+    """Return SQL for the largest latency in *bucket*: :func:`sbusd.tables.latencies.upper_bound`."""
+    shift = f"cast(greatest(0, ({bucket} div {STEPS}) - 1) as int)"
+    return f"((({bucket} - {shift} * {STEPS} + 1L) << {shift}) - 1)"

@@ -1,4 +1,4 @@
-"""A program and all that it starts: how long it takes, and how much memory all of them have at most."""
+"""A program and all that it starts: how long it takes, on the clock and of processors, and how much memory all of them have at most."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ from tools.stage import ROOT
 SAMPLE_SECONDS = 0.1
 """Between two looks: what is there for less is missed."""
 
-LONGEST_SECONDS = 1800.0
+LONGEST_SECONDS = 3600.0
+"""Ten times what the longest needs on a machine of its own: others may be on it."""
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
+_TICK = os.sysconf("SC_CLK_TCK")
+_UTIME, _STIME = 11, 12
+"""Where processor times stand in /proc/PID/stat behind the name: proc_pid_stat(5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Measured:
     """One run: seconds, bytes of resident memory of all its processes together at most, and what it said."""
 
     seconds: float
+    processor_seconds: float
+    """Of all its processes: unlike the clock's, hardly more on a crowded machine. What a process does after the last look is missed."""
     peak_bytes: int
     output: str
 
@@ -37,10 +43,13 @@ def measure(command: Sequence[str], log: Path) -> Measured:
     """
     begun = time.monotonic()
     peak = 0
+    ticks: dict[int, int] = {}
     with log.open("wb") as errors, log.with_suffix(".out").open("w+b") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=errors)
         while process.poll() is None:
-            peak = max(peak, _resident(process.pid))
+            family = _family(process.pid)
+            peak = max(peak, sum(each.resident_bytes for each in family.values()))
+            ticks.update((pid, each.ticks) for pid, each in family.items())
             if time.monotonic() - begun > LONGEST_SECONDS:
                 process.kill()
                 process.wait()
@@ -51,21 +60,30 @@ def measure(command: Sequence[str], log: Path) -> Measured:
         said = output.read().decode(errors="replace")
     if process.returncode:
         raise BenchError(f"{' '.join(command[1:4])} failed: {log.read_text(errors='replace').strip()[-500:]}")
-    return Measured(seconds, peak, said)
+    return Measured(seconds, sum(ticks.values()) / _TICK, peak, said)
 
 
-def _resident(root: int) -> int:
-    """Return the resident bytes of process *root* and all below it; pages that processes share count for each."""
-    parents: dict[int, int] = {}
-    pages: dict[int, int] = {}
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """What one process has used; pages that processes share count for each."""
+
+    parent: int
+    ticks: int
+    resident_bytes: int
+
+
+def _family(root: int) -> dict[int, _Process]:
+    """Return process *root* and all below it, by number."""
+    found: dict[int, _Process] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                parents[int(name)] = int(Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[1])
-                pages[int(name)] = int(Path("/proc", name, "statm").read_text().split()[1])
+                stat = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()
+                pages = int(Path("/proc", name, "statm").read_text().split()[1])
             except (OSError, IndexError):
                 continue  # it has ended meanwhile
+            found[int(name)] = _Process(int(stat[1]), int(stat[_UTIME]) + int(stat[_STIME]), pages * _PAGE)
     family = {root}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+    while more := {pid for pid, process in found.items() if process.parent in family} - family:
         family |= more
-    return sum(pages.get(pid, 0) for pid in family) * _PAGE
+    return {pid: found[pid] for pid in family if pid in found}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import html.parser
 import json
@@ -11,6 +12,7 @@ import sys
 from typing import Any
 
 import pytest
+from plotly.offline import get_plotlyjs
 
 from sbusd.report.errors import ReportError
 from sbusd.report.page import json_for_page, page_of
@@ -45,7 +47,12 @@ class Scripts(html.parser.HTMLParser):
 def test_hostile_text_stays_data() -> None:
     data: dict[str, Any] = {"keys": HOSTILE, "</script>": HOSTILE}
     scripts = Scripts(page_of(data)).found
-    assert [attributes for attributes, _ in scripts] == [{"id": "data", "type": "application/json"}, {}, {}]
+    assert [attributes for attributes, _ in scripts] == [
+        {"id": "data", "type": "application/json"},
+        {"id": "library", "type": "text/plain"},
+        {},
+        {},
+    ]
     assert json.loads(scripts[0][1]) == data
 
 
@@ -59,13 +66,19 @@ def test_json_has_no_character_of_markup() -> None:
 def test_only_its_own_programs_run() -> None:
     page = page_of({})
     policy = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)[0]
-    hashes = {
-        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for attributes, text in Scripts(page).found if not attributes
-    }
+    scripts = Scripts(page).found
+    packed = next(text for attributes, text in scripts if attributes.get("id") == "library")
+    programs = [gzip.decompress(base64.b64decode(packed)), *(text.encode() for attributes, text in scripts if not attributes)]
+    hashes = {base64.b64encode(hashlib.sha256(program).digest()).decode() for program in programs}
     assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
-    assert len(hashes) == 2
+    assert len(hashes) == 3
+    assert programs[0].decode() == get_plotlyjs()
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
     assert "connect-src" not in policy  # so that of default-src holds
+
+
+def test_the_same_data_make_the_same_page() -> None:
+    assert page_of({"made": 1}) == page_of({"made": 1})
 
 
 def test_nothing_is_asked_of_a_network() -> None:
