@@ -23,6 +23,7 @@ COMMANDS = (
     "presence",
     "monitor",
     "ping",
+    "bench",
     "connections",
     "top",
     "stats",

@@ -1,0 +1,149 @@
+"""The crew of one run: its workers' processes, from their start to what they measured."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from types import TracebackType
+from typing import Self
+
+from sbusd.client import Bus
+from sbusd.ctl.bench.errors import BenchError
+from sbusd.ctl.bench.plan import Plan
+from sbusd.ctl.bench.workers import FINAL, Desk, Failed, Heard, Published, Report, publish, run_worker, subscribe
+
+READY_SECONDS = 60.0
+"""How long all workers may take to connect: systemd may have to start the bus, and the machine to make hundreds of processes."""
+LOOK_SECONDS = 0.2
+"""Between two looks at the progress."""
+FINAL_SECONDS = 0.5
+"""Between two messages to subscribers that have not seen the end, once everything is routed."""
+PATIENCE_SECONDS = 30.0
+"""For which no subscriber receives anything, when everything is routed, until the run is given up."""
+_WORD_BYTES = 8
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A process, its end of the pipe, and what it said last."""
+
+    name: str
+    process: ForkProcess
+    pipe: Connection
+    report: Report | None = None
+
+
+class Crew:
+    """Publishers and subscribers for one run; leave it with ``with``, and no process remains."""
+
+    def __init__(self, plan: Plan, connect: Callable[[], Bus], key: bytes) -> None:
+        self._plan = plan
+        self._connect = connect
+        self._key = key
+        # Shared with the workers, who are made by fork: a number for each, and the order to stop behind them.
+        self._progress = memoryview(mmap.mmap(-1, (plan.clients + plan.subscribers + 1) * _WORD_BYTES)).cast("Q")
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """End every process that is still there."""
+        for worker in self._workers:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+
+    def assemble(self) -> None:
+        """Start all workers, and wait until they are connected and subscribed.
+
+        Raises:
+            BenchError: one of them cannot be, and why: such as a quota that is used up.
+        """
+        for number in range(self._plan.subscribers):
+            self._start(f"subscriber {number + 1} of {self._plan.subscribers}", subscribe)
+        self._await(self._workers, READY_SECONDS, "connected")
+        publishers = [self._start(f"publisher {number + 1} of {self._plan.clients}", publish) for number in range(self._plan.clients)]
+        self._await(publishers, READY_SECONDS, "connected")
+
+    def run(self, show: Callable[[int, int], None]) -> tuple[list[Published], list[Heard]]:
+        """Let the publishers begin, and return what all measured; *show* is told now and then how much was published and received.
+
+        Raises:
+            BenchError: a worker failed.
+        """
+        publishers, subscribers = self._workers[self._plan.subscribers :], self._workers[: self._plan.subscribers]
+        for worker in self._workers:
+            worker.report = None
+        for worker in publishers:
+            worker.pipe.send(None)
+        while any(worker.report is None for worker in publishers):
+            self._collect(self._workers, LOOK_SECONDS)
+            show(*self._sums())
+        self._hear_out(subscribers, show)
+        return (
+            [worker.report for worker in publishers if isinstance(worker.report, Published)],
+            [worker.report for worker in subscribers if isinstance(worker.report, Heard)],
+        )
+
+    def stop(self) -> None:
+        """Have the publishers stop; :meth:`run` then returns what was measured until now. A signal handler may call it."""
+        self._progress[-1] = 1
+
+    def _start(self, name: str, work: Callable[[Desk, Plan], None]) -> _Worker:
+        """Start a worker."""
+        context = multiprocessing.get_context("fork")
+        ours, theirs = context.Pipe()
+        desk = Desk(self._connect, self._key, theirs, self._progress, len(self._workers))
+        process = context.Process(target=run_worker, args=(work, desk, self._plan), daemon=True)
+        process.start()
+        theirs.close()
+        worker = _Worker(name, process, ours)
+        self._workers.append(worker)
+        return worker
+
+    def _await(self, workers: Sequence[_Worker], seconds: float, what: str) -> None:
+        """Wait until each of *workers* has said something. Raises BenchError after *seconds*."""
+        end = time.monotonic() + seconds
+        while missing := [worker for worker in workers if worker.report is None]:
+            if time.monotonic() > end:
+                raise BenchError(f"{missing[0].name} was not {what} within {seconds:g} s")
+            self._collect(missing, LOOK_SECONDS)
+
+    def _collect(self, workers: Sequence[_Worker], seconds: float) -> None:
+        """Take in what comes from *workers* within *seconds*. Raises BenchError if one failed, or ended without a word."""
+        pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, Published | Heard)}
+        for ready in wait(list(pipes), seconds):
+            worker = pipes[ready]  # type: ignore[index]  # what wait() returns is of what it was given
+            try:
+                worker.report = worker.pipe.recv()
+            except EOFError:
+                worker.process.join()
+                raise BenchError(f"{worker.name} ended unexpectedly, with status {worker.process.exitcode}") from None
+            if isinstance(worker.report, Failed):
+                raise BenchError(f"{worker.name}: {worker.report.words}")
+
+    def _hear_out(self, subscribers: Sequence[_Worker], show: Callable[[int, int], None]) -> None:
+        """Wait for the subscribers, which may have much to read yet; one that has lost an end is told that it is the end."""
+        received, since = -1, time.monotonic()
+        with self._connect() as bus:
+            while missing := [worker for worker in subscribers if worker.report is None]:
+                self._collect(missing, FINAL_SECONDS)
+                bus.publish(self._key, bytes((FINAL,)))
+                bus.ping()
+                sums = self._sums()
+                show(*sums)
+                if sums[1] != received:
+                    received, since = sums[1], time.monotonic()
+                elif time.monotonic() - since > PATIENCE_SECONDS:
+                    raise BenchError(f"{missing[0].name} received nothing for {PATIENCE_SECONDS:g} s, and has not seen the end")
+
+    def _sums(self) -> tuple[int, int]:
+        """Return how many messages were published, and how many were received, at least."""
+        received = sum(self._progress[: self._plan.subscribers])
+        return sum(self._progress[self._plan.subscribers : -1]), received

@@ -1,0 +1,144 @@
+"""What the workers' reports say together, and how it is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sbusd.ctl.bench.plan import Plan
+from sbusd.ctl.bench.workers import Heard, Published
+from sbusd.ctl.quantities import NOTHING, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
+from sbusd.ctl.tables import Column
+
+PERCENTILES = (50, 90, 99)
+BUSY = 0.9
+"""A program that worked for more of the time than this is what limits: the bus waited for it."""
+
+COLUMNS = (
+    Column("SIZE", is_number=True),
+    Column("PUBLISHED", is_number=True),
+    Column("/S", is_number=True),
+    Column("DELIVERED", is_number=True),
+    Column("/S", is_number=True),
+    Column("BYTES/S", is_number=True),
+    Column("LOST", is_number=True),
+    Column("REFUSED", is_number=True),
+    *(Column(f"P{percent}", is_number=True) for percent in PERCENTILES),
+    Column("MAX", is_number=True),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One run."""
+
+    plan: Plan
+    published: int
+    publish_seconds: float
+    """From the first message until the bus had routed the last."""
+    delivered: int
+    deliver_seconds: float
+    """From the first message until the last subscriber had its last."""
+    lost: int
+    """Messages that were due to a subscriber and did not come."""
+    refused: int
+    refusal: str
+    latencies: list[float]
+    """From publishing to receiving, under this load, in seconds, ascending; of a sample of the messages."""
+    publishers_busy: float
+    """The part of the time for which the busiest publisher worked; likewise of subscribers."""
+    subscribers_busy: float
+
+    def as_json(self) -> dict[str, object]:
+        """Return the run as a JSON object: seconds, bytes, and rates by the second."""
+        return {
+            "size": self.plan.size,
+            "published": self.published,
+            "publish_seconds": round(self.publish_seconds, 6),
+            "publish_rate": _rate(self.published, self.publish_seconds),
+            "delivered": self.delivered,
+            "deliver_seconds": round(self.deliver_seconds, 6),
+            "deliver_rate": _rate(self.delivered, self.deliver_seconds),
+            "deliver_bytes_rate": _rate(self.delivered * self.plan.size, self.deliver_seconds),
+            "lost": self.lost,
+            "refused": self.refused,
+            "refusal": self.refusal,
+            "latency": spread_of(self.latencies),
+            "publishers_busy": round(self.publishers_busy, 3),
+            "subscribers_busy": round(self.subscribers_busy, 3),
+        }
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the run as a row of :data:`COLUMNS`."""
+        return (
+            human_bytes(self.plan.size),
+            compact_count(self.published),
+            compact_count(_rate(self.published, self.publish_seconds)),
+            compact_count(self.delivered),
+            compact_count(_rate(self.delivered, self.deliver_seconds)),
+            compact_bytes(_rate(self.delivered * self.plan.size, self.deliver_seconds)),
+            str(self.lost),
+            str(self.refused),
+            *(human_microseconds(each) for each in spread_of(self.latencies).values()),
+            *([NOTHING] * (len(PERCENTILES) + 1) if not self.latencies else []),
+        )
+
+    def notes(self) -> list[str]:
+        """Return what a reader must know of this run, a line each."""
+        lines = []
+        size = human_bytes(self.plan.size)
+        if self.refused:
+            lines.append(f"{size}: the bus refused {human_plural(self.refused, 'message')}: {self.refusal}")
+        if self.lost:
+            lines.append(
+                f"{size}: {human_plural(self.lost, 'message')} did not come: more was queued than the quotas allow, or the bus ended"
+            )
+        busy = [name for name, part in (("publishers", self.publishers_busy), ("subscribers", self.subscribers_busy)) if part > BUSY]
+        if busy:
+            lines.append(f"{size}: the {' and the '.join(busy)} were busy all the time: Python limits here, and the bus can do more")
+        return lines
+
+
+def result_of(plan: Plan, published: Sequence[Published], heard: Sequence[Heard]) -> Result:
+    """Return what the workers' reports say together; there is one of a publisher at least."""
+    begin = min(each.begin_ns for each in published)
+    sent = sum(each.count for each in published)
+    refused = sum(each.refusals for each in published)
+    delivered = sum(each.count for each in heard)
+    publish_seconds = _seconds(begin, max(each.end_ns for each in published))
+    deliver_seconds = _seconds(begin, max((each.last_ns for each in heard), default=begin))
+    return Result(
+        plan=plan,
+        published=sent,
+        publish_seconds=publish_seconds,
+        delivered=delivered,
+        deliver_seconds=deliver_seconds,
+        lost=max(0, (sent - min(refused, sent)) * plan.subscribers - delivered),
+        refused=refused,
+        refusal=next((each.refusal for each in published if each.refusal), ""),
+        latencies=sorted(time / 1e9 for each in heard for time in each.times),
+        publishers_busy=max(_part(each.cpu_seconds, _seconds(each.begin_ns, each.end_ns)) for each in published),
+        subscribers_busy=max((_part(each.cpu_seconds, _seconds(begin, each.last_ns)) for each in heard), default=0.0),
+    )
+
+
+def spread_of(ascending: list[float]) -> dict[str, float]:
+    """Return the percentiles of times and the longest; nothing if there is none."""
+    if not ascending:
+        return {}
+    return {f"p{percent}": percentile(ascending, percent) for percent in PERCENTILES} | {"max": ascending[-1]}
+
+
+def _seconds(begin_ns: int, end_ns: int) -> float:
+    """Return a span in seconds, never negative."""
+    return max(0, end_ns - begin_ns) / 1e9
+
+
+def _part(some: float, whole: float) -> float:
+    """Return which part *some* is of *whole*; 0 of nothing."""
+    return min(1.0, some / whole) if whole else 0.0
+
+
+def _rate(number: int, seconds: float) -> float:
+    """Return how many by the second; 0 in no time."""
+    return round(number / seconds, 1) if seconds else 0.0

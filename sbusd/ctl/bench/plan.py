@@ -1,0 +1,39 @@
+"""What a bench is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+LEAST_BYTES = 16
+"""The smallest payload: a mark and a time must fit into it."""
+
+MOST_BYTES = MAX_PACKET_BYTES - 1024
+"""The largest payload: the key, behind the longest prefix of credentials there is, must fit into the packet too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run: publishers, subscribers, bytes of payload; each publisher's messages, or if that is None, seconds."""
+
+    clients: int
+    subscribers: int
+    size: int
+    count: int | None
+    seconds: float
+
+
+def parse_sizes(text: str) -> list[int]:
+    """Return the payloads' sizes in *text*, which are separated by commas.
+
+    Raises:
+        ValueError: one is no number, or out of range.
+    """
+    sizes = []
+    for part in text.split(","):
+        word = part.strip()
+        if not (word.isascii() and word.isdigit() and len(word) < 10 and LEAST_BYTES <= int(word) <= MOST_BYTES):
+            raise ValueError(f"{word!r} is no size of a payload; one has {LEAST_BYTES} to {MOST_BYTES} bytes")
+        sizes.append(int(word))
+    return sizes

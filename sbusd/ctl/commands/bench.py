@@ -1,0 +1,146 @@
+"""``sbusctl bench``: how fast the bus is, here and now, for programs like this one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from sbusd.client import Bus
+from sbusd.ctl.bench.crew import Crew
+from sbusd.ctl.bench.figures import COLUMNS, Result, result_of, spread_of
+from sbusd.ctl.bench.keys import private_key
+from sbusd.ctl.bench.plan import Plan, parse_sizes
+from sbusd.ctl.bench.progress import Progress
+from sbusd.ctl.bench.trips import measure_trips
+from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
+from sbusd.ctl.quantities import human_microseconds
+from sbusd.ctl.settings import settings_of
+from sbusd.ctl.tables import table_lines
+
+_MOST_WORKERS = 128
+"""Publishers, and subscribers: each is a process of some megabytes; more of them measure the machine's scheduler, and not the bus."""
+
+CAVEATS = (
+    "publishers and subscribers are Python programs on this machine, and share its CPUs with the bus: programs in C get more out of it",
+    "what other users did on the bus and the machine meanwhile is in the figures; how much it was cannot be told from here",
+    "P50 to MAX: from publishing to receiving at full load, mostly time spent in queues",
+)
+"""What the figures do not say."""
+
+
+def command(
+    context: typer.Context,
+    *,
+    clients: Annotated[int, typer.Option("--clients", "-c", min=1, max=_MOST_WORKERS, metavar="COUNT", help="How many publishers.")] = 1,
+    subscribers: Annotated[
+        int, typer.Option("--subscribers", "-S", min=0, max=_MOST_WORKERS, metavar="COUNT", help="How many subscribers, of all of them.")
+    ] = 1,
+    size: Annotated[str, typer.Option("--size", "-s", metavar="BYTES[,BYTES]...", help="Bytes of payload; one run for each.")] = "64",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Messages of each publisher.")] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", "-t", min=0.1, max=86_400, metavar="SECONDS", help="Without --count: how long a run is.")
+    ] = 3.0,
+    trips: Annotated[int, typer.Option("--trips", min=0, max=10_000_000, metavar="COUNT", help="Round trips on the idle bus.")] = 1000,
+) -> None:
+    """Measure the bus: rates, times, losses, for programs like this one.
+
+    The messages have a secret key of the caller's, which nobody else hears.
+    """
+    settings = settings_of(context)
+    try:
+        sizes = parse_sizes(size)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--size") from None
+    report = _Report()
+    try:
+        with Progress() as progress:
+            _measure(settings.connect, report, [Plan(clients, subscribers, each, count, seconds) for each in sizes], trips, progress)
+    finally:
+        # Also after Ctrl-C, and after an error in a later run: what has been measured is worth reading.
+        if report.is_worth_reading:
+            if settings.json is JsonStyle.OFF:
+                write_lines(report.lines(legend=settings.legend))
+            else:
+                write_json(report.as_json(clients, subscribers), settings.json)
+
+
+class _Report:
+    """What was measured until now."""
+
+    def __init__(self) -> None:
+        self.results: list[Result] = []
+        self.trips: list[float] = []
+        self._load_before = os.getloadavg()[0]
+
+    @property
+    def is_worth_reading(self) -> bool:
+        """Whether anything was measured."""
+        return bool(self.results or self.trips)
+
+    def lines(self, *, legend: bool) -> list[str]:
+        """Return the report for people."""
+        width = os.get_terminal_size().columns if is_terminal() else None
+        lines = table_lines(COLUMNS, [result.cells() for result in self.results], legend=legend, width=width) if self.results else []
+        if self.trips:
+            words = "  ".join(f"{name} {human_microseconds(time)}" for name, time in spread_of(sorted(self.trips)).items())
+            lines.append(f"round trip, idle: {words}")
+        if legend:
+            lines += [f"note: {each}" for result in self.results for each in result.notes()]
+            lines += [f"note: {each}" for each in (*CAVEATS, self._load())]
+        return lines
+
+    def as_json(self, clients: int, subscribers: int) -> dict[str, object]:
+        """Return the report as a JSON object."""
+        return {
+            "clients": clients,
+            "subscribers": subscribers,
+            "runs": [result.as_json() for result in self.results],
+            "trips": {"count": len(self.trips), **spread_of(sorted(self.trips))},
+            "notes": [*(each for result in self.results for each in result.notes()), *CAVEATS, self._load()],
+        }
+
+    def _load(self) -> str:
+        """Return what the machine's own word for its load is: before, and now that the bench has been part of it."""
+        return f"load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} now, on {os.cpu_count() or 1} CPUs"
+
+
+def _measure(connect: Callable[[], Bus], report: _Report, plans: list[Plan], trips: int, progress: Progress) -> None:
+    """Make all runs; after Ctrl-C the one under way is cut short, and counted."""
+    with connect() as bus:
+        whoami = bus.whoami()
+    if trips:
+        measure_trips(connect, private_key(whoami), trips, report.trips)
+    for plan in plans:
+        progress.begin()
+        with Crew(plan, connect, private_key(whoami)) as crew:
+            crew.assemble()
+            with _stopped_by_ctrl_c(crew):
+                report.results.append(result_of(plan, *crew.run(partial(progress.show, plan))))
+
+
+@contextlib.contextmanager
+def _stopped_by_ctrl_c(crew: Crew) -> Iterator[None]:
+    """Let the first Ctrl-C stop the publishers, and take effect when what they did is counted; the second one takes effect at once."""
+    interrupted = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+        crew.stop()
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupted:
+        raise KeyboardInterrupt

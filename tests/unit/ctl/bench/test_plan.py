@@ -1,0 +1,27 @@
+"""Sizes of payloads as they are typed."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.ctl.bench.plan import LEAST_BYTES, MOST_BYTES, parse_sizes
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+
+def test_sizes() -> None:
+    assert parse_sizes("64") == [64]
+    assert parse_sizes(f"{LEAST_BYTES}, 1024,{MOST_BYTES}") == [LEAST_BYTES, 1024, MOST_BYTES]
+
+
+@pytest.mark.parametrize("text", ["", "64,", "15", "-64", "64k", "1e3", "٦٤", str(MOST_BYTES + 1), "9" * 30])
+def test_what_is_no_size_is_refused_and_named(text: str) -> None:
+    with pytest.raises(ValueError, match=f"has {LEAST_BYTES} to {MOST_BYTES} bytes") as caught:
+        parse_sizes(text)
+    assert repr(text.rsplit(",", maxsplit=1)[-1]) in str(caught.value)
+
+
+def test_the_largest_fits_into_a_packet_with_its_key() -> None:
+    everything = Credentials(2**32 - 2, 2**32 - 2, 2**22)
+    key = everything.key(everything.key(b"")) + b"/bench/" + b"0" * 32
+    assert len(b"MSG %b\0" % key) + MOST_BYTES <= MAX_PACKET_BYTES
