@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 from sbusd.client.address import Scope, bus_address
-from sbusd.client.calls import CALL_SECONDS, Answer, Outcome
+from sbusd.client.admission import Allow, Twins
+from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
 from sbusd.client.errors import (
     AnswerLost,
     BadAddressError,
@@ -27,7 +28,7 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
 from sbusd.client.messages import Gap, Item, Message, Reconnected
 from sbusd.client.presence import Change, PresenceEvent, PresenceItem
-from sbusd.client.service import Allow, Request, ServiceError
+from sbusd.client.service import Request, ServiceError
 from sbusd.client.statistics import Statistics
 from sbusd.client.sync import Bus
 from sbusd.client.sync_streams import Presence, Subscription, Tap
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CALL_SECONDS",
+    "CALL_TRIES",
     "QUEUE_BYTES",
     "QUEUE_PACKETS",
     "Allow",
@@ -85,6 +87,7 @@ __all__ = [
     "TapItem",
     "TapRecord",
     "TimedOut",
+    "Twins",
     "Unanswered",
     "bus_address",
 ]

@@ -18,10 +18,11 @@ from types import TracebackType
 from typing import Literal, Self, overload
 
 from sbusd.client.address import Scope, bus_address
+from sbusd.client.admission import Allow, Twins
 from sbusd.client.aio_link import AioLink
 from sbusd.client.aio_server import AsyncServer
 from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
-from sbusd.client.calls import CALL_SECONDS, Answer, Caller, Invocation, Outcome
+from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.connection import parse_target
 from sbusd.client.deadline import Deadline
 from sbusd.client.encoding import control_key, pattern_list, publication, to_bytes
@@ -30,7 +31,7 @@ from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
 from sbusd.client.presence import PRESENCE_PATTERN
 from sbusd.client.questions import ReceiptCall
-from sbusd.client.service import Allow, H, Reception
+from sbusd.client.service import H, Reception
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
 from sbusd.client.sweep import Sweep
@@ -274,12 +275,14 @@ class AsyncBus:
         timeout: float | None = CALL_SECONDS,
         member: Peer | None = None,
         twin: int | None = None,
+        tries: int = CALL_TRIES,
     ) -> Answer:
         """Have a service run *command* on *data*, and return its answer. Spec: sbus-rpc(7).
 
         Called is whoever serves it, all of them if they are more, and the first answer counts; or *member* alone, from ``members`` or
-        ``presence``. With *twin*, the service is on that other host. *timeout* is in seconds, None for ever. The answer's ``callee`` is
-        who answered, by the bus's word. From the first call on messages come with their senders.
+        ``presence``. With *twin*, the service is on that other host, which the relay tries to reach again up to *tries* times.
+        *timeout* is in seconds, None for ever; between hosts that is an hour. The answer's ``callee`` is who answered, by the bus's
+        word. From the first call on messages come with their senders.
 
         Raises:
             NoRecipient: nobody serves it; at once.
@@ -287,15 +290,12 @@ class AsyncBus:
             CallTimeout: no answer in time. It may have been run; the answer is dropped if it comes late.
             RemoteError: the service answered with an error.
             RemoteRefusal: the bus does not let this client call it.
-            ValueError: *command* cannot be one, or *member* and *twin* are both given.
+            ValueError: *command*, *twin* or *tries* cannot be one, or *member* and *twin* are both given.
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
         if member is not None and twin is not None:
             raise ValueError("a call goes to a member of a group here, or to another host; give member or twin, not both")
-        caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout, twin)
-        deadline = request.deadline()
-        outstanding = await self._link.run(caller.open(request, deadline, member))
-        return await self._link.run(caller.wait(request, outstanding, deadline))
+        return await self._invoke(Invocation(command, to_bytes(data), timeout, twin, tries), member)
 
     async def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
         """Have each service of *command* run it on *data*, and yield what came of each, in the order in which that is known.
@@ -313,12 +313,12 @@ class AsyncBus:
         finally:
             sweep.close()
 
-    def service(self, command: str, *, allow: Allow | None = None) -> Callable[[H], H]:
+    def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
         """Return the decorator of a function that runs *command* for callers; :meth:`serve` serves all that have been decorated.
 
         The function gets a ``Request`` and returns bytes, text or None, or is a coroutine function that does. With *allow*, only those
-        users and groups may call; others are told so. A ``ServiceError`` that it raises tells the caller its words; of any other
-        exception the caller gets one line, and the log the traceback.
+        users and groups may call; others are told so. With *twins*, other hosts may call too, and never otherwise. A ``ServiceError``
+        that it raises tells the caller its words; of any other exception the caller gets one line, and the log the traceback.
 
         Raises:
             ValueError: *command* cannot be one, or has been decorated already.
@@ -326,7 +326,7 @@ class AsyncBus:
         reception = self._begin_services()
 
         def decorate(handler: H) -> H:
-            reception.add(command, handler, allow)
+            reception.add(command, handler, allow, twins)
             return handler
 
         return decorate
@@ -382,6 +382,12 @@ class AsyncBus:
         """Connect, unless that is done."""
         await self._link.open()
         return self
+
+    async def _invoke(self, request: Invocation, member: Peer | None = None) -> Answer:
+        """Make the call *request*, and return its answer. Raises what :meth:`call` raises."""
+        caller, deadline = self._begin_calls(), request.deadline()
+        outstanding = await self._link.run(caller.open(request, deadline, member))
+        return await self._link.run(caller.wait(request, outstanding, deadline))
 
     def _begin_calls(self) -> Caller:
         """Return what calls are made with; the envelope's model is imported now, for its import is slow and most programs make none."""

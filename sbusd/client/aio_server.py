@@ -18,11 +18,12 @@ from sbusd.client.serving import AT_ONCE, begin_serving
 
 
 class AsyncServer:
-    """The services of *reception* on one link."""
+    """The services of *reception* on one link; *at_once* handlers run at once, None for as many as the reception lets in."""
 
-    def __init__(self, link: AioLink, reception: Reception) -> None:
+    def __init__(self, link: AioLink, reception: Reception, at_once: int | None = AT_ONCE) -> None:
         self._link = link
         self._reception = reception
+        self._at_once = at_once
         self._running: set[asyncio.Task[None]] = set()
 
     async def run(self, ready: Callable[[], None] | None) -> None:
@@ -54,7 +55,7 @@ class AsyncServer:
 
     def _start_some(self) -> None:
         """Start as many requests as may run at once."""
-        while len(self._running) < AT_ONCE:
+        while self._at_once is None or len(self._running) < self._at_once:
             task, packets = self._reception.next(time.time())
             for packet in packets:
                 self._start(self._send(packet))

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbusd.client.deadline import Deadline
 from sbusd.client.encoding import publication
@@ -37,6 +37,10 @@ from sbusd.protocol.peers import Peer
 CALL_SECONDS = 30.0
 """How long a call waits by default: the bus's own default for a client that blocks. A service that is gone is known at once."""
 
+CALL_TRIES = 4
+"""How often a host that cannot be reached is tried again by default: with the relay's own interval for twenty seconds, which is within
+``CALL_SECONDS``. The founding document's example has as many."""
+
 AT_ONCE = 64
 """Requests under way at once in a call to many, so that a large group is neither flooded nor held in memory as a whole."""
 
@@ -47,8 +51,8 @@ _ROUNDS = 3
 class Answer(bytes):
     """What a service answered. ``callee`` is who, by the bus's word; ``source`` the host's twin, 0 for this one."""
 
-    callee: Peer | None
-    source: int
+    callee: Peer | None = None
+    source: int = 0
 
     @classmethod
     def of(cls, outstanding: Outstanding) -> Answer:
@@ -84,12 +88,16 @@ class Invocation:
     data: bytes
     timeout: float | None
     twin: int | None = None
+    tries: int = CALL_TRIES
+    """How often *twin* is tried again if it cannot be reached."""
 
     def __post_init__(self) -> None:
         if problem := command_problem(self.command):
             raise ValueError(f"the command {self.command!r} {problem}")
         if self.twin is not None and not 0 <= self.twin <= NUMBER_LIMITS["src"]:
             raise ValueError(f"a twin is a number from 0 to {NUMBER_LIMITS['src']}, and {self.twin} is not")
+        if not 0 <= self.tries <= NUMBER_LIMITS["try"]:
+            raise ValueError(f"tries are a number from 0 to {NUMBER_LIMITS['try']}, and {self.tries} is not")
 
     @property
     def key(self) -> bytes:
@@ -104,8 +112,12 @@ class Invocation:
         """Return the request as it is sent now."""
         remaining = deadline.remaining()
         expires = 0 if remaining is None else min(max(1, math.ceil(remaining)), NUMBER_LIMITS["exp"])
-        twins = () if self.twin is None else (self.twin,)
-        return Envelope(self.command, uid, self.data, reply_to.decode("ascii"), expires, int(time.time()), destinations=twins).encode()
+        envelope = Envelope(self.command, uid, self.data, reply_to.decode("ascii"), expires, int(time.time()))
+        return self.routed(envelope).encode()
+
+    def routed(self, envelope: Envelope) -> Envelope:
+        """Return *envelope* with the hosts that it goes between."""
+        return envelope if self.twin is None else replace(envelope, destinations=(self.twin,), tries=self.tries)
 
 
 class Caller:

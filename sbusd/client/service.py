@@ -7,27 +7,27 @@ What another user cannot do to a service, or through it:
    words put, in the service's name, into another's mailbox.
 3. *Have it run twice.* A ``uid`` that this connection has used is not run again.
 4. *Keep others waiting.* Requests wait in one queue for each user, which take turns; a user whose queue is full is told so.
+5. *Pose as another host.* Only what a relay sends to where relays send is taken for a call of another host, and only by a service that
+   has said which hosts it serves. Its caller is then no user of this host.
 """
 
 from __future__ import annotations
 
-import grp
 import logging
-import os
-import pwd
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from sbusd.client.admission import Allow, Twins
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.messages import Message
-from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, service_key
+from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, relayed_key, service_key
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from sbusd.protocol.packets import publish_packet
-from sbusd.protocol.peers import Peer
+from sbusd.protocol.peers import NOBODY, Peer, remote_peer
 from sbusd.protocol.printable import printable
 
 LOG = logging.getLogger("sbusd.client.service")
@@ -45,9 +45,6 @@ _REMEMBERED_CONNECTIONS = 1_024
 _REMEMBERED_CAUSES = 1_024
 """Causes of log lines that are counted, a few for each of some hundred users; then counting starts anew."""
 
-_GROUPS_SECONDS = 60.0
-"""How long a user's groups are taken from memory: asking the system's database may take time."""
-
 Result = bytes | str | None
 """What a handler returns: the answer's bytes, text in UTF-8, or nothing."""
 
@@ -58,7 +55,11 @@ class ServiceError(SbusError, RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a handler is given: ``data`` from ``caller``, whose credentials the bus vouches for."""
+    """What a handler is given: ``data`` from ``caller``, whose credentials the bus vouches for.
+
+    Where another host calls, ``source`` is its number, and ``caller`` no user of this one: uid, gid and pid are -1, and ``key`` begins
+    with ``!/twin/<number>/``.
+    """
 
     command: str
     data: bytes
@@ -67,7 +68,12 @@ class Request:
     expires_at: float | None
     """Seconds since 1970 after which nobody waits any more; None for never."""
     source: int = 0
-    """The twin that the request comes from, as the caller says; believe it of a relay alone. 0 is this host."""
+    """The twin that calls, by the relay's word; 0 is this host."""
+
+    @property
+    def party(self) -> tuple[int, int]:
+        """Who takes turns with others: a user of this host, or another host."""
+        return self.caller.uid, self.source
 
 
 Handler = Callable[[Request], Result | Awaitable[Result]]
@@ -76,38 +82,15 @@ H = TypeVar("H", bound=Handler)
 
 
 @dataclass(frozen=True, slots=True)
-class Allow:
-    """Who may call: ``users`` and ``groups``, by name or number. Members of a group are those whose group it is by the kernel's word, and
-    those whom the system's database lists.
-
-    Raises LookupError where a name is not known.
-    """
-
-    users: tuple[str | int, ...] = ()
-    groups: tuple[str | int, ...] = ()
-
-    def __post_init__(self) -> None:
-        for user in self.users:
-            _user_id(user)
-        for group in self.groups:
-            _group_id(group)
-
-    def admits(self, caller: Peer) -> bool:
-        """Return whether *caller* may call."""
-        if caller.uid in map(_user_id, self.users):
-            return True
-        wanted = set(map(_group_id, self.groups))
-        return bool(wanted) and (caller.gid in wanted or not wanted.isdisjoint(_groups_of(caller.uid)))
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
-    """A request that is to be run, by which handler, and where its answer goes: an empty key for nowhere."""
+    """A request that is to be run, by which handler, and where its answer goes: an empty ``reply_key`` for nowhere."""
 
     request: Request
     handler: Handler
     envelope: Envelope
     reply_key: bytes
+    key: bytes
+    """Where the request was sent."""
 
     def answer(self, result: Result) -> bytes:
         """Return the packet of the answer *result*, or of the error that it is too long, or no bytes where none is wanted.
@@ -150,18 +133,19 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class _Service:
-    """A command, what runs it, and who may call."""
+class Service:
+    """What runs a command, and who may call."""
 
     handler: Handler
-    allow: Allow | None
+    allow: Allow | None = None
+    twins: Twins | None = None
 
 
 class Docket:
-    """Requests that wait: a queue for each user, which take turns."""
+    """Requests that wait: a queue for each user, and for each other host, which take turns."""
 
     def __init__(self) -> None:
-        self._queues: OrderedDict[int, deque[Task]] = OrderedDict()
+        self._queues: OrderedDict[tuple[int, int], deque[Task]] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
@@ -169,8 +153,8 @@ class Docket:
         return self._size
 
     def put(self, task: Task) -> bool:
-        """Let *task* wait; return False if its user has too many waiting already."""
-        queue = self._queues.setdefault(task.request.caller.uid, deque())
+        """Let *task* wait; return False if too many of the same party wait already."""
+        queue = self._queues.setdefault(task.request.party, deque())
         if len(queue) >= WAITING_PER_USER:
             return False
         queue.append(task)
@@ -178,14 +162,14 @@ class Docket:
         return True
 
     def take(self) -> Task | None:
-        """Return the next request of the user whose turn it is."""
+        """Return the next request of the party whose turn it is."""
         if not self._queues:
             return None
-        uid, queue = self._queues.popitem(last=False)
+        party, queue = self._queues.popitem(last=False)
         task = queue.popleft()
         self._size -= 1
         if queue:
-            self._queues[uid] = queue
+            self._queues[party] = queue
         return task
 
 
@@ -199,23 +183,25 @@ class Reception:
         self.docket = Docket()
         self.counts: Counter[str] = Counter()
         self._read_envelope = read_envelope
-        self._services: dict[str, _Service] = {}
+        self._services: dict[str, Service] = {}
         self._seen: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()
         self._told: Counter[tuple[str, int]] = Counter()
 
-    def add(self, command: str, handler: Handler, allow: Allow | None) -> None:
+    def add(self, command: str, handler: Handler, allow: Allow | None, twins: Twins | None = None) -> None:
         """Serve *command* from the next ``serve`` on. Raises ValueError if it cannot be a command, or is served already."""
         if problem := command_problem(command):
             raise ValueError(f"the command {command!r} {problem}")
         if command in self._services:
             raise ValueError(f"{command!r} is served already on this bus object")
-        self._services[command] = _Service(handler, allow)
+        self._services[command] = Service(handler, allow, twins)
 
     def patterns(self, address: bytes) -> list[bytes]:
-        """Return what to subscribe to: each command's own key, and the same at *address*, the connection's own."""
+        """Return what to subscribe to: each command's own keys, and the same at *address*, the connection's own."""
         if not self._services:
             raise ValueError("there is nothing to serve: decorate a function with service() first")
-        return [key for command in self._services for key in (service_key(command), address + service_key(command))]
+        keys = [service_key(command) for command in self._services]
+        keys += [relayed_key(command) for command, service in self._services.items() if service.twins is not None]
+        return [each for key in keys for each in (key, address + key)]
 
     def receive(self, message: Message, now: float) -> bytes:
         """Judge *message*; a good one waits in the docket, and no bytes are returned, or the packet to send for one that is not.
@@ -224,8 +210,7 @@ class Reception:
         """
         self.counts["requests"] += 1
         caller = message.sender
-        command = command_of(message.key)
-        service = self._services.get(command or "")
+        command, service = self.find(message.key)
         if caller is None or service is None:
             return self._drop("without_sender" if caller is None else "unknown", message, "it names no command that is served here")
         try:
@@ -237,8 +222,19 @@ class Reception:
             return self._drop("foreign_ret", message, f"its answer would go to {printable(reply_key, 64)}, which is not the caller's own")
         if envelope.command != command:
             return self._drop("malformed", message, f"it asks for {printable(envelope.command, 64)}")
-        task = Task(_request(envelope, caller), service.handler, envelope, reply_key)
-        return self._judge(task, service, now)
+        if is_relayed(message.key):
+            request = _request(envelope, remote_peer(caller, envelope.source), envelope.source)
+            problem = _relaying_problem(request, service.twins or Twins(), caller)
+        else:
+            request = _request(envelope, caller)
+            problem = "" if service.allow is None or service.allow.admits(caller) else f"user {caller.uid} may not call {command}"
+        return self.judge(Task(request, service.handler, envelope, reply_key, message.key), problem, now)
+
+    def find(self, key: bytes) -> tuple[str, Service | None]:
+        """Return the command that a request under *key* must name, and what serves it; None if nothing does."""
+        command = command_of(key) or ""
+        service = self._services.get(command)
+        return command, None if service is not None and service.twins is None and is_relayed(key) else service
 
     def failed(self, task: Task, error: Exception) -> bytes:
         """Return the packet that tells a handler's *error* without its traceback, which goes to the log."""
@@ -287,24 +283,25 @@ class Reception:
             if packet := task.error("the service has stopped, and has not run it"):
                 yield packet
 
-    def _judge(self, task: Task, service: _Service, now: float) -> bytes:
-        """Put a well-formed request into the docket, unless something is against it."""
+    def judge(self, task: Task, problem: str, now: float) -> bytes:
+        """Put a well-formed request into the docket, unless something is against it, such as *problem*: why this caller may not."""
         request = task.request
         if not self._is_new(request.caller.connection, request.uid):
             # The first of them is answered; a second answer would be one too many.
             self.counts["duplicate"] += 1
             return b""
-        if service.allow is not None and not service.allow.admits(request.caller):
+        if problem:
             self.counts["denied"] += 1
             if self._is_news("denied", request.caller):
-                LOG.warning("%s refused to %s", request.command, _name(request.caller))
-            return task.error(f"user {request.caller.uid} may not call {request.command}")
+                LOG.warning("%s refused to %s: %s", request.command, _name(request.caller), problem)
+            return task.error(problem)
         if task.envelope.is_expired(now):
             self.counts["expired"] += 1
             return task.error("it came too late and was not run")
         if not self.docket.put(task):
             self.counts["busy"] += 1
-            return task.error(f"busy: {WAITING_PER_USER} requests of user {request.caller.uid} wait already")
+            party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
+            return task.error(f"busy: {WAITING_PER_USER} requests of {party} wait already")
         return b""
 
     def _is_new(self, connection: int, uid: str) -> bool:
@@ -337,15 +334,24 @@ class Reception:
         return self._told[cause].bit_count() == 1
 
 
-def _request(envelope: Envelope, caller: Peer) -> Request:
+def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
     """Return what a handler is given."""
     has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
     expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
-    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, envelope.source)
+    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source)
+
+
+def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
+    """Return why a request that says to be of another host is not served, or no words."""
+    if not twins.believes(sender):
+        return f"user {sender.uid} is no relay, and cannot call as another host"
+    return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
 
 
 def _name(peer: Peer) -> str:
     """Return who *peer* is, for the log."""
+    if peer.uid == NOBODY:
+        return f"{printable(peer.key, 64)} by connection {peer.connection}"
     return f"connection {peer.connection} (uid {peer.uid}, pid {peer.pid})"
 
 
@@ -353,43 +359,3 @@ def _cut(words: str) -> str:
     """Return *words* as one printable line that fits into ``err``."""
     line = printable(words, TEXT_LIMITS["err"] // 4 - 1)
     return line.encode("utf-8")[: TEXT_LIMITS["err"]].decode("utf-8", "ignore")
-
-
-def _user_id(user: str | int) -> int:
-    """Return a user's number. Raises LookupError if there is no such user."""
-    if isinstance(user, int):
-        return user
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        raise LookupError(f"there is no user {user!r} on this machine") from None
-
-
-def _group_id(group: str | int) -> int:
-    """Return a group's number. Raises LookupError if there is no such group."""
-    if isinstance(group, int):
-        return group
-    try:
-        return grp.getgrnam(group).gr_gid
-    except KeyError:
-        raise LookupError(f"there is no group {group!r} on this machine") from None
-
-
-_known_groups: OrderedDict[int, tuple[float, frozenset[int]]] = OrderedDict()
-"""Each user's groups, and until when they are taken from here, by the monotonic clock."""
-
-
-def _groups_of(uid: int) -> frozenset[int]:
-    """Return the groups of a user by the system's database; none for a user who is not in it."""
-    now = time.monotonic()
-    until, groups = _known_groups.get(uid, (0.0, frozenset[int]()))
-    if now >= until:
-        try:
-            entry = pwd.getpwuid(uid)
-            groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
-        except (KeyError, OverflowError):
-            groups = frozenset()
-        _known_groups[uid] = (now + _GROUPS_SECONDS, groups)
-        if len(_known_groups) > _REMEMBERED_CONNECTIONS:
-            _known_groups.popitem(last=False)
-    return groups

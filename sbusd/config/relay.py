@@ -159,7 +159,11 @@ class RelaySettings:
     lease: Annotated[float, Duration(0.2, 300.0, "for what a dead relay held waits so long")] = 10.0
     """Seconds without a sign of life after which other relays at the same Redis take over."""
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
-    """The bus on which attempts to reach other hosts are told; empty: none."""
+    """The bus whose users can call other hosts, whose services they can call, and on which attempts are told; empty: none."""
+    bus_calls: Annotated[int, Count(1, 1_000_000, "for the relay keeps them in memory")] = 1_000
+    """Calls of one user of the bus that may be under way: a hundredth of the backlog, and some times what a program has."""
+    bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for the relay keeps them in memory")] = 16 << 20
+    """Their data together: fifty of the largest, and for as many users no more than the unit's memory."""
     tls: TlsSettings = field(default_factory=TlsSettings)
     """Certificates."""
     peers: tuple[PeerSettings, ...] = field(default_factory=tuple)

@@ -41,7 +41,7 @@ class Worker:
             ServiceError: it cannot be started, took too long, wrote too much, or ended with a status other than 0; or *request* has
                 waited for its turn until nobody waited for it.
         """
-        async with self._turns.place(request.caller.uid):
+        async with self._turns.place(request.party):
             if request.expires_at is not None and time.time() >= request.expires_at:
                 raise ServiceError("it waited too long and was not run")
             starting = asyncio.ensure_future(self._start(request))
@@ -93,13 +93,19 @@ class Worker:
 def environment(request: Request, surroundings: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the program: *surroundings*, and who calls, by the bus's word. Nothing in it is the caller's to choose."""
     caller = request.caller
+    # A caller from another host is no user of this one: a script that compares must find no number.
+    credentials = ("", "", "", "")
+    if not request.source:
+        credentials = (str(caller.uid), str(caller.gid), str(caller.pid), user_name(caller.uid))
+    uid, gid, pid, user = credentials
     return dict(surroundings) | {
         "SBUS_COMMAND": request.command,
+        "SBUS_CALLER_TWIN": str(request.source),
         "SBUS_CALLER_ID": str(caller.connection),
-        "SBUS_CALLER_UID": str(caller.uid),
-        "SBUS_CALLER_GID": str(caller.gid),
-        "SBUS_CALLER_PID": str(caller.pid),
-        "SBUS_CALLER_USER": user_name(caller.uid),
+        "SBUS_CALLER_UID": uid,
+        "SBUS_CALLER_GID": gid,
+        "SBUS_CALLER_PID": pid,
+        "SBUS_CALLER_USER": user,
     }
 
 

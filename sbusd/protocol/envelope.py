@@ -8,6 +8,7 @@ the two together.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ SERVICE_HEAD = b"rpc/"
 
 RELAY_HEAD = b"relay/"
 """Where calls to other hosts go: ``relay/<twin>/<cmd>``."""
+
+RELAYED_HEAD = b"relayed/"
+"""Where services listen that other hosts may call: ``relayed/<cmd>``. The relay publishes there, and rules let nobody else."""
 
 TEXT_LIMITS: Mapping[str, int] = {
     "uid": 128,  # a UUID, a number behind a host's, a hash in hex: none is longer
@@ -171,16 +175,44 @@ def relay_key(twin: int, command: str) -> bytes:
     return b"%b%d/%b" % (RELAY_HEAD, twin, command.encode())
 
 
+def relayed_key(command: str) -> bytes:
+    """Return ``relayed/<cmd>``."""
+    return RELAYED_HEAD + command.encode()
+
+
 def command_of(key: bytes) -> str | None:
-    """Return the command that a request under *key* must name, ``rpc/<cmd>`` or ``!/conn/<id>/rpc/<cmd>``; None for other keys."""
-    if key.startswith(ADDRESS_HEAD):
-        _, _, key = key[len(ADDRESS_HEAD) :].partition(b"/")
-    if not key.startswith(SERVICE_HEAD):
+    """Return the command that a request under *key* must name; None if no service listens there.
+
+    Services listen to ``rpc/<cmd>``, ``relayed/<cmd>``, and the same behind their address, ``!/conn/<id>/``.
+    """
+    key = _behind_address(key)
+    head = next((head for head in (SERVICE_HEAD, RELAYED_HEAD) if key.startswith(head)), None)
+    return None if head is None else _text_of(key[len(head) :])
+
+
+def is_relayed(key: bytes) -> bool:
+    """Return whether a request under *key* comes from another host, if it comes from a relay."""
+    return _behind_address(key).startswith(RELAYED_HEAD)
+
+
+def destination_of(key: bytes) -> tuple[int, str] | None:
+    """Return the twin and the command that ``relay/<twin>/<cmd>`` names; None for other keys, those behind an address too."""
+    if not key.startswith(RELAY_HEAD):
         return None
-    try:
-        return key[len(SERVICE_HEAD) :].decode("utf-8")
-    except UnicodeDecodeError:
+    digits, slash, rest = key[len(RELAY_HEAD) :].partition(b"/")
+    command = _text_of(rest)
+    if not slash or not digits.isdigit() or len(digits) > 10 or int(digits) > NUMBER_LIMITS["src"] or command is None:
         return None
+    return int(digits), command
+
+
+def call_digest(caller: int, return_key: bytes, uid: str) -> str:
+    """Return what is the same for a request and its replies on one bus, and for no other call: 128 bits in hexadecimal.
+
+    *caller* is the number of the connection that calls. Who has it cannot tell the key and the uid from it.
+    """
+    text = b"%d\0%d\0%b%b" % (caller, len(return_key), return_key, uid.encode())
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def decode_data(text: object) -> bytes:
@@ -206,6 +238,19 @@ def text_problem(name: str, text: str) -> str:
     if name in ("uid", "ret") and not text.isprintable():
         return "has a character that does not print"
     return ""
+
+
+def _behind_address(key: bytes) -> bytes:
+    """Return *key* without the ``!/conn/<id>/`` before it, if there is one."""
+    return key[len(ADDRESS_HEAD) :].partition(b"/")[2] if key.startswith(ADDRESS_HEAD) else key
+
+
+def _text_of(part: bytes) -> str | None:
+    """Return a part of a key as text, None if it is not UTF-8."""
+    try:
+        return part.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
 
 
 def _text(value: Mapping[str, object], name: str) -> str:

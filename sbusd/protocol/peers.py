@@ -15,6 +15,10 @@ _SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(.*)", re.DOTAL
 _ADDRESS = re.compile(re.escape(ADDRESS_HEAD) + rb"([0-9]{1,20})/")
 
 
+NOBODY = -1
+"""In the place of a uid, gid or pid: one that no user, group or process has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Peer:
     """A connection of the bus, and what the kernel said of it when it connected.
@@ -32,6 +36,14 @@ class Peer:
     def address(self) -> bytes:
         """Where only this connection hears: ``!/conn/<id>/``."""
         return connection_address(self.connection)
+
+
+def remote_peer(relay: Peer, twin: int) -> Peer:
+    """Return who calls from the host *twin* through *relay*: no user of this host, and credentials that begin with the twin's.
+
+    ``!/twin/<twin>/`` cannot be published or subscribed to, so a secret made of them reaches nobody.
+    """
+    return Peer(relay.connection, NOBODY, NOBODY, NOBODY, b"!/twin/%d/%b" % (twin, relay.key))
 
 
 def connection_address(connection: int) -> bytes:

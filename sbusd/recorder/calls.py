@@ -1,8 +1,8 @@
 """Calls in the traffic: what is a request, what a reply, and the number that joins them. Spec: sbus-rpc(7).
 
-The number is the first 64 bits of a BLAKE2b over the host, its boot, the caller's connection, the key that the answer goes to, and the
-call's ``uid``: what a request and its reply have in common and no other call has. Among a thousand million calls two have the same
-number with odds of 1 to 37; among a million, 1 to 37 million.
+The number is the first 64 bits of a BLAKE2b over the host, its boot, and the digest of the caller's connection, the key that the
+answer goes to, and the call's ``uid``: what a request and its reply have in common and no other call has. The relay tells the digest
+with each attempt. Among a thousand million calls two have the same number with odds of 1 to 37; among a million, 1 to 37 million.
 
 Nobody can join their message to another's call: a request counts for the connection that the bus says sent it, and a reply for the
 connection that its key belongs to.
@@ -14,15 +14,15 @@ import hashlib
 import re
 from dataclasses import dataclass
 
-from sbusd.protocol.envelope import RELAY_HEAD, SERVICE_HEAD, parse_envelope
+from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_envelope
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD
 from sbusd.record.kinds import Role
 
-_REQUEST = re.compile(rb"(?:rpc/|relay/[0-9]{1,20}/|!/conn/[0-9]{1,20}/rpc/)[^\0]+", re.DOTALL)
-_REPLY = re.compile(rb"!/conn/([0-9]{1,20})/(?!rpc/)[^\0]*", re.DOTALL)
+_REQUEST = re.compile(rb"(?:rpc/|relayed/|relay/[0-9]{1,20}/|!/conn/[0-9]{1,20}/(?:rpc|relayed)/)[^\0]+", re.DOTALL)
+_REPLY = re.compile(rb"!/conn/([0-9]{1,20})/(?!(?:rpc|relayed)/)[^\0]*", re.DOTALL)
 
-_HEADS = (SERVICE_HEAD, RELAY_HEAD, ADDRESS_HEAD)
+_HEADS = (SERVICE_HEAD, RELAYED_HEAD, RELAY_HEAD, ADDRESS_HEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +58,11 @@ class CallBook:
             # Neither services nor callers take it for one.
             return None
         if reply is not None:
-            call = self._id(int(reply[1]), key, envelope.uid)
+            call = self.number(call_digest(int(reply[1]), key, envelope.uid))
             return CallPart(call, Role.REPLY, envelope.command, None, bool(envelope.error))
-        call = self._id(sender, envelope.reply_to.encode(), envelope.uid)
+        call = self.number(call_digest(sender or 0, envelope.reply_to.encode(), envelope.uid))
         return CallPart(call, Role.REQUEST, envelope.command, envelope.expires_seconds or None, None)
 
-    def _id(self, caller: int | None, return_key: bytes, uid: str) -> int:
-        """Return the number of the call, of 64 bits with sign."""
-        text = b"%b%d\0%d\0%b%b" % (self._seed, caller or 0, len(return_key), return_key, uid.encode())
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big", signed=True)
+    def number(self, digest: str) -> int:
+        """Return the number of the call with that digest, ``call_digest``: of 64 bits with sign."""
+        return int.from_bytes(hashlib.blake2b(self._seed + digest.encode(), digest_size=8).digest(), "big", signed=True)

@@ -28,6 +28,8 @@ _HEAD = b"CMSG !/tap\0"
 
 _CRED = re.compile(r"!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})\Z")
 
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+
 _EVENTS = {
     "connect": Kind.CONNECT,
     "disconnect": Kind.DISCONNECT,
@@ -129,7 +131,7 @@ class RowMaker:
         if nul < 0 or not packet.startswith(b"MSG "):
             raise UnreadableError
         key, payload = packet[4:nul], packet[nul + 1 :]
-        if key == RELAY_ATTEMPT_KEY and (attempt := _relay_attempt(payload)) is not None:
+        if key == RELAY_ATTEMPT_KEY and (attempt := _relay_attempt(payload, self._calls)) is not None:
             return _of_peer(attempt._replace(ts=ts), conn, peer)
         call = self._calls.part(key, payload, conn)
         return Row(
@@ -180,7 +182,7 @@ def _key_of(fact: Fact, name: str) -> str | None:
     return key_text(text.encode("utf-8")) if isinstance(text, str) else None
 
 
-def _relay_attempt(payload: bytes) -> Row | None:
+def _relay_attempt(payload: bytes, calls: CallBook) -> Row | None:
     """Return the row of an attempt that the relay tells, all but when and who; None if it is none."""
     try:
         value = json.loads(payload)
@@ -188,11 +190,13 @@ def _relay_attempt(payload: bytes) -> Row | None:
         return None
     if not isinstance(value, dict) or (twin := _whole(value.get("twin"), _INT64)) is None:
         return None
+    digest = value.get("call")
     return Row(
         0,
         0,
         Kind.RELAY,
         key=key_text(RELAY_ATTEMPT_KEY),
+        call_id=calls.number(digest) if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None,
         call_cmd=_words(value.get("cmd")),
         code=_words(value.get("code")),
         reason=_words(value.get("reason")),

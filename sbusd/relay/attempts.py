@@ -19,6 +19,8 @@ class Attempt:
     reason: str
     """Why, in words; empty if it was sent."""
     duration_ns: int
+    call: str
+    """Digest of the call that it is for, ``call_digest``: that of the bus's, or one of this request's own."""
 
 
 class Witness(Protocol):

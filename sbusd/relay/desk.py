@@ -7,7 +7,8 @@ and is dealt with again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
@@ -18,14 +19,34 @@ from sbusd.relay.store import Order, Store
 
 FULL_WORDS = "too many requests wait here; try again later"
 
+ABANDONED_WORDS = "the relay of twin {twin} ended while a service there had the request for {cmd}; it may have been run"
+
+
+class LocalServices(Protocol):
+    """The services of this host's bus."""
+
+    async def take(self, raw: bytes, request: Message) -> bool:
+        """See to *request*, which is *raw* of the queue of requests; return False where no service is there, and nothing was done."""
+
 
 class Desk:
     """Deals with messages, one at a time."""
 
+    services: LocalServices | None = None
+    """Who is asked first whether a request of another host is theirs."""
+
     def __init__(
-        self, twin: int, settings: RelaySettings, store: Store, journal: RelayJournal, *, clock: Callable[[], float] = time.time
+        self,
+        twin: int,
+        settings: RelaySettings,
+        store: Store,
+        journal: RelayJournal,
+        *,
+        wake: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        """*twin* is this host's."""
+        """*twin* is this host's; *wake* has sent at once what a message that was in no queue, or no longer, has become."""
+        self._wake = wake
         self._twin = twin
         self._settings = settings
         self._store = store
@@ -40,6 +61,8 @@ class Desk:
                 await self._dispatch(raw, message)
             elif queue == queues.REMOTE:
                 await self._deliver(raw, message)
+            elif queue == queues.ABANDONED:
+                await self.decline(raw, message, ABANDONED_WORDS.format(twin=self._twin, cmd=message.cmd), queue)
             else:
                 await self._answer(raw, message)
         except MessageError as wrong:
@@ -58,14 +81,39 @@ class Desk:
             raise MessageError(problem, request.ret, request.dst, request.cmd)
         if request.ret.startswith("msgbus."):
             raise MessageError("ret: is a queue of the bus; name one of your own, such as a UUID")
+        orders = [self._order(request, twin, await self.next_uid(twin), now) for twin in request.dst]
+        await self._send(raw, orders)
+
+    async def next_uid(self, twin: int) -> str:
+        """Return the ``uid`` of the next request to *twin*. Raises RedisAwayError."""
+        return f"{twin}.{await self._store.next_number(twin)}"
+
+    async def call(self, request: Message, uid: str) -> None:
+        """Send a call of the bus, to the one twin of its ``dst``, under *uid*. Its one answer comes into its ``ret``.
+
+        Raises:
+            MessageError: it cannot be sent.
+            RedisAwayError: Redis does not answer; whether it was sent is unknown.
+        """
+        now = self._clock()
+        size = len(request.encode())
+        if size > self._settings.body_bytes:
+            raise MessageError(f"the message has {size} bytes; {self._settings.body_bytes} are allowed")
+        if problem := self._problem(request, now):
+            raise MessageError(problem)
+        await self._send(b"", [self._order(request, request.dst[0], uid, now)])
+        self._wake()
+
+    def _order(self, request: Message, twin: int, uid: str, now: float) -> Order:
+        """Return what is to become of *request* for *twin*."""
         sent_at = min(request.now, int(now)) or int(now)
         left = request.expiry_seconds + 1 - max(0.0, now - sent_at)
-        orders = []
-        for twin in request.dst:
-            uid = f"{twin}.{await self._store.next_number(twin)}"
-            one = request.with_(uid=uid, src=self._twin, dst=(twin,), now=sent_at, err="")
-            what = "here" if twin == self._twin else "send"
-            orders.append(Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now)))
+        one = request.with_(uid=uid, src=self._twin, dst=(twin,), now=sent_at, err="")
+        what = "here" if twin == self._twin else "send"
+        return Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now))
+
+    async def _send(self, raw: bytes, orders: Sequence[Order]) -> None:
+        """Have the requests sent that *raw* has become."""
         for said in await self._store.dispatch(raw, orders):
             if said != "accepted":
                 self._journal.tell_of(FULL, queues.BACKLOG, queue=queues.BACKLOG, reason="too many requests wait for answers")
@@ -85,24 +133,30 @@ class Desk:
         return ""
 
     async def _deliver(self, raw: bytes, request: Message) -> None:
-        """Hand a request to the applications of its command; if that cannot be, answer."""
+        """Hand a request to a service of the bus, else to the applications of its command; if that cannot be, answer."""
         if is_reserved(request.cmd):
-            return await self._decline(raw, request, "cmd: is a name of the bus itself")
-        said = await self._store.deliver(raw, request)
-        if said == "full":
-            queue = queues.command_queue(request.cmd)
-            self._journal.tell_of(FULL, queue, queue=queue, reason="nobody takes what is in it")
-            await self._decline(raw, request, f"twin {self._twin} has too many requests for {request.cmd} that nobody has taken")
-        return None
+            await self.decline(raw, request, "cmd: is a name of the bus itself", queues.REMOTE)
+        elif self.services is None or not await self.services.take(raw, request):
+            await self.hand_over(raw, request, queues.REMOTE)
 
-    async def _decline(self, raw: bytes, request: Message, words: str) -> None:
-        """Answer a request with an error, in the place of an application."""
-        failure = request.with_(dst=(self._twin,)).failure(words, self._clock())
-        if request.src == self._twin:
-            asked = await self._store.waiting_request(request.uid)
-            await self._settle(raw, failure, asked, queues.REMOTE)
+    async def hand_over(self, raw: bytes, request: Message, queue: str) -> None:
+        """Hand *request*, which is *raw* of *queue*, to the applications of its command; if there is no room, answer."""
+        if await self._store.deliver(raw, request, queue) == "full":
+            to = queues.command_queue(request.cmd)
+            self._journal.tell_of(FULL, to, queue=to, reason="nobody takes what is in it")
+            await self.decline(raw, request, f"twin {self._twin} has too many requests for {request.cmd} that nobody has taken", queue)
+
+    async def decline(self, raw: bytes, request: Message, words: str, queue: str) -> None:
+        """Answer *request*, which is *raw* of *queue*, with an error."""
+        await self.conclude(raw, request.with_(dst=(self._twin,)).failure(words, self._clock()), queue)
+
+    async def conclude(self, raw: bytes, reply: Message, queue: str) -> None:
+        """Answer the request that is *raw* of *queue* with *reply*, in the place of an application. Raises RedisAwayError."""
+        if reply.dst[0] == self._twin:
+            await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queue)
         else:
-            await self._store.respond(raw, failure, queues.REMOTE, self._left(failure))
+            await self._store.respond(raw, reply, queue, self._left(reply))
+            self._wake()
 
     async def _answer(self, raw: bytes, reply: Message) -> None:
         """Send an answer to its host, or hand it to the client that waits."""

@@ -40,6 +40,21 @@ RECOVERED = Event(
     "recovered",
     "a relay at this Redis has died; messages that it held and that go on now: {messages}",
 )
+BUS_JOINED = Event(
+    "e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined to the bus {bus}: its users can call other hosts"
+)
+BUS_AWAY = Event(
+    "8e527ceaac144c0f90763779da9d571b",
+    Priority.WARNING,
+    "bus-away",
+    "not joined to the bus {bus}: {reason}; meanwhile requests of other hosts go to Redis alone",
+)
+BUS_REFUSAL = Event(
+    "24d751c00b314cd39d0161ff8611370c",
+    Priority.WARNING,
+    "bus-refusal",
+    "the bus {bus} does not let the relay serve other hosts: {reason}; times: {count}",
+)
 PEER_AWAY = Event(
     "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "twin {twin} cannot be reached: {reason}; it is tried again"
 )

@@ -13,8 +13,14 @@ REPLY = "msgbus.system.reply"
 BACKLOG = "msgbus.system.backlog"
 """Hash: each request that waits for its answer, by ``uid``, with the ``ret`` that its client gave."""
 
-QUEUES = (LOCAL, REMOTE, REPLY)
+ABANDONED = "msgbus.system.relay.abandoned"
+"""List: requests of other hosts that a relay had given to a service of the bus when it died."""
+
+QUEUES = (LOCAL, REMOTE, REPLY, ABANDONED)
 """What a relay takes messages from."""
+
+BUS = "bus"
+"""In the place of a queue: what a relay has given to a service of the bus lies in its list for that."""
 
 DEADLINES = "msgbus.system.relay.deadlines"
 """Sorted set: when each request of the backlog expires."""
@@ -53,6 +59,11 @@ def sending(twin: int) -> str:
 def taken(relay: str, queue: str) -> str:
     """Return the list of messages that *relay* has taken from *queue* and not dealt with."""
     return f"msgbus.system.relay.taken:{relay}:{queue}"
+
+
+def answers(relay: str) -> str:
+    """Return the list of answers for the calls that came to *relay* over the bus."""
+    return f"msgbus.system.relay.answers:{relay}"
 
 
 def lease(relay: str) -> str:

@@ -124,6 +124,7 @@ SCRIPTS = (
     "discard",
     "dispatch",
     "drop",
+    "engage",
     "expired",
     "hasten",
     "live",

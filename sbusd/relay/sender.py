@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 
 from sbusd.config.relay import RelaySettings
+from sbusd.protocol.envelope import call_digest
 from sbusd.relay.attempts import Attempt, Witness
 from sbusd.relay.courier import Courier
 from sbusd.relay.desk import Desk
@@ -37,14 +39,16 @@ class Sender:
         resolver: Resolver,
         journal: RelayJournal,
         witness: Witness,
+        call_of: Callable[[str], str | None] = lambda _uid: None,
     ) -> None:
-        """*desk* knows how a client is told that a request has failed."""
+        """*desk* knows how a client is told that a request has failed; *call_of* the digest of the bus's call that has a ``uid``."""
         self._store = store
         self._desk = desk
         self._courier = courier
         self._resolver = resolver
         self._journal = journal
         self._witness = witness
+        self._call_of = call_of
         # A relay that has not said by then what became of a message is dead, or so slow that the other host gets a copy.
         self._claim_seconds = 2 * settings.request_timeout + settings.lease
         self._wake = asyncio.Event()
@@ -109,7 +113,9 @@ class Sender:
             outcome, reason = "refused", str(error)
         except (PeerAwayError, ResolverAwayError) as error:
             outcome, reason = "away", str(error)
-        self._witness.saw(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began))
+        # Of what came from elsewhere, twin and uid say which it is, on this host and for ever.
+        call = (self._call_of(message.uid) if claim.is_request else None) or call_digest(0, b"", claim.id)
+        self._witness.saw(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began, call))
         await self._conclude(claim, message, outcome, reason)
 
     async def _conclude(self, claim: Claim, message: Message, outcome: str, reason: str) -> None:

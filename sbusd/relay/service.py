@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from sbusd.config.relay import PORT, RelaySettings, split_address
 from sbusd.relay import handshakes, network, queues
 from sbusd.relay.attempts import NoWitness, Witness
+from sbusd.relay.bus_join import Join
 from sbusd.relay.certificates import server_context
 from sbusd.relay.connections import Connections
 from sbusd.relay.courier import Courier
@@ -65,9 +66,10 @@ class Relay:
         self._link = RedisLink(settings.redis)
         self._store = Store(self._link, settings, uuid.uuid4().hex)
         self._gate = make_gate(settings, twin, self._keys, self._store)
-        self._desk = Desk(twin, settings, self._store, journal)
+        self._desk = Desk(twin, settings, self._store, journal, wake=self._wake)
         self._witness = witness or NoWitness()
         self._told = BusWitness(settings.bus, self._store.count, self._witness.saw) if settings.bus else None
+        self._join = Join(twin, settings, store=self._store, desk=self._desk, journal=journal) if settings.bus else None
         self._sender: Sender | None = None
         self._away_since: float | None = None
 
@@ -87,6 +89,7 @@ class Relay:
             resolver=resolver,
             journal=self._journal,
             witness=self._told or self._witness,
+            call_of=self._join.callers.digest_of if self._join is not None else lambda _uid: None,
         )
         try:
             async with self._listening() as listen, asyncio.TaskGroup() as tasks:
@@ -98,6 +101,9 @@ class Relay:
                 tasks.create_task(self._again(self._live))
                 if self._told is not None:
                     tasks.create_task(self._again(self._told.run))
+                if self._join is not None:
+                    for work in (self._join.run, self._join.hand_out, self._join.count):
+                        tasks.create_task(self._again(work))
                 tasks.create_task(self._again(functools.partial(network.watch, self.hasten)))
                 self._ready(listen)
                 try:
@@ -114,8 +120,7 @@ class Relay:
         """Try at once what waits: the network has changed."""
         with contextlib.suppress(RedisAwayError):
             await self._store.hasten(1_000)
-        if self._sender is not None:
-            self._sender.wake()
+        self._wake()
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[str]:
@@ -154,9 +159,13 @@ class Relay:
         while True:
             for raw in await self._store.take(queue, BATCH):
                 await self._desk.take(queue, raw)
-            if self._sender is not None:
-                self._sender.wake()
+            self._wake()
             self._note_redis_back()
+
+    def _wake(self) -> None:
+        """Have sent at once what is due."""
+        if self._sender is not None:
+            self._sender.wake()
 
     async def _keep_time(self) -> None:
         """Answer requests whose time is over."""

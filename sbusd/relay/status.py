@@ -43,6 +43,7 @@ def _status(client: Any) -> Status:
         "queues": {
             **{queue.rpartition(".")[2]: client.llen(queue) for queue in queues.QUEUES},
             "taken": sum(client.llen(queues.taken(relay, queue)) for relay in relays for queue in queues.QUEUES),
+            "served": sum(client.llen(queues.taken(relay, queues.BUS)) for relay in relays),
             "backlog": client.hlen(queues.BACKLOG),
             "backlog_oldest_seconds": _oldest(client, now),
             "waiting": sum(peer["waiting"] for peer in peers.values()),

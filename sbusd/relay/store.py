@@ -6,11 +6,15 @@
                                              ▲                              │ postpone, or the relay died
                                              └──────────────────────────────┘
     POST /zbus-remote ──accept──▶ remote ──take──▶ taken ──deliver──▶ msgbus.<cmd>      (the application)
+                                                     └──engage──▶ bus (its service) ──respond──▶ retry:<twin>
+                                                                   └──the relay died──▶ abandoned
+    the bus ──submit──▶ backlog + retry:<twin>
     reply ──take──▶ taken ──respond──▶ retry:<twin> ──claim──▶ sending ──sent──▶ done
     POST /zbus-reply ──admit──▶ reply ──take──▶ taken ──answer──▶ ret, and the backlog forgets it
 
-What a relay has taken lies in a list of its own; if it dies, another gives that back (:meth:`Store.live`). A change finds its message
-where it must be, or does nothing: so a relay that was only slow does no harm when it goes on. Spec: sbus-relay(8).
+What a relay has taken lies in a list of its own; if it dies, another gives that back (:meth:`Store.live`). What it had given to a
+service of the bus is not given to one again, for nobody knows whether that ran it: it is answered with an error. A change finds its
+message where it must be, or does nothing: so a relay that was only slow does no harm when it goes on. Spec: sbus-relay(8).
 """
 
 from __future__ import annotations
@@ -113,9 +117,13 @@ class Store:
         return int(await self._link.command("INCR", queues.counter(twin)))
 
     async def dispatch(self, raw: bytes, orders: Sequence[Order]) -> list[str]:
-        """Turn the client's request *raw* into *orders*; return what became of each, nothing if another relay has it."""
+        """Turn the client's request *raw* into *orders*; return what became of each, nothing if another relay has it.
+
+        Without *raw* they are calls of the bus, which were in no queue.
+        """
         settings = self._settings
-        head = (self._taken(queues.LOCAL), raw, settings.backlog_messages, settings.queue_messages, self._lifetime)
+        taken = self._taken(queues.LOCAL) if raw else ""
+        head = (taken, raw, settings.backlog_messages, settings.queue_messages, self._lifetime)
         said = await self._link.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
         return [str(each, "ascii") for each in said]
 
@@ -146,10 +154,27 @@ class Store:
         bounds = (settings.queue_messages, self._lifetime)
         return await self._said("answer", taken, raw, request.uid, request.dst[0], told, request.ret, *bounds, outcome, token, int(vetted))
 
-    async def deliver(self, raw: bytes, request: Message) -> str:
+    async def deliver(self, raw: bytes, request: Message, queue: str) -> str:
         """Hand *request* to the applications of its command: ``delivered``, ``full``, or ``lost``; ``late`` if nobody waits for it."""
-        queue = queues.command_queue(request.cmd)
-        return await self._said("deliver", self._taken(queues.REMOTE), raw, queue, self._settings.queue_messages, request.src, request.uid)
+        to = queues.command_queue(request.cmd)
+        return await self._said("deliver", self._taken(queue), raw, to, self._settings.queue_messages, request.src, request.uid)
+
+    async def engage(self, raw: bytes, request: Message) -> tuple[str, float]:
+        """Take *request* for a service of the bus: ``engaged`` and for how many seconds it is waited for, or ``lost``, or ``late``.
+
+        It is safe to ask again whether it was done.
+        """
+        taken, bus = self._taken(queues.REMOTE), self._taken(queues.BUS)
+        said, left = await self._link.script("engage", taken, bus, raw, request.src, request.uid)
+        return str(said, "ascii"), float(left)
+
+    async def take_answers(self, most: int) -> list[bytes]:
+        """Return up to *most* answers to calls that came over the bus; waits for the first. Duty: :meth:`answered` each."""
+        return await self.take(queues.answers(self.relay), most)
+
+    async def answered(self, raw: bytes) -> None:
+        """Be done with *raw*, an answer that was taken."""
+        await self._link.command("LREM", self._taken(queues.answers(self.relay)), 1, raw)
 
     async def respond(self, raw: bytes, reply: Message, queue: str, seconds_left: float) -> str:
         """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``."""

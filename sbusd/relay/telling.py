@@ -78,5 +78,6 @@ def encode(attempt: Attempt) -> bytes:
         "code": attempt.outcome,
         "reason": attempt.reason,
         "duration": attempt.duration_ns,
+        "call": attempt.call,
     }
     return json.dumps(members, separators=(",", ":")).encode()

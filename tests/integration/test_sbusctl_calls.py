@@ -129,6 +129,8 @@ def test_an_answer_that_no_packet_holds(shell: Shell) -> None:
         (["serve", "a", "--exec", "no-such-program"], "there is no program"),
         (["serve", "a", "--exec", "cat", "--allow-user", "no-such-user"], "there is no user"),
         (["serve", "a", "--exec", "cat", "--allow-group", "no-such-group"], "there is no group"),
+        (["serve", "a", "--exec", "cat", "--allow-twin", "some"], "neither the number of a host nor 'all'"),
+        (["serve", "a", "--exec", "cat", "--allow-twin", "0"], "a twin is a number from 1 to 4294967295"),
         (["serve", "a*", "--exec", "cat"], "has a *"),
         (["monitor", "--of-user", "no-such-user"], "there is no user"),
     ],

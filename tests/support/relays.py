@@ -226,7 +226,10 @@ def is_transient(key: bytes) -> bool:
     """Return whether *key* holds messages under way, or what belongs to one."""
     name = key.decode().removeprefix("msgbus.system.").removeprefix("relay.")
     return name.startswith(
-        ("local", "remote", "reply", "backlog", "retry:", "sending:", "taken:", "message:", "deadlines", "vetted", "open:")
+        (
+            *("local", "remote", "reply", "abandoned", "backlog", "retry:", "sending:", "taken:", "message:", "deadlines", "vetted"),
+            *("open:", "answers:"),
+        )
     )
 
 
@@ -282,15 +285,19 @@ def free_address() -> str:
         return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
-def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True) -> list[Host]:
-    """Return hosts on this machine's loopback that know each other, each pair with a key of its own, all started."""
+def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True, buses: Mapping[int, str] | None = None) -> list[Host]:
+    """Return hosts on this machine's loopback that know each other, each pair with a key of its own, all started.
+
+    *buses* has the socket of the bus that a twin's relay joins; without one it joins none.
+    """
     addresses = {twin: free_address() for twin in twins}
     files = {frozenset({a, b}): shared_key(folder, f"key-{a}-{b}") for a in twins for b in twins if a < b} if keys else {}
     hosts = []
     for twin in twins:
         host = Host(folder, twin)
         peers = "".join(peer_table(other, addresses[other], files.get(frozenset({twin, other}), "")) for other in twins if other != twin)
-        host.relay.write(f'listen = "{addresses[twin]}"\n{settings}', peers)
+        bus = f'bus = "{buses[twin]}"\n' if buses and twin in buses else ""
+        host.relay.write(f'listen = "{addresses[twin]}"\n{bus}{settings}', peers)
         hosts.append(host)
     for host in hosts:
         host.relay.start()

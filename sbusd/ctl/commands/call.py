@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sbusd.client import CALL_SECONDS, Answer, NoRecipient, Outcome, Peer, SbusError
+from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
 from sbusd.ctl.commands.pub import one_payload
 from sbusd.ctl.formats import text_or_base64
 from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, words_of, write_bytes
@@ -16,6 +16,7 @@ from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
 from sbusd.ctl.statuses import status_of
 from sbusd.ctl.visible import visible
+from sbusd.protocol.envelope import NUMBER_LIMITS
 
 
 def command(
@@ -28,6 +29,9 @@ def command(
     everyone: Annotated[bool, typer.Option("--all", help="Call each one that serves it, and print what came of each.")] = False,
     timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for an answer.")] = CALL_SECONDS,
     twin: Annotated[int | None, typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="TWIN", help="Call it on another host.")] = None,
+    tries: Annotated[
+        int, typer.Option("--tries", min=0, max=NUMBER_LIMITS["try"], metavar="COUNT", help="How often to try that host again.")
+    ] = CALL_TRIES,
 ) -> None:
     """Call a service, and print its answer."""
     if everyone and twin is not None:
@@ -37,7 +41,7 @@ def command(
     try:
         with settings.connect(max(TIMEOUT_SECONDS, timeout)) as bus:
             if not everyone:
-                _print_answer(bus.call(name, payload, timeout=timeout, twin=twin), settings.json)
+                _print_answer(bus.call(name, payload, timeout=timeout, twin=twin, tries=tries), settings.json)
                 return
             status = print_outcomes(bus.call_all(name, payload, timeout=timeout), name, settings.json)
     except ValueError as error:
@@ -80,8 +84,13 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 
 def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
-    """Return an answer: who gave it, and ``data``, or ``data_base64`` where that is not UTF-8."""
-    return {"type": "answer", "callee": None if callee is None else peer_json(callee), **text_or_base64("data", bytes(answer))}
+    """Return an answer: who gave it, on which ``twin``, 0 for this host, and ``data``, or ``data_base64`` where that is not UTF-8."""
+    return {
+        "type": "answer",
+        "callee": None if callee is None else peer_json(callee),
+        "twin": answer.source,
+        **text_or_base64("data", bytes(answer)),
+    }
 
 
 def peer_json(peer: Peer) -> dict[str, object]:

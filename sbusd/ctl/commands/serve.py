@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 from systemd import daemon as service_manager
 
-from sbusd.client import Allow, AsyncBus
+from sbusd.client import Allow, AsyncBus, Twins
+from sbusd.client.service import Service
 from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
 from sbusd.ctl.worker import Worker
 
@@ -32,16 +33,20 @@ def command(
         list[str] | None, typer.Option("--allow-user", metavar="USER", help="Let this user call; others not named may not.")
     ] = None,
     groups: Annotated[list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Let this group's members call.")] = None,
+    twins: Annotated[
+        list[str] | None, typer.Option("--allow-twin", metavar="TWIN", help="Let this other host call, or 'all' hosts; else none may.")
+    ] = None,
 ) -> None:
     """Serve a command by running a program for each call."""
-    allow = _allow(users or [], groups or [])
+    allow, other_hosts = _allow(users or [], groups or []), _twins(twins or [])
     found = shutil.which(program)
     if found is None:
         raise typer.BadParameter(f"there is no program {program!r} that can be run", param_hint="--exec")
-    asyncio.run(_serve(settings_of(context), name, [found, *(arguments or [])], (at_once, timeout), allow))
+    worker = Worker([found, *(arguments or [])], at_once, timeout)
+    asyncio.run(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
 
 
-async def _serve(settings: Settings, name: str, program: list[str], bounds: tuple[int, float], allow: Allow | None) -> None:
+async def _serve(settings: Settings, name: str, service: Service) -> None:
     """Serve until SIGTERM, which ends well: who waits is told."""
     serving = asyncio.current_task()
     stopped = False
@@ -56,7 +61,7 @@ async def _serve(settings: Settings, name: str, program: list[str], bounds: tupl
     try:
         async with AsyncBus.connect(settings.address, scope=settings.scope, timeout=TIMEOUT_SECONDS, reconnect=True) as bus:
             try:
-                bus.service(name, allow=allow)(Worker(program, *bounds).run)
+                bus.service(name, allow=service.allow, twins=service.twins)(service.handler)
             except ValueError as error:
                 raise typer.BadParameter(str(error), param_hint="CMD") from None
             await bus.serve(ready=_tell_ready)
@@ -78,6 +83,24 @@ def _allow(users: list[str], groups: list[str]) -> Allow | None:
         return Allow(tuple(map(_number, users)), tuple(map(_number, groups)))
     except LookupError as error:
         raise typer.BadParameter(error.args[0], param_hint="--allow-user" if "user" in error.args[0] else "--allow-group") from None
+
+
+def _twins(names: list[str]) -> Twins | None:
+    """Return which other hosts may call: none, if none is named. Raises BadParameter for what can be no number of one."""
+    numbers = []
+    for name in names:
+        if name != "all":
+            if not isinstance(number := _number(name), int):
+                raise typer.BadParameter(f"{name!r} is neither the number of a host nor 'all'", param_hint="--allow-twin")
+            numbers.append(number)
+    try:
+        chosen = Twins(tuple(numbers))
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--allow-twin") from None
+    if not names:
+        return None
+    # With "all" there is nothing to choose, whatever else is named.
+    return Twins() if "all" in names else chosen
 
 
 def _number(name: str) -> str | int:

@@ -11,6 +11,14 @@ for _, relay in ipairs(redis.call('SMEMBERS', R .. 'relays')) do
         recovered = recovered + 1
       end
     end
+    while redis.call('LMOVE', R .. 'taken:' .. relay .. ':bus', R .. 'abandoned', 'RIGHT', 'LEFT') do
+      recovered = recovered + 1
+    end
+    -- Who called over the bus has been told by the bus that it died.
+    local answers = R .. 'answers:' .. relay
+    local orphaned = redis.call('LLEN', answers) + redis.call('LLEN', R .. 'taken:' .. relay .. ':' .. answers)
+    if orphaned > 0 then count('answers-orphaned', orphaned) end
+    redis.call('DEL', answers, R .. 'taken:' .. relay .. ':' .. answers)
     redis.call('SREM', R .. 'relays', relay)
   end
 end

@@ -26,11 +26,22 @@ local function release(taken, raw)
   return redis.call('LREM', taken, 1, raw) == 1
 end
 
--- 'answered', or why the client did not get it. Nothing below msgbus. is a client's own queue.
-local function answer(ret, body, most, lifetime)
+-- 'answered', or why the client did not get it. Nothing below msgbus. is a client's own queue; what a relay has for the calls of
+-- its bus is named by relays alone: then ours is true.
+local function answer(ret, body, most, lifetime, ours)
   if ret == '' then
     count('answers-unwanted')
     return 'unwanted'
+  end
+  local relay = ours and string.match(ret, '^msgbus%.system%.relay%.answers:(%x+)$')
+  if relay then
+    -- A relay that has died took the calls of its bus with it. One that lives takes them out, and no more come than the backlog holds.
+    if redis.call('EXISTS', R .. 'lease:' .. relay) == 0 then
+      count('answers-orphaned')
+      return 'unwanted'
+    end
+    redis.call('RPUSH', ret, body)
+    return 'answered'
   end
   if string.sub(ret, 1, 7) == 'msgbus.' or not has_room(ret, most) then
     count('answers-undeliverable')
@@ -66,5 +77,5 @@ local function finish(uid, twin, body, ret, most, lifetime, outcome)
   -- Copies of an answer may come for as long as the request could live, and a minute more for what is under way.
   redis.call('SET', R .. 'done:' .. uid, outcome, 'EX', math.max(60, math.ceil(deadline - now()) + 60))
   count('requests-' .. outcome)
-  return answer(ret, body, most, lifetime)
+  return answer(ret, body, most, lifetime, true)
 end

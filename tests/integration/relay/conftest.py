@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.support.daemons import StartDaemon
 from tests.support.relays import Host, pair, require_redis
+from tests.support.towns import FIRST, SECOND, MakeTowns, Town
 
 MakeTwins = Callable[..., list[Host]]
 
@@ -18,8 +20,8 @@ def twins(folder: Path) -> Iterator[MakeTwins]:
     require_redis()
     made: list[Host] = []
 
-    def make(*numbers: int, settings: str = "", keys: bool = True) -> list[Host]:
-        hosts = pair(folder, *numbers, settings=settings, keys=keys)
+    def make(*numbers: int, settings: str = "", keys: bool = True, buses: Mapping[int, str] | None = None) -> list[Host]:
+        hosts = pair(folder, *numbers, settings=settings, keys=keys, buses=buses)
         made.extend(hosts)
         return hosts
 
@@ -30,3 +32,24 @@ def twins(folder: Path) -> Iterator[MakeTwins]:
         told = host.relay.told()
         assert "Traceback" not in told
         assert "there is a mistake" not in told
+
+
+@pytest.fixture
+def towns(twins: MakeTwins, daemon: StartDaemon, folder: Path) -> MakeTowns:
+    """Make two twins that know each other, each joined to a bus of its own; *settings* are the relays', *options* the buses'.
+
+    A relay finds its bus at ``bus-<twin>`` in the folder, a link.
+    """
+
+    def make(settings: str = "", *options: str) -> tuple[Town, Town]:
+        daemons = {twin: daemon(*options) for twin in (FIRST, SECOND)}
+        links = {twin: folder / f"bus-{twin}" for twin in daemons}
+        for twin, link in links.items():
+            link.symlink_to(daemons[twin].path)
+        hosts = twins(FIRST, SECOND, settings=settings, buses={twin: str(link) for twin, link in links.items()})
+        for host in hosts:
+            host.relay.wait_told("joined to the bus")
+        a, b = (Town(host, daemons[host.twin]) for host in hosts)
+        return a, b
+
+    return make

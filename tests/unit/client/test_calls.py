@@ -243,9 +243,9 @@ def test_a_call_of_another_host_goes_to_the_relay(face: Face, mini: MiniBus) -> 
                 mini.publish(seen[0].reply_to.encode(), reply.encode(), 1)
 
         mini.before = before
-        answer = face.call("wallet.balance", "x", twin=1002, timeout=60.0)
+        answer = face.call("wallet.balance", "x", twin=1002, timeout=60.0, tries=7)
         assert (answer, answer.source) == (b"18024884.1393419", 1002)
-        assert (seen[0].destinations, seen[0].data, seen[0].expires_seconds) == ((1002,), b"x", 60)
+        assert (seen[0].destinations, seen[0].data, seen[0].expires_seconds, seen[0].tries) == ((1002,), b"x", 60, 7)
         mini.hang_up(1)
         with pytest.raises(NoRecipient):
             face.call("wallet.balance", twin=1002)
@@ -297,6 +297,9 @@ def test_a_member_and_a_twin_exclude_each_other(face: Face) -> None:
         face.call("a", member=Peer(1, 0, 0, 0, b""), twin=1)
     with pytest.raises(ValueError, match="a twin is a number"):
         face.call("a", twin=-1)
+    for tries in (-1, 1_001):
+        with pytest.raises(ValueError, match="tries are a number from 0 to 1000"):
+            face.call("a", twin=1, tries=tries)
 
 
 def test_a_late_answer_reaches_nobody_and_is_counted(mini: MiniBus) -> None:

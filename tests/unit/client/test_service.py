@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from sbusd.client import Allow, Peer, Request, ServiceError
+from sbusd.client import Allow, Peer, Request, ServiceError, Twins
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.messages import Message
 from sbusd.client.service import WAITING_PER_USER, Docket, Reception
@@ -74,7 +74,8 @@ def test_the_handler_is_given_verified_credentials() -> None:
     reception.receive(message(asked(source=12), caller()), NOW)
     run(reception)
     (request,) = seen
-    assert (request.caller, request.uid, request.command, request.data, request.source) == (caller(), "u", "echo", b"x", 12)
+    # What a user of this host says of another is nothing.
+    assert (request.caller, request.uid, request.command, request.data, request.source) == (caller(), "u", "echo", b"x", 0)
     assert request.expires_at == NOW + 31
 
 
@@ -164,6 +165,84 @@ def test_one_that_expires_while_it_waits_is_not_run(reception: Reception) -> Non
     assert reception.counts["expired"] == 1
 
 
+RELAY = Peer(7, 0, 0, 1, b"!/cred/0/0/1")
+"""The relay of a host on which it runs as root."""
+
+
+def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Reception, list[Request]]:
+    """Return what serves ``echo`` to other hosts, and the requests that it will have run."""
+    seen: list[Request] = []
+
+    def echo(request: Request) -> bytes:
+        seen.append(request)
+        return request.data
+
+    reception = Reception(parse_envelope)
+    reception.add("echo", echo, allow, twins)
+    return reception, seen
+
+
+@pytest.mark.parametrize("key", [b"relayed/echo", b"!/conn/3/relayed/echo"])
+def test_a_caller_of_another_host_is_no_user_of_this_one(key: bytes) -> None:
+    reception, seen = relayed(Twins(), Allow(users=(0,)))
+    assert reception.receive(message(asked(source=1001, destinations=(1002,)), RELAY, key), NOW) == b""
+    _, envelope = run(reception)
+    assert (envelope.source, envelope.destinations, envelope.data) == (1002, (1001,), b"x")
+    (request,) = seen
+    assert (request.source, request.caller.uid, request.caller.gid, request.caller.pid) == (1001, -1, -1, -1)
+    assert request.caller.key == b"!/twin/1001/!/cred/0/0/1"
+    assert not Allow(users=(0,), groups=(0,)).admits(request.caller)
+
+
+def test_other_hosts_are_not_served_unless_the_service_says_so() -> None:
+    reception, seen = relayed(None)
+    assert reception.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    assert reception.receive(message(asked(source=1001), RELAY, b"!/conn/5/relayed/echo"), NOW) == b""
+    assert (reception.next(NOW), seen, reception.counts["unknown"]) == ((None, []), [], 1)
+    served, _ = relayed(Twins())
+    assert served.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo", b"relayed/echo", b"!/conn/5/relayed/echo"]
+
+
+def test_only_the_hosts_that_are_named_are_served() -> None:
+    reception, seen = relayed(Twins((1001,)))
+    for source in (1003, 0):
+        packet = reception.receive(message(asked(uid=str(source), source=source), RELAY, b"relayed/echo"), NOW)
+        assert reply(packet)[1].error == f"twin {source} may not call echo"
+    assert (reception.counts["denied"], len(reception.docket), seen) == (2, 0, [])
+
+
+def test_a_user_cannot_pass_for_another_host() -> None:
+    """Not even where no rule of the bus keeps it from sending what only the relay should."""
+    stranger = caller(uid=61_002)
+    for key in (b"relayed/echo", b"!/conn/3/relayed/echo"):
+        reception, seen = relayed(Twins())
+        packet = reception.receive(message(asked(source=1001), stranger, key), NOW)
+        assert reply(packet)[1].error == "user 61002 is no relay, and cannot call as another host"
+        assert (reception.counts["denied"], reception.next(NOW), seen) == (1, (None, []), [])
+    reception, seen = relayed(Twins(relays=(61_002,)))
+    assert reception.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 32])
+def test_what_is_no_twin(number: int) -> None:
+    with pytest.raises(ValueError, match="a twin is a number from 1 to 4294967295"):
+        Twins((number,))
+    with pytest.raises(LookupError, match="no user"):
+        Twins(relays=("no-such-user",))
+
+
+def test_hosts_take_turns_with_users_and_with_each_other() -> None:
+    reception, _ = relayed(Twins())
+    for number in range(WAITING_PER_USER):
+        assert reception.receive(message(asked(uid=f"b{number}", source=1001), RELAY, b"relayed/echo"), NOW) == b""
+    packet = reception.receive(message(asked(uid="more", source=1001), RELAY, b"relayed/echo"), NOW)
+    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of twin 1001 wait already"
+    reception.receive(message(asked(uid="c", source=1003), RELAY, b"relayed/echo"), NOW)
+    reception.receive(message(asked(uid="a"), RELAY), NOW)
+    order = [task.request.uid for task in (reception.next(NOW)[0] for _ in range(4)) if task is not None]
+    assert order == ["b0", "c", "a", "b1"]
+
+
 def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
     reception = Reception(parse_envelope)
     reception.add("echo", lambda _request: b"", Allow(users=(1000,)))
@@ -172,7 +251,7 @@ def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert reception.receive(message(asked(), caller()), NOW) == b""
     assert (reception.counts["denied"], len(reception.docket)) == (1, 1)
-    assert "echo refused to connection 9 (uid 1001, pid 42)" in caplog.text
+    assert "echo refused to connection 9 (uid 1001, pid 42): user 1001 may not call echo" in caplog.text
 
 
 def test_allow_knows_names_and_the_systems_groups() -> None:

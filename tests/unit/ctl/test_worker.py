@@ -14,6 +14,7 @@ import pytest
 
 from sbusd.client import Peer, Request, ServiceError
 from sbusd.ctl.worker import Worker, environment, failure
+from sbusd.protocol.peers import remote_peer
 
 CALLER = Peer(7, uid=61_999, gid=100, pid=42, key=b"!/cred/100/61999/42")
 REQUEST = Request("greet", b"data\0", CALLER, "u", None)
@@ -32,12 +33,20 @@ def test_the_environment_is_the_caller_by_the_buss_word() -> None:
     assert environment(REQUEST, {"PATH": "/bin", "SBUS_CALLER_UID": "0"}) == {
         "PATH": "/bin",
         "SBUS_COMMAND": "greet",
+        "SBUS_CALLER_TWIN": "0",
         "SBUS_CALLER_ID": "7",
         "SBUS_CALLER_UID": "61999",
         "SBUS_CALLER_GID": "100",
         "SBUS_CALLER_PID": "42",
         "SBUS_CALLER_USER": "61999",
     }
+
+
+def test_a_caller_of_another_host_has_no_user_in_the_environment() -> None:
+    request = replace(REQUEST, caller=remote_peer(CALLER, 1002), source=1002)
+    told = environment(request, {"SBUS_CALLER_UID": "0", "SBUS_CALLER_USER": "root"})
+    assert told.pop("SBUS_CALLER_TWIN") == "1002"
+    assert {name for name, value in told.items() if value == ""} == {f"SBUS_CALLER_{name}" for name in ("UID", "GID", "PID", "USER")}
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,14 @@ from sbusd.protocol.envelope import (
     NUMBER_LIMITS,
     TEXT_LIMITS,
     Envelope,
+    call_digest,
     command_of,
     command_problem,
+    destination_of,
+    is_relayed,
     parse_envelope,
     relay_key,
+    relayed_key,
     service_key,
 )
 from sbusd.protocol.errors import ErrorCode, ProtocolError
@@ -134,6 +138,7 @@ def test_when_it_has_expired(expires: int, sent_at: int, now: float, is_expired:
 def test_the_keys_of_commands() -> None:
     assert service_key("a.b") == b"rpc/a.b"
     assert relay_key(1002, "a.b") == b"relay/1002/a.b"
+    assert relayed_key("a.b") == b"relayed/a.b"
 
 
 @pytest.mark.parametrize(
@@ -144,12 +149,51 @@ def test_the_keys_of_commands() -> None:
         (b"!/conn/7/rpc", None),
         (b"!/conn/rpc/a", None),
         (b"relay/7/a", None),
+        (b"relayed/a/b", "a/b"),
+        (b"!/conn/7/relayed/a", "a"),
         (b"rpc/\xff", None),
         (b"rpc/", ""),
     ],
 )
 def test_the_command_of_a_key(key: bytes, command: str | None) -> None:
     assert command_of(key) == command
+
+
+@pytest.mark.parametrize(
+    ("key", "relayed", "destination"),
+    [
+        (b"relayed/a", True, None),
+        (b"!/conn/7/relayed/a", True, None),
+        (b"rpc/relayed/a", False, None),
+        (b"relay/7/a/b", False, (7, "a/b")),
+        (b"relay/4294967295/a", False, (4_294_967_295, "a")),
+        (b"relay/4294967296/a", False, None),
+        (b"relay/" + b"1" * 5_000 + b"/a", False, None),
+        (b"relay/attempt", False, None),
+        (b"relay/attempt/a", False, None),
+        (b"relay/7", False, None),
+        (b"relay//a", False, None),
+        (b"relay/-1/a", False, None),
+        (b"relay/7/\xff", False, None),
+        (b"!/conn/7/relay/7/a", False, None),
+    ],
+)
+def test_the_hosts_of_a_key(key: bytes, relayed: bool, destination: tuple[int, str] | None) -> None:
+    assert (is_relayed(key), destination_of(key)) == (relayed, destination)
+
+
+def test_a_call_has_a_digest_of_its_own() -> None:
+    calls = [
+        (7, b"!/conn/7/ret/a", "a"),
+        (8, b"!/conn/7/ret/a", "a"),
+        (7, b"!/conn/7/ret/b", "a"),
+        (7, b"!/conn/7/ret/", "aa"),
+        (7, b"", ""),
+    ]
+    digests = [call_digest(*call) for call in calls]
+    assert len(set(digests)) == len(calls)
+    assert {len(bytes.fromhex(digest)) for digest in digests} == {16}
+    assert digests[0] == call_digest(*calls[0])
 
 
 @pytest.mark.parametrize(("command", "problem"), [("a.b/c-d", ""), ("", "empty"), ("a b", ""), ("a\t", "print"), ("*", "patterns")])

@@ -19,7 +19,7 @@ def envelope(**members: object) -> bytes:
     return json.dumps({"ver": 1, "uid": "u1", "cmd": "add", "exp": 30, "dat": "", "ret": RET, "err": "", **members}).encode()
 
 
-@pytest.mark.parametrize("key", [b"rpc/add", b"!/conn/9/rpc/add", b"relay/1002/add"])
+@pytest.mark.parametrize("key", [b"rpc/add", b"!/conn/9/rpc/add", b"relay/1002/add", b"relayed/add", b"!/conn/9/relayed/add"])
 def test_a_request_and_its_reply_have_one_number(key: bytes) -> None:
     request = BOOK.part(key, envelope(), 7)
     reply = BOOK.part(RET.encode(), envelope(ret=""), 9)
@@ -104,7 +104,7 @@ def test_a_request_that_waits_for_ever_has_no_number_of_seconds() -> None:
 
 @given(st.binary(max_size=40), st.binary(max_size=60), st.none() | st.integers(0, 2**63 - 1))
 def test_no_message_is_too_odd(rest: bytes, payload: bytes, sender: int | None) -> None:
-    for head in (b"", b"rpc/", b"!/conn/7/", b"relay/1/"):
+    for head in (b"", b"rpc/", b"!/conn/7/", b"relay/1/", b"relayed/"):
         for body in (payload, b"{" + payload, b'{"ver":1,"uid":"' + payload.hex().encode() + b'","cmd":"x"}'):
             part = BOOK.part(head + rest, body, sender)
             assert part is None or -(2**63) <= part.call_id < 2**63

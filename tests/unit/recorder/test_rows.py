@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.protocol.envelope import Envelope, call_digest
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import Row, batch_of, rows_of
 from sbusd.recorder.calls import CallBook
@@ -109,6 +110,17 @@ def test_a_relay_attempt(maker: RowMaker) -> None:
     made = maker.row(message_packet(b"relay/attempt", json.dumps(told).encode()))
     expected = {"call_cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9, "twin": 1002, "attempt": 2}
     assert made == row(Kind.RELAY, key="relay/attempt", **expected)
+    call = Envelope("add", "u", reply_to="!/conn/7/ret/u")
+    digest = call_digest(7, call.reply_to.encode(), call.uid)
+    joined = maker.row(message_packet(b"relay/attempt", json.dumps(told | {"call": digest}).encode()))
+    asked = maker.row(message_packet(b"relay/1002/add", call.encode()))
+    assert joined is not None
+    assert asked is not None
+    assert joined == row(Kind.RELAY, key="relay/attempt", call_id=joined.call_id, **expected)
+    assert joined.call_id == asked.call_id is not None
+    for strange in ("", digest[1:], digest.upper(), digest + "0", 5, None):
+        odd = maker.row(message_packet(b"relay/attempt", json.dumps(told | {"call": strange}).encode()))
+        assert odd == made
     other = maker.row(message_packet(b"relay/attempt", b"something else"))
     assert other is not None
     assert other.kind == Kind.MESSAGE

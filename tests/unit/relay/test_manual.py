@@ -15,9 +15,10 @@ from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
-from sbusd.protocol.envelope import MAX_DESTINATIONS
-from sbusd.relay import courier, door, main, queues, resolver, signature, store
+from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
+from sbusd.relay import bus_services, courier, door, main, queues, resolver, signature, store
 from sbusd.relay.certificates import twin_name
+from sbusd.relay.desk import ABANDONED_WORDS
 from sbusd.relay.journal import EVENTS, QUIET_SECONDS
 from sbusd.relay.messages import DEFAULT_EXPIRY_SECONDS, Message
 from sbusd.relay.telling import KEY
@@ -135,13 +136,26 @@ def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
     assert [(peer.twin, peer.address) for peer in settings.peers] == [(1002, "10.0.0.2:8051")]
 
 
-def test_the_rule_that_the_page_speaks_of_lets_nobody_else_tell(tmp_path: Path) -> None:
-    rule = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
-    assert f"/usr/share/sbus/{rule.name}" in PAGE.read_text()
-    (tmp_path / "x.toml").write_text(rule.read_text().replace('"sbus-relay"', "4711"))
-    allowed, denied = load_daemon_settings(tmp_path / "x.toml", required=True).policy
-    assert {allowed.keys, denied.keys} == {KEY}
-    assert (allowed.users, denied.users) == ((0, 4711), ())
+def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) -> None:
+    """What they do, tests/integration/relay/test_bus_users.py shows."""
+    rules = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
+    assert f".Pa /usr/share/sbus/{rules.name}" in section("On the bus", "Ss")
+    (tmp_path / "x.toml").write_text(rules.read_text().replace('"sbus-relay"', "4711"))
+    policy = load_daemon_settings(tmp_path / "x.toml", required=True).policy
+    assert {rule.keys for rule in policy} == {KEY, RELAY_HEAD.decode(), RELAYED_HEAD.decode()}
+    for keys in {rule.keys for rule in policy}:
+        *allowing, last = (rule for rule in policy if rule.keys == keys)
+        assert allowing
+        assert all(rule.users or rule.groups for rule in allowing)
+        assert (last.publish, last.users, last.groups) == ("deny", (), ())
+
+
+def test_the_bounds_on_the_bus_are_documented() -> None:
+    text = words(section("On the bus", "Ss"))
+    assert f"and {show_size(bus_services.TWIN_BYTES)}, are under way; {bus_services.AT_ONCE} of one command" in text
+    assert ABANDONED_WORDS.format(twin="N", cmd="COMMAND") in text
+    rule = section("On the bus", "Ss").split(".Bd -literal -offset indent\n")[1].split("\n.Ed")[0]
+    assert tomllib.loads(rule)["policy"][0]["keys"] == relayed_key("hello").decode()
 
 
 def test_the_page_is_clean() -> None:

@@ -27,7 +27,7 @@ def test_outcomes_are_lines_and_complaints(capsys: pytest.CaptureFixture[str]) -
 def test_outcomes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert print_outcomes([GOOD, BAD], "c", JsonStyle.SHORT) == 4
     one, two = (json.loads(line) for line in capsys.readouterr().out.splitlines())
-    assert one == {"type": "answer", "callee": {"id": 1, "uid": 61_999, "gid": 100, "pid": 42}, "data": "a\tb\n"}
+    assert one == {"type": "answer", "callee": {"id": 1, "uid": 61_999, "gid": 100, "pid": 42}, "twin": 0, "data": "a\tb\n"}
     assert (two["type"], two["kind"], two["callee"]["id"]) == ("error", "RemoteError", 2)
 
 
@@ -42,5 +42,5 @@ def test_nobody_was_there() -> None:
 
 
 def test_data_that_is_not_text() -> None:
-    assert answer_json(Answer(b"\xff"), None) == {"type": "answer", "callee": None, "data_base64": "/w=="}
+    assert answer_json(Answer(b"\xff"), None) == {"type": "answer", "callee": None, "twin": 0, "data_base64": "/w=="}
     assert outcome_json(GOOD)["type"] == "answer"

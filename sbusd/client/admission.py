@@ -1,0 +1,124 @@
+"""Who may call a service: users and groups of this host, by the bus's word, and other hosts, by the relay's. Spec: sbus-rpc(7) §7, §9.
+
+The two never mix. A caller from another host is no user here, so no ``Allow`` admits one; and a user of this host who sends what only
+the relay sends is not believed.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from sbusd.protocol.envelope import NUMBER_LIMITS
+from sbusd.protocol.peers import Peer
+
+_GROUPS_SECONDS = 60.0
+"""How long a user's groups are taken from memory: asking the system's database may take time."""
+
+_REMEMBERED_USERS = 1_024
+"""Users whose groups are remembered: more than call one service in a minute."""
+
+RELAY_USER = "sbus-relay"
+"""The user that sbus-relay.service runs as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """Who may call: ``users`` and ``groups``, by name or number. Members of a group are those whose group it is by the kernel's word, and
+    those whom the system's database lists.
+
+    Raises LookupError where a name is not known.
+    """
+
+    users: tuple[str | int, ...] = ()
+    groups: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for user in self.users:
+            _user_id(user)
+        for group in self.groups:
+            _group_id(group)
+
+    def admits(self, caller: Peer) -> bool:
+        """Return whether *caller* may call."""
+        if caller.uid in map(_user_id, self.users):
+            return True
+        wanted = set(map(_group_id, self.groups))
+        return bool(wanted) and (caller.gid in wanted or not wanted.isdisjoint(_groups_of(caller.uid)))
+
+
+@dataclass(frozen=True, slots=True)
+class Twins:
+    """Which other hosts may call: those with these ``numbers``, or all whom the relay lets in where none is named.
+
+    ``relays`` are the users of this host who are believed that a host has called, besides root and the user of the service itself.
+
+    Raises ValueError where a number can be no twin's, LookupError where the name of a user is not known.
+    """
+
+    numbers: tuple[int, ...] = ()
+    relays: tuple[str | int, ...] = ()
+
+    def __post_init__(self) -> None:
+        for number in self.numbers:
+            if not 0 < number <= NUMBER_LIMITS["src"]:
+                raise ValueError(f"a twin is a number from 1 to {NUMBER_LIMITS['src']}, and {number} is not")
+        for user in self.relays:
+            _user_id(user)
+
+    def admits(self, twin: int) -> bool:
+        """Return whether the host *twin* may call."""
+        return twin > 0 and (not self.numbers or twin in self.numbers)
+
+    def believes(self, sender: Peer) -> bool:
+        """Return whether *sender* is believed when it says which host calls."""
+        if sender.uid in {0, os.geteuid()} or sender.uid in map(_user_id, self.relays):
+            return True
+        try:
+            return sender.uid == _user_id(RELAY_USER)
+        except LookupError:
+            return False
+
+
+def _user_id(user: str | int) -> int:
+    """Return a user's number. Raises LookupError if there is no such user."""
+    if isinstance(user, int):
+        return user
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise LookupError(f"there is no user {user!r} on this machine") from None
+
+
+def _group_id(group: str | int) -> int:
+    """Return a group's number. Raises LookupError if there is no such group."""
+    if isinstance(group, int):
+        return group
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise LookupError(f"there is no group {group!r} on this machine") from None
+
+
+_known_groups: OrderedDict[int, tuple[float, frozenset[int]]] = OrderedDict()
+"""Each user's groups, and until when they are taken from here, by the monotonic clock."""
+
+
+def _groups_of(uid: int) -> frozenset[int]:
+    """Return the groups of a user by the system's database; none for a user who is not in it."""
+    now = time.monotonic()
+    until, groups = _known_groups.get(uid, (0.0, frozenset[int]()))
+    if now >= until:
+        try:
+            entry = pwd.getpwuid(uid)
+            groups = frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid))
+        except (KeyError, OverflowError):
+            groups = frozenset()
+        _known_groups[uid] = (now + _GROUPS_SECONDS, groups)
+        if len(_known_groups) > _REMEMBERED_USERS:
+            _known_groups.popitem(last=False)
+    return groups

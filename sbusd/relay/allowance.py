@@ -1,0 +1,41 @@
+"""What one party may have under way at a time, in number and in bytes, so that none can use up what others need."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+
+
+class Allowance:
+    """*calls* and *size* bytes for each party, such as a user."""
+
+    def __init__(self, calls: int, size: int) -> None:
+        self.calls = calls
+        self.size = size
+        self._calls: Counter[Hashable] = Counter()
+        self._size: Counter[Hashable] = Counter()
+
+    def problem(self, party: Hashable, size: int) -> str:
+        """Return why *party* cannot have one more call of *size* bytes under way, or no words."""
+        if self._calls[party] >= self.calls:
+            return f"{self.calls} calls are under way already"
+        if self._size[party] + size > self.size:
+            return f"the calls that are under way have {self._size[party]} bytes, this one {size}, and {self.size} are allowed"
+        return ""
+
+    def take(self, party: Hashable, size: int) -> None:
+        """Note that a call has begun. Duty: :meth:`give_back` the same."""
+        self._calls[party] += 1
+        self._size[party] += size
+
+    def give_back(self, party: Hashable, size: int) -> None:
+        """Note that a call is over."""
+        self._calls[party] -= 1
+        self._size[party] -= size
+        if not self._calls[party]:
+            # Who has nothing under way is not remembered.
+            del self._calls[party], self._size[party]
+
+    def __len__(self) -> int:
+        """Return how many calls are under way."""
+        return self._calls.total()

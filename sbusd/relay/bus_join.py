@@ -1,0 +1,92 @@
+"""The relay's place on its host's bus: joined while the bus is there, and again when it is back. Spec: sbus-relay(8), "On the bus"."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+from sbusd.client.envelopes import read_envelope
+from sbusd.config.relay import RelaySettings
+from sbusd.protocol.errors import SbusError
+from sbusd.relay import queues
+from sbusd.relay.allowance import Allowance
+from sbusd.relay.bus_callers import Callers
+from sbusd.relay.bus_link import RelayBus
+from sbusd.relay.bus_services import Services
+from sbusd.relay.desk import Desk
+from sbusd.relay.journal import BUS_AWAY, BUS_JOINED, RelayJournal
+from sbusd.relay.messages import Message
+from sbusd.relay.store import Store
+
+AGAIN_SECONDS = 1.0
+"""How long a bus that is away is left alone: one that is started anew is back in less."""
+
+COUNT_SECONDS = 1.0
+"""How often what was counted is written down."""
+
+BATCH = 64
+"""Answers taken at a time."""
+
+_TIMEOUT_SECONDS = 10.0
+
+
+class Join:
+    """One relay on one bus: :meth:`run`, :meth:`hand_out` and :meth:`count` it beside each other, each again after RedisAwayError."""
+
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, desk: Desk, journal: RelayJournal) -> None:
+        """*twin* is this host's; the requests of other hosts that *desk* has go to the bus's services from now on."""
+        self.bus: RelayBus | None = None
+        """The connection while the relay is joined."""
+        self._address = settings.bus
+        self._store = store
+        self._journal = journal
+        self._is_away = False
+        self._counted: Counter[str] = Counter()
+        self.callers = Callers(read_envelope, desk, queues.answers(store.relay), Allowance(settings.bus_calls, settings.bus_bytes))
+        self._services = desk.services = Services(twin, settings, self, store=store, desk=desk, journal=journal)
+
+    async def run(self) -> None:
+        """Be joined until cancelled."""
+        try:
+            while True:
+                reason = await self._stay()
+                if not self._is_away:
+                    self._is_away = True
+                    self._journal.tell(BUS_AWAY, bus=self._address, reason=reason)
+                await asyncio.sleep(AGAIN_SECONDS)
+        finally:
+            await self._services.close()
+
+    async def hand_out(self) -> None:
+        """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
+        while True:
+            for raw in await self._store.take_answers(BATCH):
+                if not self.callers.hand(Message.parse(raw)):
+                    await self._store.count("answers-orphaned")
+                await self._store.answered(raw)
+
+    async def count(self) -> None:
+        """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""
+        while True:
+            for name, number in self.callers.counts.items():
+                if more := number - self._counted[name]:
+                    await self._store.count(f"bus-{name.replace('_', '-')}", more)
+                    self._counted[name] = number
+            await asyncio.sleep(COUNT_SECONDS)
+
+    async def _stay(self) -> str:
+        """Be joined as long as the bus is there; return why it is not."""
+        try:
+            async with RelayBus.connect(self._address, timeout=_TIMEOUT_SECONDS) as bus:
+                await bus.relay(self.callers, lambda: self._joined(bus))
+        except (SbusError, OSError) as error:
+            return str(error)
+        finally:
+            self.bus = None
+        return "the connection was closed"
+
+    def _joined(self, bus: RelayBus) -> None:
+        """Take note that callers find the relay."""
+        self.bus = bus
+        self._is_away = False
+        self._journal.tell(BUS_JOINED, bus=self._address)

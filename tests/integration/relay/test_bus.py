@@ -1,0 +1,225 @@
+"""Calls between hosts that begin or end on a bus: two twins, each with a Redis, a relay and a bus of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
+from tests.support.daemons import StartDaemon
+from tests.support.relays import data_of, wait_for
+from tests.support.servants import serving
+from tests.support.towns import FIRST, SECOND, MakeTowns, describe, echo, fail, hang
+
+
+def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(towns: MakeTowns) -> None:
+    a, b = towns()
+    with serving(b.path, twins=Twins(), echo=echo, who=describe, fail=fail), a.bus() as bus:
+        answer = bus.call("echo", b"\0x", twin=SECOND)
+        assert (answer, answer.source) == (b"\0x", SECOND)
+        source, uid, gid, pid, key = json.loads(bus.call("who", twin=SECOND))
+        assert (source, uid, gid, pid) == (FIRST, -1, -1, -1)
+        assert key.startswith(f"!/twin/{FIRST}/!/cred/")
+        with pytest.raises(RemoteError, match="'fail' failed: no account 7"):
+            bus.call("fail", "7", twin=SECOND)
+        a.host.assert_empty()
+        b.host.assert_empty()
+    assert b.host.counters()["requests-engaged"] == 3
+    assert a.host.counters()["requests-answered"] == 2
+    assert a.host.counters()["requests-failed"] == 1
+
+
+def test_from_a_bus_to_an_application_of_another_hosts_redis(towns: MakeTowns) -> None:
+    """Where nobody on the bus serves it to other hosts, though a service is there for this one's users."""
+    a, b = towns()
+    answers: list[bytes] = []
+    with serving(b.path, echo=echo), a.bus() as bus, b.bus() as listener, listener.subscribe(""):
+        calling = threading.Thread(target=lambda: answers.append(bus.call("echo", b"x", twin=SECOND)))
+        calling.start()
+        asked = b.host.receive("msgbus.echo")
+        assert (asked["src"], asked["dst"], data_of(asked)) == (FIRST, [SECOND], b"x")
+        b.host.reply(asked, b"from Redis")
+        calling.join(60)
+    assert answers == [b"from Redis"]
+
+
+def test_from_a_client_of_redis_to_a_service_of_another_hosts_bus(towns: MakeTowns) -> None:
+    a, b = towns()
+    with serving(b.path, twins=Twins((FIRST,)), echo=echo):
+        answer = a.host.receive(a.host.send("echo", SECOND, dat=b"y"))
+    assert (answer["src"], answer["dst"], data_of(answer), answer["err"]) == (SECOND, [FIRST], b"y", "")
+
+
+def test_a_host_calls_itself(towns: MakeTowns) -> None:
+    a, _ = towns()
+    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+        answer = bus.call("who", twin=FIRST)
+        assert (json.loads(answer)[:2], answer.source) == ([FIRST, -1], FIRST)
+
+
+def test_a_service_says_which_hosts_it_serves(towns: MakeTowns) -> None:
+    a, b = towns()
+    with serving(b.path, twins=Twins((1003,)), echo=echo), a.bus() as bus, pytest.raises(RemoteError, match="twin 1001 may not call echo"):
+        bus.call("echo", twin=SECOND)
+
+
+def test_what_fails_at_once(towns: MakeTowns) -> None:
+    a, b = towns()
+    with a.bus() as bus, b.bus() as other:
+        with pytest.raises(RemoteError, match="destination not found"):
+            bus.call("echo", twin=4711)
+        with pytest.raises(RemoteError, match="cmd: is a name of the bus itself"):
+            bus.call("system.local", twin=SECOND)
+        with pytest.raises(RemoteError, match="too long; 86400 s are allowed"):
+            bus.call("echo", twin=SECOND, timeout=100_000.0)
+        a.host.relay.stop()
+        with pytest.raises(NoRecipient):
+            bus.call("echo", twin=SECOND)
+        b.host.relay.kill()
+        with pytest.raises(NoRecipient):
+            other.call("echo", twin=FIRST)
+
+
+def test_a_caller_that_does_not_wait_is_nobodys_loss(towns: MakeTowns) -> None:
+    """Its time is over at both ends: the relay's answer finds nobody, and nothing is left."""
+    a, b = towns()
+    with a.bus() as bus:
+        with pytest.raises(CallTimeout):
+            bus.call("echo", twin=SECOND, timeout=0.5)
+        asked = b.host.receive("msgbus.echo")
+        assert asked["exp"] == 1
+        a.host.wait_counted("requests-expired")
+        b.host.reply(asked, b"late")
+    wait_for(lambda: a.host.counters().get("answers-repeated"), "the late answer to be counted")
+    a.host.assert_empty()
+
+
+def test_the_relay_dies_while_a_caller_waits(towns: MakeTowns) -> None:
+    a, b = towns()
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            with a.bus() as bus:
+                bus.call("slow", twin=SECOND, timeout=600.0)
+        except PeerDisconnected as error:
+            errors.append(error)
+
+    calling = threading.Thread(target=call)
+    calling.start()
+    asked = b.host.receive("msgbus.slow")
+    a.host.relay.kill()
+    calling.join(60)
+    assert len(errors) == 1
+    a.host.relay.start()
+    b.host.reply(asked, b"for nobody")
+    a.host.wait_counted("answers-orphaned")
+    a.host.assert_empty()
+
+
+def test_a_service_dies_while_another_host_waits(towns: MakeTowns) -> None:
+    a, b = towns()
+    with serving(b.path, twins=Twins(), slow=hang) as service:
+        ret = a.host.send("slow", SECOND)
+        b.host.wait_counted("requests-engaged")
+        service.kill()
+        answer = a.host.receive(ret)
+    assert answer["err"] == "the service for slow on twin 1002 ended before it answered; it may have run it"
+
+
+def test_a_relay_dies_while_a_service_has_a_request(towns: MakeTowns) -> None:
+    """The request is neither lost nor run again: its caller is told."""
+    a, b = towns()
+    with serving(b.path, twins=Twins(), slow=hang):
+        ret = a.host.send("slow", SECOND)
+        b.host.wait_counted("requests-engaged")
+        b.host.relay.kill()
+        b.host.relay.start()
+        answer = a.host.receive(ret)
+        assert answer["err"] == "the relay of twin 1002 ended while a service there had the request for slow; it may have been run"
+        assert answer["src"] == SECOND
+    assert b.host.counters()["requests-engaged"] == 1
+    wait_for(lambda: not b.host.redis.exists("msgbus.system.relay.abandoned"), "the list to be empty")
+    assert a.host.redis.llen(ret) == 0
+
+
+def test_a_host_that_is_away_is_tried_again(towns: MakeTowns) -> None:
+    a, b = towns()
+    b.host.relay.stop()
+    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+        with pytest.raises(RemoteError, match=r"destination not reached after [12] tries"):
+            bus.call("echo", b"x", twin=SECOND, tries=0)
+        answers: list[bytes] = []
+        calling = threading.Thread(target=lambda: answers.append(bus.call("echo", b"x", twin=SECOND, tries=1_000, timeout=120.0)))
+        calling.start()
+        failed = a.host.counters()["tries-failed"]
+        a.host.wait_counted("tries-failed", failed + 2)
+        b.host.relay.start()
+        calling.join(120)
+    assert answers == [b"x"]
+
+
+def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaemon, folder: Path) -> None:
+    a, b = towns()
+    b.daemon.process.kill()
+    b.daemon.expected_status = -signal.SIGKILL
+    b.host.relay.wait_told("not joined to the bus")
+    # Meanwhile Redis has what comes.
+    ret = a.host.send("echo", SECOND, dat=b"x")
+    b.host.reply(b.host.receive("msgbus.echo"), b"by Redis")
+    assert data_of(a.host.receive(ret)) == b"by Redis"
+    another = daemon()
+    link = folder / f"bus-{SECOND}"
+    link.unlink()
+    link.symlink_to(another.path)
+    wait_for(lambda: b.host.relay.told().count(": joined to the bus") == 2, "the relay to be joined again")
+    with serving(another.path, twins=Twins(), echo=echo), a.bus() as bus:
+        assert bus.call("echo", b"y", twin=SECOND) == b"y"
+
+
+def test_an_answer_that_no_packet_of_the_bus_holds(towns: MakeTowns) -> None:
+    a, b = towns()
+    with a.bus() as bus:
+        errors: list[str] = []
+
+        def call() -> None:
+            try:
+                bus.call("big", twin=SECOND)
+            except RemoteError as error:
+                errors.append(error.words)
+
+        calling = threading.Thread(target=call)
+        calling.start()
+        b.host.reply(b.host.receive("msgbus.big"), bytes(400_000))
+        calling.join(60)
+    assert [words.startswith("the answer of 400000 bytes is too long for a packet") for words in errors] == [True]
+
+
+def test_everybody_has_an_answer(towns: MakeTowns) -> None:
+    """Many at once, both ways, with a service on the one side and on the other none but Redis."""
+    a, b = towns()
+
+    def many(bus: Bus, twin: int, seen: list[bytes]) -> None:
+        for number in range(40):
+            seen.append(bus.call("echo", str(number), twin=twin))
+
+    with serving(b.path, twins=Twins(), echo=echo), serving(a.path, twins=Twins(), echo=echo), a.bus() as one, b.bus() as two:
+        seen: dict[int, list[bytes]] = {FIRST: [], SECOND: []}
+        threads = [
+            threading.Thread(target=partial(many, one, SECOND, seen[SECOND])),
+            threading.Thread(target=partial(many, two, FIRST, seen[FIRST])),
+        ]
+        for thread in threads:
+            thread.start()
+        rets = [a.host.send("echo", SECOND, dat=b"%d" % number) for number in range(40)]
+        assert [data_of(a.host.receive(ret)) for ret in rets] == [b"%d" % number for number in range(40)]
+        for thread in threads:
+            thread.join(120)
+    assert seen[FIRST] == seen[SECOND] == [b"%d" % number for number in range(40)]
+    a.host.assert_empty()
+    b.host.assert_empty()

@@ -1,0 +1,209 @@
+"""What users of one host can do to each other's calls between hosts, and to the relay: real users, real buses, the shipped rules."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
+from sbusd.client.envelopes import read_envelope
+from sbusd.protocol.envelope import Envelope
+from tests.support.relays import wait_for
+from tests.support.servants import serving
+from tests.support.towns import FIRST, SECOND, MakeTowns, Town, describe, echo
+from tests.support.users import User
+from tools.stage import ROOT
+
+pytestmark = pytest.mark.usefixtures("needs_root")
+
+
+@pytest.fixture
+def ruled(towns: MakeTowns, folder: Path, first_user: User) -> tuple[Town, Town]:
+    """Two towns with the shipped rules; the first user is in the group that may call other hosts."""
+    shipped = (ROOT / "etc/sbusd.toml.d/50-relay.toml").read_text()
+    config = folder / "sbusd.toml"
+    # The relay itself runs as root here, which the rules let do the same.
+    config.write_text(shipped.replace('groups = ["sbus-relay"]', f"groups = [{first_user.gid}]").replace('"sbus-relay"', "61999"))
+    return towns("", "-C", str(config))
+
+
+def refusal(path: str, *, hears: str = "", says: str = "") -> ErrorCode | None:
+    """Return what the bus refuses a subscription to *hears*, or a message to *says*, with; None if it does not."""
+    with Bus.connect(path) as bus:
+        try:
+            bus.publish(says, "{}") if says else bus.subscribe(hears)
+            bus.ping()
+        except RemoteRefusal as error:
+            return error.code
+    return None
+
+
+def read_item(item: Item) -> Envelope:
+    """Return the envelope in a message."""
+    assert isinstance(item, Message)
+    return read_envelope(item.payload)
+
+
+def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:
+    """Return the answer to a call of another host, or its error."""
+    with Bus.connect(path) as bus:
+        try:
+            return bus.call(command, data, twin=twin).decode()
+        except (RemoteError, RemoteRefusal, NoRecipient) as error:
+            return str(error)
+
+
+def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_user: User) -> None:
+    a, b = ruled
+    with serving(b.path, twins=Twins(), echo=echo):
+        assert first_user.call(partial(called, a.path, "echo", SECOND)) == "x"
+        assert "calls to other hosts are for root and the group sbus-relay" in second_user.call(partial(called, a.path, "echo", SECOND))
+    for pattern in ("relay/*/", f"relay/{SECOND}/echo", "relay/", "relay/attempt", "relayed/echo", "relayed/", "", "*/", "rel*/x/y"):
+        assert second_user.call(partial(refusal, a.path, hears=pattern)) is ErrorCode.EPERM, pattern
+    for key in (f"relay/{SECOND}/echo", "relay/attempt", "relayed/echo"):
+        assert second_user.call(partial(refusal, a.path, says=key)) is ErrorCode.EPERM, key
+    # Who may call other hosts may neither take such calls, nor make other hosts'.
+    assert first_user.call(partial(refusal, a.path, hears="relay/*/")) is ErrorCode.EPERM
+    assert first_user.call(partial(refusal, a.path, says="relayed/echo")) is ErrorCode.EPERM
+    assert first_user.call(partial(refusal, a.path, hears="relayed/echo")) is ErrorCode.EPERM
+
+
+def test_what_no_rule_is_about_is_closed_all_the_same(ruled: tuple[Town, Town], second_user: User) -> None:
+    """An address: of the relay, to call a host, and of a service, to pass for one."""
+    a, b = ruled
+    with a.bus() as bus:
+        (relay,) = bus.members(f"relay/{SECOND}/echo")
+
+    def reach_around(address: bytes, command: str, twin: int) -> Envelope | None:
+        with Bus.connect(a.path) as other:
+            ret = other.address + b"ret/x"
+            with other.subscribe(ret) as answers:
+                asked = Envelope(command, "u", b"x", ret.decode(), source=twin, destinations=(SECOND,))
+                assert other.publish(address, asked.encode(), receipt=True) == 1
+                other.ping()
+                return read_item(answers.receive(30.0)) if twin else None
+
+    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+        (service,) = bus.members("relayed/who")
+        said = second_user.call(partial(reach_around, service.address + b"relayed/who", "who", SECOND))
+        assert said is not None
+        assert (said.error, said.data) == (f"user {second_user.uid} is no relay, and cannot call as another host", b"")
+        second_user.call(partial(reach_around, relay.address + b"relay/%d/echo" % SECOND, "echo", 0))
+        a.host.wait_counted("bus-unknown")
+    assert a.host.counters().get("requests", 0) == 0
+    assert not b.host.redis.exists("msgbus.echo")
+
+
+def test_no_list_of_users_admits_another_host(towns: MakeTowns) -> None:
+    """Though the relay is root here, and its credentials stand behind those of the host: the request goes to Redis."""
+    a, b = towns()
+    with serving(b.path, None, Allow(users=(0,), groups=(0,)), echo=echo), b.bus() as there:
+        assert there.call("echo", "x") == b"x"
+        a.host.send("echo", SECOND)
+        assert b.host.receive("msgbus.echo")["src"] == FIRST
+
+
+def test_nobody_answers_in_the_relays_place(towns: MakeTowns, second_user: User) -> None:
+    """Not even where no rule keeps it from hearing the call, with the key and the uid that its answer has."""
+    a, b = towns()
+
+    def forge() -> int:
+        with Bus.connect(a.path) as bus, bus.subscribe("relay/") as heard, bus.subscribe("paid") as end:
+            bus.publish("ready")
+            asked = read_item(heard.receive(60))
+            bus.publish(asked.reply_to, Envelope(asked.command, asked.uid, b"forged", source=SECOND).encode())
+            bus.ping()
+            bus.publish("forged")
+            end.receive(60)
+            return bus.statistics.refusals
+
+    with a.bus() as bus, bus.subscribe("ready", "forged") as told:
+        forging = threading.Thread(target=lambda: second_user.call(forge, 60))
+        forging.start()
+        told.receive(60)
+        answers: list[bytes] = []
+        with a.bus() as caller:
+            calling = threading.Thread(target=lambda: answers.append(caller.call("pay", "x", twin=SECOND)))
+            calling.start()
+            asked = b.host.receive("msgbus.pay")
+            told.receive(60)
+            b.host.reply(asked, b"paid")
+            calling.join(60)
+            assert answers == [b"paid"]
+            assert caller.statistics.stray_answers == 1
+        bus.publish("paid")
+        forging.join(60)
+
+
+CALLS = 3
+"""How many a user may have under way in the tests of that."""
+
+
+def flood(path: str, size: int) -> list[str]:
+    """Make more calls than are allowed, each of *size* bytes, the last when a test listens to ``go``; return the errors."""
+    errors: list[str] = []
+
+    def call() -> None:
+        with Bus.connect(path) as bus:
+            try:
+                bus.call("slow", bytes(size), twin=SECOND, timeout=600.0)
+            except RemoteError as error:
+                errors.append(error.words)
+
+    threads = [threading.Thread(target=call) for _ in range(CALLS)]
+    for thread in threads:
+        thread.start()
+    with Bus.connect(path) as bus:
+        wait_for(lambda: bus.members("go"), "the test to have seen the calls")
+    call()
+    for thread in threads:
+        thread.join(60)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("settings", "size", "says"),
+    [
+        (f"bus_calls = {CALLS}\n", 1, f"busy: {CALLS} calls are under way already for user"),
+        ('bus_bytes = "1MiB"\n', 300_000, "busy: the calls that are under way have 900000 bytes, this one 300000, and 1048576 are allowed"),
+    ],
+)
+def test_a_user_with_too_much_under_way_keeps_nobody_else_out(
+    towns: MakeTowns, second_user: User, settings: str, size: int, says: str
+) -> None:
+    a, b = towns(settings)
+    said: list[list[str]] = []
+    flooding = threading.Thread(target=lambda: said.append(second_user.call(partial(flood, a.path, size), 120)))
+    flooding.start()
+    asked = [b.host.receive("msgbus.slow") for _ in range(CALLS)]
+    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus, bus.subscribe("go"):
+        a.host.wait_counted("bus-busy")
+        assert called(a.path, "echo", SECOND) == "x"
+        for each in asked:
+            b.host.reply(each, b"at last")
+        flooding.join(120)
+        assert [len(errors) for errors in said] == [1]
+        assert said[0][0].startswith(says)
+        # What has ended counts no more.
+        assert second_user.call(partial(called, a.path, "echo", SECOND)) == "x"
+
+
+def test_a_relay_that_its_bus_refuses_says_so(towns: MakeTowns, folder: Path) -> None:
+    config = folder / "sbusd.toml"
+    config.write_text('[[policy]]\nkeys = "relayed/"\npublish = "deny"\n')
+    a, b = towns("", "-C", str(config))
+    with serving(b.path, twins=Twins(), echo=echo):
+        assert called(a.path, "echo", SECOND) == "'echo' failed: the bus refuses calls for echo on twin 1002 by its relay"
+    b.host.relay.wait_told("does not let the relay serve other hosts")
+
+
+def test_one_town_is_not_the_other(towns: MakeTowns) -> None:
+    """A relay takes no call for a host that is not the one that the key names, which is what rules are about."""
+    a, _ = towns()
+    with a.bus() as bus, bus.subscribe(bus.address + b"ret/") as answers:
+        asked = Envelope("echo", "u", b"x", (bus.address + b"ret/u").decode(), destinations=(SECOND,))
+        bus.publish(f"relay/{FIRST}/echo", asked.encode())
+        assert read_item(answers.receive(60)).error == f"dst: is not the one twin that the key names, {FIRST}"
