@@ -162,8 +162,8 @@ class RelaySettings:
     """The bus whose users can call other hosts, whose services they can call, and on which attempts are told; empty: none."""
     bus_calls: Annotated[int, Count(1, 1_000_000, "for the relay keeps them in memory")] = 1_000
     """Calls of one user of the bus that may be under way: a hundredth of the backlog, and some times what a program has."""
-    bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for the relay keeps them in memory")] = 16 << 20
-    """Their data together: fifty of the largest, and for as many users no more than the unit's memory."""
+    bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for the relay keeps them in memory")] = 8 << 20
+    """Their data together: twenty-six of the largest; the relay holds it about twice, so the unit's memory is enough for fifty users."""
     tls: TlsSettings = field(default_factory=TlsSettings)
     """Certificates."""
     peers: tuple[PeerSettings, ...] = field(default_factory=tuple)

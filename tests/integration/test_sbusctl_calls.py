@@ -6,14 +6,12 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from sbusd.client import Bus
 from tests.support.daemons import Daemon
-from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
+from tests.support.shell import TIMEOUT_SECONDS, Shell, ended, running
 from tests.support.users import User
 from tools.stage import Stage
 
@@ -21,32 +19,6 @@ from tools.stage import Stage
 @pytest.fixture
 def shell(stage: Stage, bus: Daemon) -> Shell:
     return Shell(stage, bus)
-
-
-@contextmanager
-def running(shell: Shell, *arguments: str, user: User | None = None, until: str = "") -> Iterator[subprocess.Popen[bytes]]:
-    """Start a command, wait until somebody would get a message with the key *until*, and end the command with the block."""
-    process = subprocess.Popen(
-        shell.stage.program("sbusctl", *arguments),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        cwd="/",
-        env=shell.env,
-        user=None if user is None else user.uid,
-        group=None if user is None else user.gid,
-        extra_groups=None if user is None else user.groups,
-    )
-    try:
-        end = time.monotonic() + TIMEOUT_SECONDS
-        with Bus.connect(shell.daemon.path) as observer:
-            while until and not observer.members(until):
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < end, f"nobody has subscribed to {until}"
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def status(shell: Shell, *arguments: str, user: User | None = None) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO
 
+from sbusd.client import Bus
 from sbusd.protocol import controls
 from tests.support.daemons import Daemon
 from tests.support.users import User
@@ -82,6 +83,32 @@ class Shell:
         while not json.loads(observer.ask(controls.TRACE, key))["recipients"]:
             assert process.poll() is None, f"sub ended with {process.returncode}"
             assert time.monotonic() < end, "sub has not subscribed"
+
+
+@contextmanager
+def running(shell: Shell, *arguments: str, user: User | None = None, until: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command, wait until somebody would get a message with the key *until*, and end the command with the block."""
+    process = subprocess.Popen(
+        shell.stage.program("sbusctl", *arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env=shell.env,
+        user=None if user is None else user.uid,
+        group=None if user is None else user.gid,
+        extra_groups=None if user is None else user.groups,
+    )
+    try:
+        end = time.monotonic() + TIMEOUT_SECONDS
+        with Bus.connect(shell.daemon.path) as observer:
+            while until and not observer.members(until):
+                assert process.poll() is None, process.communicate()
+                assert time.monotonic() < end, f"nobody has subscribed to {until}"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:

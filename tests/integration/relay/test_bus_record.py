@@ -1,0 +1,41 @@
+"""The record of calls between hosts: each attempt has the number of the call that it is for."""
+
+from __future__ import annotations
+
+from sbusd.client import Twins
+from sbusd.protocol import controls
+from sbusd.protocol.packets import control_packet
+from sbusd.record.kinds import Kind, Role
+from sbusd.record.schema import Row
+from sbusd.recorder.calls import CallBook
+from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.rows import RowMaker
+from tests.support.servants import serving
+from tests.support.towns import SECOND, MakeTowns, echo
+
+
+def test_an_attempt_belongs_to_its_call(towns: MakeTowns) -> None:
+    a, b = towns()
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    tap = a.daemon.client()
+    tap.send(control_packet(controls.TAP_ON, b""))
+    tap.barrier()
+    with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+        bus.call("echo", b"x", twin=SECOND)
+        bus.call("echo", b"y", twin=SECOND)
+    a.host.receive(a.host.send("plain", 4711))
+    rows: list[Row] = []
+    while sum(row.kind == Kind.RELAY for row in rows) < 3:
+        row = maker.row(tap.receive())
+        if row is not None and (row.kind == Kind.RELAY or (row.key or "").startswith("relay/") or row.call_role == Role.REPLY):
+            rows.append(row)
+    asked = [row.call_id for row in rows if row.key == f"relay/{SECOND}/echo"]
+    replied = [row.call_id for row in rows if row.call_role == Role.REPLY]
+    tried = [(row.call_id, row.code, row.twin) for row in rows if row.kind == Kind.RELAY]
+    assert len(set(asked)) == 2
+    assert asked == replied
+    assert tried[:2] == [(call, "sent", SECOND) for call in asked]
+    # What came from Redis has a number of its own.
+    call, code, twin = tried[2]
+    assert (code, twin) == ("unknown", 4711)
+    assert call not in {*asked, None}

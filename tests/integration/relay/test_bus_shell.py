@@ -1,0 +1,33 @@
+"""sbusctl(1) between two hosts: a program served to others, and called from a shell of another."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.shell import Shell, running
+from tests.support.towns import FIRST, SECOND, MakeTowns
+from tools.stage import Stage
+
+PROGRAM = 'echo "$SBUS_COMMAND of $SBUS_CALLER_TWIN for <$SBUS_CALLER_UID$SBUS_CALLER_GID$SBUS_CALLER_PID$SBUS_CALLER_USER>: $(cat)"'
+
+
+def test_a_program_is_called_from_another_host(towns: MakeTowns, stage: Stage) -> None:
+    a, b = towns()
+    here, there = Shell(stage, a.daemon), Shell(stage, b.daemon)
+    served = ["serve", "greet", "--exec", "sh", "--allow-twin", str(FIRST), "--", "-c", PROGRAM]
+    with running(there, *served, until="relayed/greet"):
+        said = here.succeed("call", "--twin", str(SECOND), "greet", stdin=b"hello")
+        assert said == f"greet of {FIRST} for <>: hello\n".encode()
+        told = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--tries", "0", "greet", "again"))
+        assert (told["twin"], told["data"]) == (SECOND, f"greet of {FIRST} for <>: again\n")
+        done = here.run("call", "--twin", "4711", "greet", "x")
+        assert (done.returncode, done.stderr) == (4, b"sbusctl: 'greet' failed: destination not found\n")
+    with running(there, "serve", "greet", "--exec", "cat", "--allow-twin", "4711", until="relayed/greet"):
+        done = here.run("call", "--twin", str(SECOND), "greet", "x")
+        assert (done.returncode, done.stderr) == (4, f"sbusctl: 'greet' failed: twin {FIRST} may not call greet\n".encode())
+    with running(there, "serve", "greet", "--exec", "cat", "--allow-twin", "all", until="relayed/greet"):
+        assert here.succeed("call", "--twin", str(SECOND), "greet", "x") == b"x"
+    a.host.relay.stop()
+    done = here.run("call", "--twin", str(SECOND), "greet", "x")
+    assert done.returncode == 3
+    assert b"nobody" in done.stderr
