@@ -53,6 +53,12 @@ def test_what_it_measures_adds_up(shell: Shell, first_user: User) -> None:
     wait_until_alone(shell)
 
 
+def test_nothing_is_lost_when_messages_leave_together(shell: Shell) -> None:
+    report = json.loads(shell.succeed("bench", "--coalesce", "-s", "16,70000", *SHORT, "--json=short"))
+    assert report["coalesce"] is True
+    assert [(run["published"], run["delivered"], run["lost"]) for run in report["runs"]] == [(500, 500, 0)] * 2
+
+
 def test_it_is_a_table_with_notes_or_figures_alone(shell: Shell) -> None:
     heading, row, trips, *notes = shell.succeed("bench", *SHORT).decode().splitlines()
     assert heading.split()[:5] == ["SIZE", "PUBLISHED", "/S", "DELIVERED", "/S"]

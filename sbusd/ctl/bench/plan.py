@@ -22,6 +22,8 @@ class Plan:
     size: int
     count: int | None
     seconds: float
+    coalesce: bool = False
+    """Whether publishers let messages leave together."""
 
 
 def parse_sizes(text: str) -> list[int]:

@@ -6,6 +6,7 @@ done until now stands in a slot of memory that it shares with its crew.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import struct
@@ -107,7 +108,8 @@ def publish(desk: Desk, plan: Plan) -> None:
         desk.pipe.send(Ready())
         desk.pipe.recv()
         begin_ns, begin_cpu = time.monotonic_ns(), time.process_time()
-        count = _publish_all(bus, desk, plan)
+        with bus.coalesce() if plan.coalesce else contextlib.nullcontext():
+            count = _publish_all(bus, desk, plan)
         bus.publish(desk.key, bytes((END,)))
         refusal = _settle(bus)
         end_ns = time.monotonic_ns()

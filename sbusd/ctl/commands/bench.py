@@ -47,6 +47,7 @@ def command(
     seconds: Annotated[
         float, typer.Option("--seconds", "-t", min=0.1, max=86_400, metavar="SECONDS", help="Without --count: how long a run is.")
     ] = 3.0,
+    coalesce: Annotated[bool, typer.Option("--coalesce", help="Let what is published leave together, many messages in a packet.")] = False,
     trips: Annotated[int, typer.Option("--trips", min=0, max=10_000_000, metavar="COUNT", help="Round trips on the idle bus.")] = 1000,
 ) -> None:
     """Measure the bus: rates, times, losses, for programs like this one.
@@ -58,17 +59,18 @@ def command(
         sizes = parse_sizes(size)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from None
+    plans = [Plan(clients, subscribers, each, count, seconds, coalesce) for each in sizes]
     report = _Report()
     try:
         with Progress() as progress:
-            _measure(settings.connect, report, [Plan(clients, subscribers, each, count, seconds) for each in sizes], trips, progress)
+            _measure(settings.connect, report, plans, trips, progress)
     finally:
         # Also after Ctrl-C, and after an error in a later run: what has been measured is worth reading.
         if report.is_worth_reading:
             if settings.json is JsonStyle.OFF:
                 write_lines(report.lines(legend=settings.legend))
             else:
-                write_json(report.as_json(clients, subscribers), settings.json)
+                write_json({"clients": clients, "subscribers": subscribers, "coalesce": coalesce, **report.as_json()}, settings.json)
 
 
 class _Report:
@@ -96,11 +98,9 @@ class _Report:
             lines += [f"note: {each}" for each in (*CAVEATS, self._load())]
         return lines
 
-    def as_json(self, clients: int, subscribers: int) -> dict[str, object]:
+    def as_json(self) -> dict[str, object]:
         """Return the report as a JSON object."""
         return {
-            "clients": clients,
-            "subscribers": subscribers,
             "runs": [result.as_json() for result in self.results],
             "trips": {"count": len(self.trips), **spread_of(sorted(self.trips))},
             "notes": [*(each for result in self.results for each in result.notes()), *CAVEATS, self._load()],

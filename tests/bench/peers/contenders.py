@@ -29,9 +29,11 @@ OVER_C = (
 )
 
 IN_PYTHON = (
-    Contender("sbusd.client Bus", SBUSD, "sbus"),
-    Contender("sbusd.client AsyncBus", SBUSD, "sbus_aio"),
-    Contender("sbus by a plain socket", SBUSD, "plain_socket"),
+    Contender("sbusd Bus", SBUSD, "sbus"),
+    Contender("sbusd Bus, coalescing", SBUSD, "sbus:coalesced"),
+    Contender("sbusd AsyncBus", SBUSD, "sbus_aio"),
+    Contender("sbusd AsyncBus, coalescing", SBUSD, "sbus_aio:coalesced"),
+    Contender("sbus, a plain socket", SBUSD, "plain_socket"),
     Contender("redis-py", REDIS, "redis_py", "redis"),
     Contender("redis-py, pipelines of 64", REDIS, "redis_py:pipeline", "redis"),
     Contender("nats-py", NATS, "nats_py", "nats-py"),
@@ -42,19 +44,23 @@ IN_PYTHON = (
 )
 
 PUMPS = {
-    "1:1, 64 B": Traffic(),
-    "1:1, 64 B, 64 a write": Traffic(group=64, window=512),
-    "1:8, 64 B": Traffic(receivers=8),
-    "1:8, 64 B, 64 a write": Traffic(receivers=8, group=64, window=512),
-    "1:64, 64 B": Traffic(receivers=64),
-    "1:64, 64 B, 64 a write": Traffic(receivers=64, group=64, window=512),
-    "1:1, 1 KiB": Traffic(payload=1 << 10, window=64),
-    "1:1, 64 KiB": Traffic(payload=1 << 16, window=16),
+    "1:1": Traffic(),
+    "1:1x64": Traffic(group=64, window=512),
+    "1:8": Traffic(receivers=8),
+    "1:8x64": Traffic(receivers=8, group=64, window=512),
+    "1:64": Traffic(receivers=64),
+    "1:64x64": Traffic(receivers=64, group=64, window=512),
+    "1KiB": Traffic(payload=1 << 10, window=64),
+    "64KiB": Traffic(payload=1 << 16, window=16),
 }
 """Throughput over C. The windows are what a Unix socket of the default size holds of small packets; 64 KiB packets fill it with three,
 and the rest of the window is the daemons' to keep."""
 
-TRIP = "1:1, 64 B"
+LEGEND = """\
+1:8 is one publisher and eight subscribers; x64: 64 messages leave with one system call, else each by itself;
+1KiB and 64KiB are payloads at 1:1, all others have 64 bytes"""
+
+TRIP = "1:1"
 """The row in which round trips are measured too."""
-PYTHON = "program to program, 64 B"
+PYTHON = "from a Python program to another, 64 B"
 """The row of the Python clients."""

@@ -14,18 +14,20 @@ NOTHING = "-"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One thing that a round measures: how it is called, its unit (base units in one of it), and which way is better."""
+    """One thing that a round measures: how it is called, at the head of a column too, its unit, base units in one of it, and which way is
+    better."""
 
     name: str
+    head: str
     unit: str
     size: float
     more_is_better: bool = False
 
 
-RATE = Metric("deliveries", "k/s", 1e3, more_is_better=True)
-CPU = Metric("daemon's CPU per delivery", "ns", 1.0)
-P50 = Metric("round trip p50", "µs", 1e3)
-P99 = Metric("round trip p99", "µs", 1e3)
+RATE = Metric("deliveries", "k/s", "k/s", 1e3, more_is_better=True)
+CPU = Metric("daemon's CPU per delivery", "CPU ns", "ns", 1.0)
+P50 = Metric("round trip p50", "p50 µs", "µs", 1e3)
+P99 = Metric("round trip p99", "p99 µs", "µs", 1e3)
 
 
 @dataclass(slots=True)
@@ -106,21 +108,21 @@ def digits(figure: float | None) -> str:
 
 
 def matrix(title: str, rows: Sequence[Row], write: Callable[[Row, Cell], str]) -> str:
-    """Lay out what *write* makes of each cell: rows down, contenders across."""
+    """Lay out what *write* makes of each cell, under *title*: contenders down, rows across."""
     names = list(dict.fromkeys(name for row in rows for name in row.cells))
-    lines = [(title, *names)]
-    lines += [(row.name, *(write(row, row.cells[name]) if name in row.cells else NOTHING for name in names)) for row in rows]
-    return columns(lines)
+    lines = [("", *(row.name for row in rows))]
+    lines += [(name, *(write(row, row.cells[name]) if name in row.cells else NOTHING for row in rows)) for name in names]
+    return f"{title}\n{columns(lines)}"
 
 
 def medians(metric: Metric, rows: Sequence[Row]) -> str:
-    """Lay out the medians of *metric*, of the rows that have it, in its unit."""
+    """Lay out the medians of *metric*, in its unit."""
 
     def write(_row: Row, cell: Cell) -> str:
         middle = cell.middle(metric)
         return digits(None if middle is None else middle / metric.size)
 
-    return matrix(f"{metric.name}, {metric.unit}", [row for row in rows if metric in row.metrics()], write)
+    return matrix(f"{metric.name}, {metric.unit}", rows, write)
 
 
 def ratios(metric: Metric, rows: Sequence[Row], reference: str) -> str:
@@ -130,32 +132,30 @@ def ratios(metric: Metric, rows: Sequence[Row], reference: str) -> str:
         ratio = cell.ratio(metric, row.cells[reference]) if reference in row.cells else None
         return NOTHING if ratio is None else f"{ratio:.2f}"
 
-    return matrix(f"{metric.name}, to {reference}", [row for row in rows if metric in row.metrics()], write)
+    return matrix(f"{metric.name}, by those of {reference}", rows, write)
 
 
-def listing(row: Row, reference: str) -> str:
-    """Lay out all figures of one row, a contender a line, with the first figure's ratio to *reference*."""
-    metrics = row.metrics()
-    first, *others = metrics or [RATE]
-    heads = (f"{first.name}, {first.unit}", f"to {reference}", *(f"{metric.name}, {metric.unit}" for metric in others))
-    lines: list[Sequence[str]] = [(row.name, *heads, "lost")]
+def listing(row: Row, metrics: Sequence[Metric], reference: str) -> str:
+    """Lay out *metrics* of one row, a contender a line, with the first one's ratio to *reference*, and what was lost."""
+    first = metrics[0]
+    lines: list[Sequence[str]] = [("", first.head, "ratio", *(metric.head for metric in metrics[1:]), "lost")]
     for name, cell in row.cells.items():
         ratio = cell.ratio(first, row.cells[reference])
-        middles = [cell.middle(metric) for metric in (first, *others)]
-        shown = [digits(None if middle is None else middle / metric.size) for middle, metric in zip(middles, (first, *others), strict=True)]
+        middles = [(cell.middle(metric), metric) for metric in metrics]
+        shown = [digits(None if middle is None else middle / metric.size) for middle, metric in middles]
         lines.append((name, shown[0], NOTHING if ratio is None else f"{ratio:.2f}", *shown[1:], str(cell.lost) if cell.rounds else NOTHING))
-    return columns(lines)
+    return f"{row.name}; the ratio is to {reference}\n{columns(lines)}"
 
 
 def spreads(rows: Sequence[Row]) -> str:
     """Lay out, for each row and what it measures, how far the rounds of a contender lie apart: in the middle, and at worst."""
-    lines = [("spread over the rounds", "middle", "worst", "of")]
+    lines = [("", "middle", "worst", "of")]
     for row in rows:
         for metric in row.metrics():
             found = {name: spread for name, cell in row.cells.items() if (spread := cell.spread(metric)) is not None}
             worst = max(found, key=lambda name: found[name])
             lines.append((f"{row.name}, {metric.name}", f"{median(found.values()):.0%}", f"{found[worst]:.0%}", worst))
-    return columns(lines)
+    return f"spread over the rounds\n{columns(lines)}"
 
 
 def peers_ahead(rows: Sequence[Row]) -> list[str]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from tests.bench.peers.contenders import IN_PYTHON, OVER_C, PUMPS, PYTHON, TRIP, Contender
+from tests.bench.peers.contenders import IN_PYTHON, LEGEND, OVER_C, PUMPS, PYTHON, TRIP, Contender
 from tests.bench.peers.daemons import DAEMONS, Daemon, Running
 from tests.bench.peers.figures import (
     CPU,
@@ -55,7 +55,7 @@ class Plan:
     python_trips: int
 
 
-FULL = Plan(rounds=5, seconds=0.4, trips=4_000, python_rounds=3, python_seconds=1.0, python_trips=1_000)
+FULL = Plan(rounds=5, seconds=0.4, trips=4_000, python_rounds=5, python_seconds=1.0, python_trips=1_000)
 QUICK = Plan(rounds=1, seconds=0.05, trips=100, python_rounds=1, python_seconds=0.1, python_trips=100)
 
 Measure = Callable[[Contender, Running], tuple[dict[Metric, float], int]]
@@ -191,13 +191,12 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
     yield f"{time.strftime('%Y-%m-%d')}, on {machine()}\n{_versions()}"
     over_c, in_python = [row for row in rows if row.name != PYTHON], [row for row in rows if row.name == PYTHON]
     if over_c:
+        yield LEGEND
         yield medians(RATE, over_c)
         yield ratios(RATE, over_c, OVER_C[0].name)
         yield medians(CPU, over_c)
-        yield medians(P50, over_c)
-        yield medians(P99, over_c)
-    for row in in_python:
-        yield listing(row, IN_PYTHON[0].name)
+        yield from (listing(row, (P50, P99), OVER_C[0].name) for row in over_c if row.name == TRIP)
+    yield from (listing(row, (RATE, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
     yield spreads(rows)
     yield "\n".join(["where another is ahead of the best of ours:", *(peers_ahead(rows) or ["nowhere"])])
     yield "\n".join(["lost:", *(losses(rows) or ["nothing, in any row"])])

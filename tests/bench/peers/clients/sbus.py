@@ -1,4 +1,4 @@
-"""sbusd.client's ``Bus``."""
+"""sbusd.client's ``Bus``; as it is, and with what is published coalesced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,24 @@ def publish(address: str, supply: Supply) -> None:
     with Bus.connect(address) as bus:
         for payload in supply:
             bus.publish(KEY, payload)
-        supply.finish()
-        while True:
-            bus.publish(KEY, END)
-            time.sleep(END_SECONDS)
+        _end(bus, supply)
+
+
+def publish_coalesced(address: str, supply: Supply) -> None:
+    """Publish within ``coalesce``."""
+    with Bus.connect(address) as bus:
+        with bus.coalesce():
+            for payload in supply:
+                bus.publish(KEY, payload)
+        _end(bus, supply)
+
+
+def _end(bus: Bus, supply: Supply) -> None:
+    """Say that this was all."""
+    supply.finish()
+    while True:
+        bus.publish(KEY, END)
+        time.sleep(END_SECONDS)
 
 
 def receive(address: str, tally: Tally) -> None:

@@ -1,4 +1,4 @@
-"""sbusd.client's ``AsyncBus``."""
+"""sbusd.client's ``AsyncBus``; as it is, and with what is published coalesced."""
 
 from __future__ import annotations
 
@@ -15,10 +15,24 @@ async def publish(address: str, supply: Supply) -> None:
     async with await AsyncBus.connect(address) as bus:
         for payload in supply:
             await bus.publish(KEY, payload)
-        supply.finish()
-        while True:
-            await bus.publish(KEY, END)
-            await asyncio.sleep(END_SECONDS)
+        await _end(bus, supply)
+
+
+async def publish_coalesced(address: str, supply: Supply) -> None:
+    """Publish within ``coalesce``."""
+    async with await AsyncBus.connect(address) as bus:
+        async with bus.coalesce():
+            for payload in supply:
+                await bus.publish(KEY, payload)
+        await _end(bus, supply)
+
+
+async def _end(bus: AsyncBus, supply: Supply) -> None:
+    """Say that this was all."""
+    supply.finish()
+    while True:
+        await bus.publish(KEY, END)
+        await asyncio.sleep(END_SECONDS)
 
 
 async def receive(address: str, tally: Tally) -> None:
