@@ -200,12 +200,12 @@ class AioLink:
             for request in step.requests:
                 request.on_done = None
 
-    async def receive_many(self, inbox: Inbox, limit: int | None, timeout: float | None) -> list[Item]:
+    async def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with those behind it that are here."""
-        if limit is not None and limit < 1:
+        if limit < 1:
             raise ValueError(f"a limit of {limit} items; it is at least 1")
         first = await self.receive(inbox, timeout)
-        items = [first] if limit == 1 else [first, *inbox.take_many(None if limit is None else limit - 1)]
+        items = [first, *inbox.take_many(limit - 1)]
         if self.is_paused:
             self.resume_reading()
         return items

@@ -27,6 +27,10 @@ waited for always comes into reach (see :class:`Overflow`)."""
 QUEUE_BYTES = 32 << 20
 """Default bound in bytes: four times the bus's own, for the same reason."""
 
+AT_ONCE = 256
+"""Items in a list by default: the cost of a list is spread over enough of them, and all are still in a core's own cache when they are
+looked at. Thousands take a third longer, each."""
+
 _UNKNOWN = -1
 
 
@@ -161,15 +165,17 @@ class Inbox:
             self._stalled.discard(self)
         return item
 
-    def take_many(self, limit: int | None) -> list[Item]:
-        """Return what came first, up to *limit* items; none if nothing waits. *limit* is at least 1, None takes all that waits."""
+    def take_many(self, limit: int) -> list[Item]:
+        """Return what came first, up to *limit* items; none if nothing waits."""
         taken: list[Item] = []
-        while (limit is None or len(taken) < limit) and (item := self.take()) is not None:
+        ready = self.ready
+        while len(taken) < limit and (item := self.take()) is not None:
             taken.append(item)
-            room = None if limit is None else limit - len(taken)
-            if room is None or room >= len(self.ready):
-                taken.extend(self.ready)
-                self.ready.clear()
+            if len(ready) <= limit - len(taken):
+                taken.extend(ready)
+                ready.clear()
+            else:
+                taken.extend([ready.popleft() for _ in range(limit - len(taken))])
         return taken
 
     def retire(self) -> None:

@@ -7,17 +7,21 @@ it when its turn comes, so what waits costs its own bytes and little more, and w
 
 from __future__ import annotations
 
-from struct import Struct
-
 from sbusd.client.messages import Message
 from sbusd.protocol.batches import LENGTH_BYTES
 
+try:
+    from sbusd.client.scanner import measure_run, message_of, take_apart
+except ImportError:  # a tree that is not built: all works, and slower; sbusctl doctor says so
+    from sbusd.client.plain_scanner import measure_run, message_of, take_apart
+
+__all__ = ["IS_COMPILED", "Run", "measure_run", "message_of"]
+
+IS_COMPILED = measure_run.__module__ == "sbusd.client.scanner"
+"""Whether messages are found by compiled code."""
+
 _FRAME_BYTES = LENGTH_BYTES + len(b"MSG \0")
 """What a message costs in a batch beside its key and payload."""
-
-_LENGTH = Struct("<I")
-
-_VERB_BYTES = len(b"MSG ")
 
 
 class Run:
@@ -39,31 +43,3 @@ class Run:
     def messages(self) -> list[Message]:
         """Return the messages, in their order."""
         return take_apart(self.batch, self.place, self.end)
-
-
-def measure_run(batch: bytes, place: int) -> tuple[int, int]:
-    """Return where the messages end that stand in a row in *batch* from *place* on, and how many they are, perhaps none.
-
-    It ends in front of what is no message, or is malformed: that is for others to judge.
-    """
-    unpack, find, starts, count, size = _LENGTH.unpack_from, batch.find, batch.startswith, 0, len(batch)
-    while place + _FRAME_BYTES <= size:
-        begin = place + LENGTH_BYTES
-        end = begin + unpack(batch, place)[0]
-        if end > size or not starts(b"MSG ", begin, end) or find(b"\0", begin, end) < 0:
-            break
-        place = end
-        count += 1
-    return place, count
-
-
-def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
-    """Return the messages from *place* to *end* of *batch*, as :func:`measure_run` has measured them."""
-    unpack, find, messages = _LENGTH.unpack_from, batch.find, []
-    while place < end:
-        begin = place + LENGTH_BYTES
-        place = begin + unpack(batch, place)[0]
-        begin += _VERB_BYTES
-        nul = find(b"\0", begin)
-        messages.append(Message(batch[begin:nul], batch[nul + 1 : place]))
-    return messages

@@ -22,7 +22,7 @@ from sbusd.client.modes import Modes
 from sbusd.client.outgoing import Outgoing
 from sbusd.client.questions import AddressCall, FeaturesCall, ReceiptCall
 from sbusd.client.routes import Routes
-from sbusd.client.runs import Run, measure_run
+from sbusd.client.runs import Run, measure_run, message_of
 from sbusd.client.senders import SENT_HEAD, Senders
 from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls
@@ -101,11 +101,10 @@ class Session:
     def _receive_single(self, packet: bytes, taker: Inbox | None = None) -> Message | None:
         """Do as :meth:`receive` with a packet that is no batch."""
         self._received += 1
-        if packet.startswith(b"MSG "):
-            end = packet.find(b"\0", 4)
-            if end >= 0:
-                return self._receive_message(Message(packet[4:end], packet[end + 1 :]), taker)
-        elif packet.startswith(SENT_HEAD):
+        message = message_of(packet)
+        if message is not None:
+            return self._receive_message(message, taker)
+        if packet.startswith(SENT_HEAD):
             return self._receive_message(self._senders.message(packet), taker)
         self._receive_control(packet)
         return None
@@ -318,16 +317,14 @@ class Session:
         return None
 
     def _receive_batch(self, batch: bytes) -> None:
-        """Take in the packets of a batch, in order; messages that are all for one inbox are left together."""
+        """Take in the packets of a batch, in order."""
         self._batches += 1
         place, end = len(BATCH_HEAD), len(batch)
         while True:
-            # Looked up anew each time: what is between the messages may end or begin something.
-            inbox = self._sole
-            behind, count = measure_run(batch, place) if inbox is not None else (place, 0)
-            if inbox is not None and count:
+            behind, count = measure_run(batch, place)
+            if count:
                 self._received += count
-                inbox.put_run(Run(batch, place, behind, count))
+                self._receive_run(Run(batch, place, behind, count))
                 place = behind
             else:
                 packet = self._single(batch, place)
@@ -335,6 +332,14 @@ class Session:
                 place += LENGTH_BYTES + len(packet)
             if place >= end:
                 return
+
+    def _receive_run(self, run: Run) -> None:
+        """Queue the messages of *run*; for one inbox they are left together."""
+        if self._sole is not None:
+            self._sole.put_run(run)
+            return
+        for message in run.messages():
+            self._dispatch(message)
 
     def _single(self, batch: bytes, place: int) -> bytes:
         """Return the packet at *place* of *batch*. Raises ProtocolError if there is none that a bus sends."""

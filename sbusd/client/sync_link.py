@@ -168,12 +168,12 @@ class SyncLink:
                 self._step(deadline)
         raise session.refusals.popleft()
 
-    def receive_many(self, inbox: Inbox, limit: int | None, timeout: float | None) -> list[Item]:
+    def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with those behind it that are here."""
-        if limit is not None and limit < 1:
+        if limit < 1:
             raise ValueError(f"a limit of {limit} items; it is at least 1")
         first = self.receive(inbox, timeout)
-        return [first] if limit == 1 else [first, *inbox.take_many(None if limit is None else limit - 1)]
+        return [first, *inbox.take_many(limit - 1)]
 
     def iterate(self, inbox: Inbox) -> Iterator[Item]:
         """Yield what :meth:`receive` would return, one after the other, until the end; faster where nothing else is to be done."""

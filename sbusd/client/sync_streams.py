@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Self
 
 from sbusd.client.errors import Closed
-from sbusd.client.inbox import Inbox
+from sbusd.client.inbox import AT_ONCE, Inbox
 from sbusd.client.messages import Item
 from sbusd.client.presence import PresenceItem, presence_item
 from sbusd.client.sync_link import SyncLink
@@ -41,14 +41,14 @@ class Subscription:
         """
         return self._link.receive(self._inbox, timeout)
 
-    def receive_many(self, limit: int | None = None, timeout: float | None = None) -> list[Item]:
+    def receive_many(self, limit: int = AT_ONCE, timeout: float | None = None) -> list[Item]:
         """Return what waits, at least one item and at most *limit*, waiting for the first one as ``receive`` does.
 
         Raises what ``receive`` raises, and ValueError where *limit* is below 1.
         """
         return self._link.receive_many(self._inbox, limit, timeout)
 
-    def batches(self, limit: int | None = None) -> Iterator[list[Item]]:
+    def batches(self, limit: int = AT_ONCE) -> Iterator[list[Item]]:
         """Yield what :meth:`receive_many` would return until the subscription is closed: for many small messages cheaper than one by one.
 
         Raises what ``receive_many`` raises.

@@ -8,7 +8,7 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import answer, configuration, limits, socket, units
+from sbusd.ctl.checks import answer, configuration, limits, package, socket, units
 from sbusd.ctl.checks.finding import Finding, Result
 from sbusd.ctl.output import JsonStyle, is_terminal, words_of, write_json, write_page
 from sbusd.ctl.processes import command_name
@@ -60,7 +60,7 @@ def examine(settings: Settings) -> list[Finding]:
         pid = _bus_process(reached.peer)
     of_units, main_pid = units.check_units(scope)
     findings += [*of_units, limits.check_packet(), limits.check_descriptors(main_pid or pid, connections)]
-    return [*findings, configuration.check_configuration(scope)]
+    return [*findings, package.check_package(), configuration.check_configuration(scope)]
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:

@@ -6,6 +6,8 @@ import pytest
 
 from sbusd.client.inbox import Bounds, Inbox, Overflow
 from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.runs import Run, measure_run
+from sbusd.protocol.batches import BATCH_HEAD, join_batch
 
 
 def make(packets: int = 3, size: int = 1000, overflow: Overflow = Overflow.DISCARD, stalled: set[Inbox] | None = None) -> Inbox:
@@ -124,3 +126,61 @@ def test_reconnections_do_not_grow_the_queue() -> None:
 def test_bounds_that_hold_nothing_are_refused(packets: int, size: int) -> None:
     with pytest.raises(ValueError, match="can hold nothing"):
         Bounds(packets, size)
+
+
+def run_of(*payloads: bytes) -> Run:
+    batch = join_batch([b"MSG a\0" + payload for payload in payloads])
+    return Run(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
+
+
+def test_messages_of_a_batch_wait_as_one_and_count_as_many() -> None:
+    inbox = make(packets=10)
+    inbox.put(message(0))
+    inbox.put_run(run_of(b"1", b"2", b"3"))
+    inbox.put_gap(1)
+    inbox.put(message(4))
+    assert len(inbox.items) == 4
+    assert len(inbox) == 6
+    assert inbox.delivered == 5
+    assert inbox.take_many(3) == [message(0), Message(b"a", b"1"), Message(b"a", b"2")]
+    assert len(inbox) == 3
+    assert not inbox.is_empty
+    assert inbox.take_many(100) == [Message(b"a", b"3"), Gap(1), message(4)]
+    assert inbox.take_many(100) == []
+    assert inbox.is_empty
+
+
+def test_a_batch_that_crosses_a_bound_is_cut_there() -> None:
+    inbox = make(packets=3)
+    inbox.put(message(0))
+    inbox.put_run(run_of(b"1", b"2", b"3", b"4"))
+    assert drain(inbox) == [message(0), Message(b"a", b"1"), Message(b"a", b"2"), Gap(2)]
+    assert inbox.discarded == 2
+    small = make(packets=100, size=7)
+    small.put_run(run_of(b"12", b"34", b"56", b"78"))
+    assert drain(small) == [Message(b"a", b"12"), Message(b"a", b"34"), Message(b"a", b"56"), Gap(1)]
+
+
+@pytest.mark.parametrize("bounds", [{"packets": 4}, {"packets": 100, "size": 8}])
+def test_room_is_given_back_when_a_batch_is_begun(bounds: dict[str, int]) -> None:
+    stalled: set[Inbox] = set()
+    inbox = make(overflow=Overflow.BLOCK, stalled=stalled, **bounds)
+    inbox.put_run(run_of(b"1", b"2"))
+    inbox.put_run(run_of(b"3", b"4", b"5"))
+    assert stalled == {inbox}
+    assert inbox.take() == Message(b"a", b"1")
+    assert not stalled
+    assert drain(inbox) == [Message(b"a", payload) for payload in (b"2", b"3", b"4", b"5")]
+    for _ in range(100):
+        inbox.put_run(run_of(b"1", b"2"))
+        assert drain(inbox) == [Message(b"a", b"1"), Message(b"a", b"2")]
+    assert not stalled
+
+
+def test_a_retired_inbox_forgets_the_batch_that_was_begun() -> None:
+    inbox = make()
+    inbox.put_run(run_of(b"1", b"2"))
+    inbox.take()
+    inbox.retire()
+    assert inbox.take() is None
+    assert len(inbox) == 0

@@ -1,0 +1,64 @@
+"""Finds messages in packets, in plain Python: what ``scanner`` is tested against, and what is used where that is not built."""
+
+from __future__ import annotations
+
+from struct import Struct
+
+from sbusd.client.messages import Message
+from sbusd.protocol.batches import LENGTH_BYTES
+
+_LENGTH = Struct("<I")
+
+_VERB = b"MSG "
+
+_LEAST_BYTES = len(b"MSG \0")
+
+
+def measure_run(batch: bytes, place: int) -> tuple[int, int]:
+    """Return where the messages end that stand in a row in *batch* from *place* on, and how many they are, perhaps none.
+
+    It ends in front of what is no message, or is malformed: that is for others to judge.
+
+    Raises:
+        ValueError: *place* is negative.
+    """
+    if place < 0:
+        raise ValueError("a place in a batch is 0 or more")
+    unpack, find, starts, count, size = _LENGTH.unpack_from, batch.find, batch.startswith, 0, len(batch)
+    while place <= size - LENGTH_BYTES - _LEAST_BYTES:
+        begin = place + LENGTH_BYTES
+        end = begin + unpack(batch, place)[0]
+        if end > size or not starts(_VERB, begin, end) or find(b"\0", begin, end) < 0:
+            break
+        place = end
+        count += 1
+    return place, count
+
+
+def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
+    """Return the messages from *place* to *end* of *batch*, which :func:`measure_run` has measured.
+
+    Raises:
+        ValueError: there stand no messages, or others.
+    """
+    if not 0 <= place <= end <= len(batch):
+        raise ValueError("the run is not in the batch")
+    unpack, find, starts = _LENGTH.unpack_from, batch.find, batch.startswith
+    messages: list[Message] = []
+    while place < end:
+        begin = place + LENGTH_BYTES
+        place = begin + (unpack(batch, place)[0] if begin <= end else 0)
+        nul = find(b"\0", begin, place)
+        if place > end or nul < 0 or not starts(_VERB, begin, place):
+            raise ValueError("that is no run of messages")
+        messages.append(Message(batch[begin + len(_VERB) : nul], batch[nul + 1 : place]))
+    return messages
+
+
+def message_of(packet: bytes) -> Message | None:
+    """Return the message that *packet*, no batch, is, or None if it is none."""
+    if packet.startswith(_VERB):
+        nul = packet.find(b"\0", len(_VERB))
+        if nul >= 0:
+            return Message(packet[len(_VERB) : nul], packet[nul + 1 :])
+    return None

@@ -1,0 +1,97 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Finds messages in packets; ``plain_scanner`` is the same in Python, and says what each function does.
+
+Compiled because in Python this is nearly all that receiving costs: 1,000 to 2,000 ns for a message of a batch, against 50 ns here.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t
+from libc.string cimport memchr, memcmp
+
+from sbusd.client.python cimport PyObject_GenericSetAttr, PyType_GenericAlloc
+
+from sbusd.client.messages import Message
+
+cdef enum:
+    LENGTH_BYTES = 4  # of a packet in a batch
+    VERB_BYTES = 4    # "MSG "
+    LEAST_BYTES = 5   # of a message: the verb and the NUL behind an empty key
+
+cdef type _message_type = Message
+cdef str _key = "key"
+cdef str _payload = "payload"
+cdef str _sender = "sender"
+
+
+def measure_run(bytes batch not None, Py_ssize_t place):
+    cdef const char* data = PyBytes_AS_STRING(batch)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(batch)
+    cdef Py_ssize_t length
+    cdef Py_ssize_t count = 0
+    if place < 0:
+        raise ValueError("a place in a batch is 0 or more")
+    while place <= size - LENGTH_BYTES - LEAST_BYTES:
+        length = length_at(data + place)
+        if length > size - place - LENGTH_BYTES or not is_message(data + place + LENGTH_BYTES, length):
+            break
+        place += LENGTH_BYTES + length
+        count += 1
+    return place, count
+
+
+def take_apart(bytes batch not None, Py_ssize_t place, Py_ssize_t end):
+    cdef const char* data = PyBytes_AS_STRING(batch)
+    cdef Py_ssize_t length
+    cdef list messages = []
+    cdef bytes key = b""
+    if not 0 <= place <= end <= PyBytes_GET_SIZE(batch):
+        raise ValueError("the run is not in the batch")
+    while place < end:
+        length = length_at(data + place) if place <= end - LENGTH_BYTES - LEAST_BYTES else 0
+        place += LENGTH_BYTES
+        if length > end - place or not is_message(data + place, length):
+            raise ValueError("that is no run of messages")
+        key = key_of(data + place, length, key)
+        messages.append(make_message(data + place, length, key))
+        place += length
+    return messages
+
+
+def message_of(bytes packet not None):
+    cdef const char* data = PyBytes_AS_STRING(packet)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packet)
+    if not is_message(data, size):
+        return None
+    return make_message(data, size, key_of(data, size, b""))
+
+
+cdef inline uint32_t length_at(const char* place) noexcept:
+    """Return the 32 bits, little endian, at *place*."""
+    cdef const unsigned char* octets = <const unsigned char*>place
+    return octets[0] | (<uint32_t>octets[1] << 8) | (<uint32_t>octets[2] << 16) | (<uint32_t>octets[3] << 24)
+
+
+cdef inline bint is_message(const char* packet, Py_ssize_t size) noexcept:
+    """Return whether a packet is a MSG with a NUL behind its key."""
+    if size < LEAST_BYTES or memcmp(packet, b"MSG ", VERB_BYTES) != 0:
+        return False
+    return memchr(packet + VERB_BYTES, 0, size - VERB_BYTES) != NULL
+
+
+cdef inline bytes key_of(const char* packet, Py_ssize_t size, bytes last):
+    """Return the key of a message; *last* itself if it is that: most messages of a batch have the same, and need not keep one each."""
+    cdef const char* start = packet + VERB_BYTES
+    cdef Py_ssize_t length = <const char*>memchr(start, 0, size - VERB_BYTES) - start
+    if length == PyBytes_GET_SIZE(last) and memcmp(PyBytes_AS_STRING(last), start, length) == 0:
+        return last
+    return PyBytes_FromStringAndSize(start, length)
+
+
+cdef inline object make_message(const char* packet, Py_ssize_t size, bytes key):
+    """Return the message of a packet, past the constructor, which takes three times as long as all else here."""
+    cdef Py_ssize_t head = VERB_BYTES + PyBytes_GET_SIZE(key) + 1
+    cdef object message = PyType_GenericAlloc(_message_type, 0)
+    PyObject_GenericSetAttr(message, _key, key)
+    PyObject_GenericSetAttr(message, _payload, PyBytes_FromStringAndSize(packet + head, size - head))
+    PyObject_GenericSetAttr(message, _sender, None)
+    return message
