@@ -83,7 +83,7 @@ class RedisLink:
         try:
             return await self._execute(*words)
         except (RedisError, OSError, TimeoutError) as error:
-            raise RedisAwayError(f"Redis: {str(error) or type(error).__name__}") from None
+            raise _away(error) from None
 
     async def script(self, name: str, *arguments: Argument) -> Any:
         """Return what the script *name* says. Raises RedisAwayError."""
@@ -95,7 +95,7 @@ class RedisLink:
                 self._check()
                 return await self._execute("EVAL", self._scripts[name], 0, *arguments)
         except (RedisError, OSError, TimeoutError) as error:
-            raise RedisAwayError(f"Redis: {str(error) or type(error).__name__}") from None
+            raise _away(error) from None
 
     def stop(self) -> None:
         """Let whoever asks for anything from now on be cancelled.
@@ -134,6 +134,11 @@ SCRIPTS = (
     "take",
 )
 """Files under ``scripts/``: each is one change from one state of a message to the next."""
+
+
+def _away(error: Exception) -> RedisAwayError:
+    """Return what kept Redis away; some of redis-py's words end with a full stop, and some errors have none."""
+    return RedisAwayError(f"Redis: {str(error).rstrip('.') or type(error).__name__}")
 
 
 def _source(name: str) -> str:

@@ -4,11 +4,11 @@
 
     packages.require_packages()          # skips the test where they cannot be built
     root = packages.boot_root()          # Path: a whole root that systemd-nspawn(1) boots; use it with --volatile=overlay
-    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .version; bind the folder, and install in the booted root with
+    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .version; bind the folder, install in the root with
                                          #   apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
     newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
 
-The root has what the packages depend on, so that apt needs no network; and dbus, libpam-systemd, procps and socat.
+The root has what the packages depend on, so that apt needs no network; and dbus, libpam-systemd, procps, socat and redis-server.
 Nobody changes it: it is shared by all tests, and all trees, of this machine. The first call makes it in half a minute; building
 the packages takes a minute and a half the first time, twenty seconds after a change of the sources, and nothing otherwise.
 """
@@ -38,12 +38,14 @@ class Packages:
     """sbusd: the daemon, sbusctl, units, manual."""
     python: Path
     """python3-sbusd: the Python package and its extension modules."""
+    relay: Path
+    """sbus-relay: calls between hosts."""
     version: str
     """As dpkg has it, such as ``0.1.0-1``; with a plus sign and something more it is higher."""
 
     @property
     def names(self) -> tuple[str, str]:
-        """The file names of what gets installed."""
+        """The file names of what every machine gets."""
         return self.python.name, self.bus.name
 
 
@@ -74,7 +76,7 @@ def with_version(packages: Packages, version: str, folder: Path) -> Packages:
     Raises:
         subprocess.CalledProcessError: dpkg-deb(1) refuses.
     """
-    for path in (packages.python, packages.bus):
+    for path in (packages.python, packages.bus, packages.relay):
         _repack(path, version, folder)
     return _packages_in(folder)
 
@@ -83,7 +85,8 @@ def _packages_in(folder: Path) -> Packages:
     """Return the packages of *folder*."""
     (bus,) = folder.glob("sbusd_*.deb")
     (python,) = folder.glob("python3-sbusd_*.deb")
-    return Packages(folder, bus, python, bus.name.split("_")[1])
+    (relay,) = folder.glob("sbus-relay_*.deb")
+    return Packages(folder, bus, python, relay, bus.name.split("_")[1])
 
 
 def _repack(path: Path, version: str, folder: Path) -> None:

@@ -16,6 +16,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 USERS = ("alice", "bob")
 """The ordinary users of every machine."""
 
+APT_INSTALL = "DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends"
+
 FILL = "dd if=/dev/zero of={folder}/fill bs=4k 2>/dev/null || test $(stat --file-system --format=%a {folder}) -eq 0"
 """Leaves no room in the file system of a folder, and fails if there is any."""
 
@@ -67,4 +69,4 @@ def boot(built: Packages, binds: dict[Path, str] | None = None) -> Container:
 def install(machine: Container, packages: Packages, folder: str = "/opt/packages") -> None:
     """Install packages that are in *folder* of the machine, as an administrator would."""
     names = " ".join(f"{folder}/{name}" for name in packages.names)
-    machine.run(f"DEBIAN_FRONTEND=noninteractive apt-get install --yes --quiet=2 --no-install-recommends {names}")
+    machine.run(f"{APT_INSTALL} {names}")

@@ -39,6 +39,9 @@ class Recipe:
 RUN_TIME = ("python3", "python3-systemd", "python3-pydantic", "python3-typer", "python3-rich", "python3-pyroute2")
 """What the packages depend on: a booted root has no network, so it is there before they are installed."""
 
+RELAY = ("python3-aiohttp", "python3-redis", "redis-server", "redis-tools")
+"""What the package sbus-relay depends on beyond that, and the Redis that it talks to."""
+
 BUILD = Recipe(
     "build",
     (
@@ -56,6 +59,7 @@ BOOT = Recipe(
         *("systemd", "systemd-sysv", "dbus", "dbus-user-session", "libpam-systemd"),
         *RUN_TIME,
         *("procps", "socat"),
+        *RELAY,
         *("autopkgtest", "dpkg-dev"),  # what a Debian package brings to be tested with
         "rpm",  # installs the RPMs, on a machine that has what they need by Debian's names
     ),

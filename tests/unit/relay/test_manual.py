@@ -27,6 +27,8 @@ from tools.stage import ROOT
 
 PAGE = ROOT / "man" / "sbus-relay.8"
 
+SAMPLE = ROOT / "etc" / "relay.toml"
+
 
 def section(title: str, head: str = "Sh") -> str:
     """Return one section of the page."""
@@ -61,6 +63,18 @@ def test_every_key_is_documented_with_its_default(tmp_path: Path) -> None:
     lines = [f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value}" for key, value in documented.items()]
     (tmp_path / "x.toml").write_text("\n".join(lines))
     assert read_settings([tmp_path / "x.toml"], RelaySettings) == RelaySettings()
+
+
+def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
+    shown = re.sub(r"^# (\w+ = )", r"\1", SAMPLE.read_text("utf-8"), flags=re.MULTILINE)
+    (tmp_path / "x.toml").write_text(shown)
+    assert read_settings([tmp_path / "x.toml"], RelaySettings) == RelaySettings()
+    assert list(tomllib.loads(shown)) == [each.name for each in dataclasses.fields(RelaySettings)]
+    assert read_settings([SAMPLE], RelaySettings) == RelaySettings()
+    example = re.sub(r"^#     ?", "", SAMPLE.read_text("utf-8"), flags=re.MULTILINE)
+    (tmp_path / "x.toml").write_text(example)
+    settings = read_settings([tmp_path / "x.toml"], RelaySettings)
+    assert (settings.twin, [peer.twin for peer in settings.peers], settings.is_authenticated) == (1001, [1002], True)
 
 
 def test_the_bounds_are_documented() -> None:

@@ -82,7 +82,7 @@ def test_after_the_end_nothing_is_asked(ask: Callable[[RedisLink], Any]) -> None
     ("error", "says"),
     [
         (ReadOnlyError("READONLY No writes"), "READONLY"),
-        (ConnectionResetError("reset by peer"), "reset"),
+        (ConnectionResetError("reset by peer."), "reset by peer$"),
         (TimeoutError(), "Timeout"),
     ],
 )

@@ -16,7 +16,7 @@ from tools.stage import ROOT
 DEBIAN = ROOT / "packaging/debian"
 SPEC = ROOT / "packaging/rpm/sbusd.spec"
 
-NOT_YET = {"recorder", "relay", "pipeline"}
+NOT_YET = {"recorder", "pipeline"}
 """Services that need what the bus does not, and come with packages of their own: all that is called sbus-NAME, or 50-NAME."""
 
 _PLACES = {
@@ -44,8 +44,6 @@ def _things() -> set[str]:
 def _is_not_yet(thing: str) -> bool:
     """Return whether *thing* belongs to a service that is not packaged."""
     parent, _, name = thing.rpartition("/")
-    if name.startswith("msgbusd"):
-        return "relay" in NOT_YET  # its other name
     # sbus-record(5) goes with the recorder.
     return parent != "sbusd" and any(re.match(rf"(\d\d-)?(sbus-)?{service.removesuffix('er')}", name) for service in NOT_YET)
 
@@ -103,8 +101,8 @@ def test_both_leave_out_the_same_services() -> None:
     [
         ({"man/new.1"}, ["man/sbus*"], ["man/new.1: in no package", "man/sbus*: takes nothing"]),
         ({"man/sbus.7"}, ["man/sbus*", "man/sbus.7"], ["man/sbus.7: ['man/sbus*', 'man/sbus.7']"]),
-        ({"usr/bin/sbus-relay"}, ["usr/bin/sbus-relay"], ["usr/bin/sbus-relay: ['usr/bin/sbus-relay']"]),
-        ({"usr/bin/sbus-relay", "man/sbus-recorder.8"}, [], []),
+        ({"usr/bin/sbus-recorder"}, ["usr/bin/sbus-recorder"], ["usr/bin/sbus-recorder: ['usr/bin/sbus-recorder']"]),
+        ({"usr/bin/sbus-pipeline", "man/sbus-recorder.8"}, [], []),
         ({"sbusd/relay", "sbusd/py.typed"}, ["sbusd"], []),
         ({"units/catalog/sbusd.catalog"}, ["units/catalog"], []),
     ],
