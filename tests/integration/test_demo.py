@@ -18,6 +18,7 @@ from tests.support.journals import JournalFolder
 from tests.support.spark import require_spark
 from tools.demo.activation import activated_bus
 from tools.demo.events import Events
+from tools.demo.hosts import Hosts
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.people import RAW_IDS, Person
 from tools.demo.programs import Programs
@@ -54,6 +55,8 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         "hello sbus-demo-b, user " if os.path.exists("/usr/sbin/useradd") else "hello ",
         "nobody can forge that",
         "it failed at once",
+        "twin 1002 cannot be reached",
+        'the caller got "hello from 1001, and back from 1002", once',
         "got all 2000 numbers in order, once each, and nobody had to connect again",
         '"event":"new"',
         '"event":"remove"',
@@ -93,6 +96,7 @@ class BrokenStage(Stage):
         ("sbusctl", "false", "it ended with status 1; it should have been 0"),
         ("sbusd", "false", "it ended with status 1"),
         ("sbus-feed", "false", "that program has ended, with status 1"),
+        ("sbus-relay", "false", "the relay of 1001 has not started, status 1"),
     ],
 )
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:
@@ -101,6 +105,15 @@ def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder
         show(Setting(made, made, folder, folder / "report.html"), Narrator(), PEOPLE)
     assert not (folder / "report.html").exists()
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
+
+
+def test_machine_without_redis_is_said_to_have_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(folder))
+    narrator, own = Narrator(), own_stage()
+    Hosts(folder / "bus", own, Programs(own, str(folder / "bus"), narrator), narrator, folder).show()
+    assert capsys.readouterr().out.endswith("-> left out: this machine has no redis-server and no redis-cli\n")
 
 
 def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from sbusd.client import Bus
 from sbusd.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
 from tools.demo.events import Events
+from tools.demo.hosts import Hosts
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.network import LINK, Network, own_network
 from tools.demo.people import Person
@@ -39,7 +40,15 @@ class Scenes:
     """The scenes, in the order in which they are shown, on a bus that the first of them starts."""
 
     def __init__(
-        self, bus: ActivatedBus, programs: Programs, narrator: Narrator, people: tuple[Person, Person], *, record: Record, events: Events
+        self,
+        bus: ActivatedBus,
+        programs: Programs,
+        narrator: Narrator,
+        people: tuple[Person, Person],
+        *,
+        record: Record,
+        events: Events,
+        hosts: Hosts,
     ) -> None:
         self._bus = bus
         self._programs = programs
@@ -47,6 +56,7 @@ class Scenes:
         self._first, self._second = people
         self._record = record
         self._events = events
+        self._hosts = hosts
 
     def show_all(self, report: Path) -> None:
         """Show everything, and write the page *report* of it."""
@@ -55,6 +65,7 @@ class Scenes:
             self.show_publish_and_subscribe()
             self.show_secret()
             self.show_call()
+            self._hosts.show()
             self.show_restarts()
             self.show_network()
             self._events.show(self._second)
@@ -226,8 +237,9 @@ def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) ->
         programs, of_root = (Programs(stage, str(bus.path), narrator) for stage in (setting.stage, setting.root_stage))
         record = Record(bus, of_root, narrator, folder)
         events = Events(bus, programs, narrator, folder, setting.journal)
+        hosts = Hosts(bus.path, setting.root_stage, of_root, narrator, folder)
         try:
-            Scenes(bus, programs, narrator, people, record=record, events=events).show_all(setting.report)
+            Scenes(bus, programs, narrator, people, record=record, events=events, hosts=hosts).show_all(setting.report)
         except DemoError as error:
             raise DemoError(f"{error}\nWhat the bus wrote:\n{bus.words}") from None
         narrator.step("The bus is ended by SIGTERM, as systemd would")

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.relays import ENV, Host, data_of, peer_table, request, require_redis, shared_key, wait_for
-from tests.support.villages import Village
+from tools.village import Village
 
 pytestmark = pytest.mark.usefixtures("needs_namespaces")
 

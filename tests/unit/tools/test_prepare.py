@@ -11,7 +11,23 @@ import pytest
 
 from tools.stage import ROOT
 
-_PROGRAMS = ("sh", "id", "env", "mktemp", "rm", "tail", "make", "gcc", "g++", "pkg-config", "ip", "systemd-socket-activate", "useradd")
+_PROGRAMS = (
+    "sh",
+    "id",
+    "env",
+    "mktemp",
+    "rm",
+    "tail",
+    "make",
+    "gcc",
+    "g++",
+    "pkg-config",
+    "ip",
+    "systemd-socket-activate",
+    "useradd",
+    "redis-server",
+    "redis-cli",
+)
 _TEST_PROGRAMS = (
     "socat",
     "mandoc",
@@ -21,8 +37,6 @@ _TEST_PROGRAMS = (
     "mmdebstrap",
     "unshare",
     "chromium",
-    "redis-server",
-    "redis-cli",
     "openssl",
 )
 _BENCH_PROGRAMS = ("dbus-daemon", "dbus-broker", "nats-server", "mosquitto")

@@ -1,4 +1,4 @@
-"""Several hosts in one machine: network namespaces with addresses of their own, joined by a bridge; made by pyroute2."""
+"""Several hosts in one machine, for the demonstration and for tests: network namespaces with addresses of their own, joined by a bridge."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ PREFIX = "10.213.77."
 class Village:
     """Hosts that reach each other, until a link is cut. Needs root."""
 
-    def __init__(self, *twins: int) -> None:
-        """Make a namespace for each of *twins*, and one between them that is none of theirs."""
-        stem = f"sbus-{os.getpid()}"
+    def __init__(self, *twins: int, stem: str = "sbus") -> None:
+        """Make a namespace for each of *twins*, and one between them that is none of theirs; their names begin with *stem*.
+
+        Raises:
+            OSError, NetlinkError: the kernel, or the container around this, does not allow that.
+        """
+        stem = f"{stem}-{os.getpid()}"
         self._street = f"{stem}-street"
         self._names = {twin: f"{stem}-{twin}" for twin in twins}
         self._links = {twin: number for number, twin in enumerate(twins, 1)}

@@ -1,0 +1,196 @@
+"""Two hosts of the demonstration, each with a Redis and a relay of its own, and a call from one to the other through a pulled cable."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pyroute2.netlink.exceptions import NetlinkError
+
+from tools.demo.narrator import DemoError, Narrator
+from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs, stop
+from tools.stage import Stage
+from tools.village import Village
+
+FIRST, SECOND = 1001, 1002
+
+_NEEDED = ("redis-server", "redis-cli")
+
+_REDIS = {"port": "0", "appendonly": "yes", "appendfsync": "always", "save": "", "loglevel": "warning"}
+"""Everything is on the disk before it is said to be there."""
+
+_SETTINGS = """\
+twin = {twin}
+redis = "{redis}"
+bus = "{bus}"
+retry_interval = "1s"
+request_timeout = "1s"
+
+[[peers]]
+twin = {other}
+address = "{address}"
+key_file = "{key}"
+"""
+
+
+class Host:
+    """A twin: a network namespace, a Redis, a relay, and programs that speak with the Redis alone."""
+
+    def __init__(self, twin: int, namespace: str, folder: Path, narrator: Narrator) -> None:
+        """*folder* is its disk."""
+        self.twin = twin
+        self.redis = folder / "redis.sock"
+        self.configuration = folder / "relay.toml"
+        self._folder = folder
+        self._log = folder / "relay.log"
+        self._within = ["ip", "netns", "exec", namespace]
+        self._narrator = narrator
+        folder.mkdir()
+
+    @contextmanager
+    def running(self, stage: Stage) -> Iterator[None]:
+        """Run its Redis, and its relay by *stage*."""
+        redis = {"unixsocket": str(self.redis), "dir": str(self._folder), **_REDIS}
+        words = ["redis-server", *(word for name, value in redis.items() for word in (f"--{name}", value))]
+        relay = ["sbus-relay", "-C", str(self.configuration)]
+        with self._started(words, words, self._folder / "redis.log") as server:
+            self._await(server, self._answers, f"the Redis of {self.twin}")
+            with self._started(relay, stage.program(*relay), self._log, stage.env) as process:
+                self._await(process, lambda: "relaying for twin" in self.told, f"the relay of {self.twin}")
+                yield
+
+    @property
+    def told(self) -> str:
+        """What the relay has told."""
+        return self._log.read_text(errors="replace")
+
+    def ask(self, *words: str) -> str:
+        """Return what redis-cli(1) says to a command; shown."""
+        command = ["redis-cli", "-s", str(self.redis), *words]
+        self._narrator.command("root", command)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_SECONDS)
+        self._narrator.answer(done.stdout + done.stderr)
+        if done.returncode != 0:
+            raise DemoError(f"redis-cli ended with status {done.returncode}")
+        return done.stdout
+
+    def fetch(self, queue: str) -> dict[str, Any]:
+        """Return the next message of *queue*, which a program waits for."""
+        said = self.ask("BLPOP", queue, f"{TIMEOUT_SECONDS:g}").splitlines()
+        if len(said) != 2:
+            raise DemoError(f"nothing came in {queue}; the relay told: {self.told}")
+        message: dict[str, Any] = json.loads(said[1])
+        return message
+
+    def wait_told(self, words: str) -> str:
+        """Return the line of the relay with *words* when it has told it."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while (line := next((line for line in self.told.splitlines() if words in line), None)) is None:
+            if time.monotonic() > end:
+                raise DemoError(f"the relay of {self.twin} should have told {words!r}: {self.told}")
+            threading.Event().wait(PAUSE_SECONDS)
+        return line
+
+    def _answers(self) -> bool:
+        """Return whether Redis answers."""
+        done = subprocess.run(["redis-cli", "-s", str(self.redis), "PING"], capture_output=True, text=True, check=False)
+        return done.stdout == "PONG\n"
+
+    @contextmanager
+    def _started(self, shown: list[str], words: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+        """Start a program within the namespace; what it says goes into *log*."""
+        self._narrator.command("root", [*self._within, *shown], background=True)
+        with log.open("w") as output:
+            process = subprocess.Popen(
+                [*self._within, *words], cwd="/", env=env, stdin=subprocess.DEVNULL, stdout=output, stderr=output, text=True
+            )
+        try:
+            yield process
+        finally:
+            stop(process)
+
+    def _await(self, process: subprocess.Popen[str], is_ready: Callable[[], bool], what: str) -> None:
+        """Wait until *process* is ready."""
+        end = time.monotonic() + TIMEOUT_SECONDS
+        while not is_ready():
+            if process.poll() is not None or time.monotonic() > end:
+                said = "".join(file.read_text(errors="replace") for file in sorted(self._folder.glob("*.log")))
+                raise DemoError(f"{what} has not started, status {process.returncode}: {said}")
+            threading.Event().wait(PAUSE_SECONDS)
+
+
+class Hosts:
+    """The scene of the two, whose relays tell their attempts on the bus."""
+
+    def __init__(self, bus: Path, stage: Stage, programs: Programs, narrator: Narrator, folder: Path) -> None:
+        """The relays are run by *stage*, which has what they need, as are *programs*."""
+        self._bus = bus
+        self._stage = stage
+        self._programs = programs
+        self._narrator = narrator
+        self._folder = folder
+
+    def show(self) -> None:
+        """Show it, or say why that is left out."""
+        narrator = self._narrator
+        narrator.step("Two hosts: a program on one calls a program on the other, and the cable between them is pulled meanwhile")
+        if missing := [name for name in _NEEDED if shutil.which(name) is None]:
+            narrator.remark(f"left out: this machine has no {' and no '.join(missing)}")
+            return
+        try:
+            village = Village(FIRST, SECOND, stem="sbus-demo")
+        except (OSError, NetlinkError) as error:
+            narrator.remark(f"left out: no network of two hosts can be made here: {error}")
+            return
+        with village:
+            places = " and ".join(f"twin {twin} at {village.address(twin)}" for twin in (FIRST, SECOND))
+            narrator.remark(f"two network namespaces stand for them: {places}")
+            first, second = (Host(twin, village.name(twin), self._folder / str(twin), narrator) for twin in (FIRST, SECOND))
+            self._introduce(first, second, village)
+            with first.running(self._stage), second.running(self._stage):
+                self._call(first, second, village)
+                self._programs.run(None, "sbusctl", "relay", "status", "--redis", str(first.redis))
+
+    def _introduce(self, first: Host, second: Host, village: Village) -> None:
+        """Let the two know each other by a key that they share."""
+        key = self._folder / "relay.key"
+        key.touch(0o600)
+        key.write_text(secrets.token_hex(32))
+        for host, other in ((first, second), (second, first)):
+            places = {"redis": host.redis, "bus": self._bus, "address": village.address(other.twin), "key": key}
+            host.configuration.write_text(_SETTINGS.format(twin=host.twin, other=other.twin, **places))
+
+    def _call(self, caller: Host, callee: Host, village: Village) -> None:
+        """Call through the pulled cable, put it back, and answer."""
+        narrator = self._narrator
+        village.cut(callee.twin)
+        narrator.remark(f"the cable of {callee.twin} is pulled; a program on {caller.twin} calls the command greet of {callee.twin}")
+        request = {"cmd": "greet", "dst": [callee.twin], "ret": "answers", "try": 100, "dat": _encoded(f"hello from {caller.twin}")}
+        caller.ask("RPUSH", "msgbus.system.local", json.dumps(request))
+        narrator.answer(caller.wait_told(f"twin {callee.twin} cannot be reached"))
+        village.join(callee.twin)
+        narrator.remark("the cable is put back: the relay goes on by itself, and a program on the other host gets the request")
+        asked = callee.fetch("msgbus.greet")
+        said = base64.b64decode(asked["dat"]).decode()
+        narrator.remark(f'its dat says "{said}"; it answers, with src and dst swapped')
+        answer = {**asked, "src": callee.twin, "dst": [caller.twin], "dat": _encoded(f"{said}, and back from {callee.twin}")}
+        callee.ask("RPUSH", asked["ret"], json.dumps(answer))
+        got = caller.fetch("answers")
+        words = base64.b64decode(got["dat"]).decode()
+        if got["err"] or words != f"hello from {caller.twin}, and back from {callee.twin}":
+            raise DemoError(f"that is not the answer: {got}")
+        narrator.remark(f'the caller got "{words}", once, though it asked while nobody could be reached')
+
+
+def _encoded(words: str) -> str:
+    """Return *words* as a message carries them."""
+    return base64.b64encode(words.encode()).decode()
