@@ -1,6 +1,8 @@
-# What the tests use of pyroute2, 0.7.7 and later.
+# What the demonstration and the tests use of pyroute2, 0.7.7 and later.
 from types import TracebackType
 from typing import Any, Self
+
+class NetlinkError(Exception): ...
 
 class IPRoute:
     def link(self, command: str, **attributes: Any) -> Any: ...

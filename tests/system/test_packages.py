@@ -147,9 +147,13 @@ def test_the_rpms_install_and_serve(rpm_machine: Container) -> None:
         "rpm --install --nodeps --dbpath /tmp/rpmdb $(ls /opt/packages/*.rpm | grep --invert-match src) && systemctl start sbus.socket"
     )
     assert rpm_machine.output("id --user --name sbus") == "sbus"
+    assert rpm_machine.output("id --user --name sbus-relay; systemctl is-enabled sbus-relay.service || true").split() == [
+        "sbus-relay",
+        "disabled",
+    ]
     assert rpm_machine.output("systemctl is-enabled sbus.socket") == "enabled"
     assert rpm_machine.output(f"PYTHONPATH={site} sbusctl whoami").startswith("!/cred/0/0/")
     assert rpm_machine.output("systemctl show --value --property=User sbus.service") == "sbus"
-    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd")
+    rpm_machine.run("rpm --erase --dbpath /tmp/rpmdb sbusd python3-sbusd sbus-relay")
     assert rpm_machine.run("systemctl is-active sbus.service", check=False).stdout == "inactive\n"
     assert rpm_machine.run("ls /usr/bin/sbusd /etc/sbus /run/sbus.socket", check=False).stdout == ""
