@@ -6,9 +6,12 @@ import contextlib
 import os
 from types import TracebackType
 
-from pyroute2 import IPRoute, NetNS, netns
+from pyroute2 import IPRoute, NetNS, config, netns
 
 PREFIX = "10.213.77."
+
+# It forks a child for each namespace, and ends that by SIGTERM: with our handler of that the child would clean up in our place.
+config.disable_mp_signal = True
 
 
 class Village:

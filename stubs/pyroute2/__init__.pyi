@@ -2,6 +2,11 @@
 from types import TracebackType
 from typing import Any, Self
 
+class _Config:
+    disable_mp_signal: bool
+
+config: _Config
+
 class NetlinkError(Exception): ...
 
 class IPRoute:
