@@ -89,7 +89,7 @@ def test_a_shell_calls_its_own_twin(twin: Container) -> None:
 
 
 def test_attempts_are_told_on_the_bus_and_by_nobody_else(twin: Container) -> None:
-    listener = twin.start("sbusctl sub -n 1 --timeout 60 relay/attempt", user="bob")
+    listener = twin.start("sbusctl sub -n 1 --timeout 60 relay/attempt")
     twin.wait_for("sbusctl trace --json=short relay/attempt | grep --quiet '\"recipients\":\\[{'")
     refused = twin.run("sbusctl pub relay/attempt forged", user="alice", check=False)
     assert "EPERM" in refused.stderr
@@ -99,6 +99,15 @@ def test_attempts_are_told_on_the_bus_and_by_nobody_else(twin: Container) -> Non
     assert listener.returncode == 0, errors
     told_of = json.loads(told.partition("\t")[2])
     assert (told_of["twin"], told_of["code"]) == (1002, "unknown"), told_of
+
+
+def test_its_group_calls_from_the_bus_and_nobody_else(twin: Container) -> None:
+    twin.wait_for("sbusctl trace --json=short relay/1001/echo | grep --quiet '\"recipients\":\\[{'")
+    refused = twin.run("sbusctl call --twin 1001 echo hello", user="alice", check=False)
+    assert refused.status != 0
+    assert "EPERM" in refused.stderr
+    twin.run("usermod --append --groups sbus-relay bob")
+    assert twin.output("sbusctl call --twin 1001 echo hello", user="bob") == "hello"
 
 
 def test_other_users_of_the_host_are_not_heard(twin: Container) -> None:
