@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.daemons import StartDaemon
-from tests.support.relays import Host, pair, require_redis
+from tests.support.relays import Host, RedisServer, pair, require_redis
 from tests.support.towns import FIRST, SECOND, MakeTowns, Town
 
 MakeTwins = Callable[..., list[Host]]
@@ -53,3 +53,13 @@ def towns(twins: MakeTwins, daemon: StartDaemon, folder: Path) -> MakeTowns:
         return a, b
 
     return make
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, RedisServer]]:
+    """A Redis of each of two twins, for the tests of a module; each empties it first."""
+    require_redis()
+    made = {twin: RedisServer(tmp_path_factory.mktemp(str(twin))) for twin in (FIRST, SECOND)}
+    yield made
+    for server in made.values():
+        server.kill()

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import uuid
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,19 +18,11 @@ from sbusd.relay import queues
 from sbusd.relay.desk import ABANDONED_WORDS
 from sbusd.relay.journal import RelayJournal
 from sbusd.relay.service import Relay
-from tests.integration.relay.test_kills import FIRST, SECOND, Step, World
 from tests.support.daemons import Daemon
-from tests.support.relays import RedisServer, data_of, request, require_redis
+from tests.support.relays import RedisServer, data_of, request
 from tests.support.servants import serving
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, RedisServer]]:
-    require_redis()
-    made = {twin: RedisServer(tmp_path_factory.mktemp(str(twin))) for twin in (FIRST, SECOND)}
-    yield made
-    for server in made.values():
-        server.kill()
+from tests.support.steps import Step, World
+from tests.support.towns import FIRST, SECOND
 
 
 class Joined(World):
