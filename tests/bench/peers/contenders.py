@@ -30,9 +30,9 @@ OVER_C = (
 
 IN_PYTHON = (
     Contender("sbusd Bus", SBUSD, "sbus"),
-    Contender("sbusd Bus, coalescing", SBUSD, "sbus:coalesced"),
+    Contender("sbusd Bus, together", SBUSD, "sbus:together"),
     Contender("sbusd AsyncBus", SBUSD, "sbus_aio"),
-    Contender("sbusd AsyncBus, coalescing", SBUSD, "sbus_aio:coalesced"),
+    Contender("sbusd AsyncBus, together", SBUSD, "sbus_aio:together"),
     Contender("sbus, a plain socket", SBUSD, "plain_socket"),
     Contender("redis-py", REDIS, "redis_py", "redis"),
     Contender("redis-py, pipelines of 64", REDIS, "redis_py:pipeline", "redis"),

@@ -26,6 +26,8 @@ class Metric:
 
 RATE = Metric("deliveries", "k/s", "k/s", 1e3, more_is_better=True)
 CPU = Metric("daemon's CPU per delivery", "CPU ns", "ns", 1.0)
+PUBLISH_CPU = Metric("publisher's CPU per message", "pub ns", "ns", 1.0)
+RECEIVE_CPU = Metric("receiver's CPU per message", "rec ns", "ns", 1.0)
 P50 = Metric("round trip p50", "p50 µs", "µs", 1e3)
 P99 = Metric("round trip p99", "p99 µs", "µs", 1e3)
 

@@ -30,6 +30,9 @@ class Flow:
     wall_ns: int
     cpu_ns: int
     """Of the daemon, all its threads."""
+    publisher_cpu_ns: int = 0
+    """Of the program that published, and below of the one that received; measured of programs in Python."""
+    receiver_cpu_ns: int = 0
 
     @property
     def rate(self) -> float:
@@ -97,7 +100,14 @@ class PythonLoad:
             cpu = cpu_ns(daemon.pid) - begin_cpu
         if not received["received"] or received["received"] > sent["sent"]:
             raise BenchError(f"{client}: {sent['sent']} messages were sent and {received['received']} came")
-        return Flow(received["received"], sent["sent"] - received["received"], received["end_ns"] - sent["begin_ns"], cpu)
+        return Flow(
+            received["received"],
+            sent["sent"] - received["received"],
+            received["end_ns"] - sent["begin_ns"],
+            cpu,
+            sent["cpu_ns"],
+            received["cpu_ns"],
+        )
 
     def trip(self, client: str, daemon: Running, trips: int) -> Trip:
         """Send *trips* messages one after the other, from one connection of a program to another."""

@@ -23,7 +23,9 @@ from tests.bench.peers.figures import (
     CPU,
     P50,
     P99,
+    PUBLISH_CPU,
     RATE,
+    RECEIVE_CPU,
     Cell,
     Metric,
     Row,
@@ -122,8 +124,11 @@ def _tasks(plan: Plan, only: str | None) -> list[Task]:
         python = PythonLoad()
 
         def both(contender: Contender, running: Running) -> tuple[dict[Metric, float], int]:
-            figures, lost = _flow(python.pump(contender.way, running, plan.python_seconds))
+            flow = python.pump(contender.way, running, plan.python_seconds)
             times = python.trip(contender.way, running, plan.python_trips)
+            figures, lost = _flow(flow)
+            figures[PUBLISH_CPU] = flow.publisher_cpu_ns / (flow.deliveries + flow.lost)
+            figures[RECEIVE_CPU] = flow.receiver_cpu_ns / flow.deliveries
             return figures | {P50: times.p50_ns, P99: times.p99_ns}, lost
 
         tasks.append(Task(_row(PYTHON, IN_PYTHON), IN_PYTHON, both, plan.python_rounds))
@@ -196,7 +201,7 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
         yield ratios(RATE, over_c, OVER_C[0].name)
         yield medians(CPU, over_c)
         yield from (listing(row, (P50, P99), OVER_C[0].name) for row in over_c if row.name == TRIP)
-    yield from (listing(row, (RATE, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
+    yield from (listing(row, (RATE, PUBLISH_CPU, RECEIVE_CPU, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
     yield spreads(rows)
     yield "\n".join(["where another is ahead of the best of ours:", *(peers_ahead(rows) or ["nowhere"])])
     yield "\n".join(["lost:", *(losses(rows) or ["nothing, in any row"])])

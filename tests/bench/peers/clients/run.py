@@ -31,11 +31,11 @@ class Supply:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._sent = 0
-        self._begin_ns = 0
+        self._begin_ns = self._begin_cpu_ns = 0
 
     def __iter__(self) -> Iterator[bytes]:
         payload = b"x" * PAYLOAD_BYTES
-        self._begin_ns = time.monotonic_ns()
+        self._begin_ns, self._begin_cpu_ns = time.monotonic_ns(), time.process_time_ns()
         end = time.monotonic() + self._seconds
         while time.monotonic() < end:
             for _ in range(64):
@@ -52,8 +52,8 @@ class Supply:
                 group = []
 
     def finish(self) -> None:
-        """Say how many they were."""
-        say({"sent": self._sent, "begin_ns": self._begin_ns})
+        """Say how many they were, and what processor time this program had for them."""
+        say({"sent": self._sent, "begin_ns": self._begin_ns, "cpu_ns": time.process_time_ns() - self._begin_cpu_ns})
 
 
 class Tally:
@@ -62,10 +62,12 @@ class Tally:
     def __init__(self) -> None:
         self._received = 0
         self._seen = -1
+        self._begin_cpu_ns = 0
 
     def ready(self) -> None:
         """Say that the subscription is in force. From now on the program ends by itself if nothing comes."""
         say({})
+        self._begin_cpu_ns = time.process_time_ns()
         signal.signal(signal.SIGALRM, self._give_up)
         signal.setitimer(signal.ITIMER_REAL, SILENCE_SECONDS, SILENCE_SECONDS)
 
@@ -78,7 +80,7 @@ class Tally:
 
     def _finish(self, end_ns: int) -> None:
         """Say what was counted, and end, whatever the library's threads and loops are doing."""
-        say({"received": self._received, "end_ns": end_ns})
+        say({"received": self._received, "end_ns": end_ns, "cpu_ns": time.process_time_ns() - self._begin_cpu_ns})
         os._exit(0)
 
     def _give_up(self, _number: int, _frame: object) -> None:

@@ -1,4 +1,4 @@
-"""sbusd.client's ``Bus``; as it is, and with what is published coalesced."""
+"""sbusd.client's ``Bus``; a message at a time, and together: coalesced, and taken in lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def publish(address: str, supply: Supply) -> None:
         _end(bus, supply)
 
 
-def publish_coalesced(address: str, supply: Supply) -> None:
+def publish_together(address: str, supply: Supply) -> None:
     """Publish within ``coalesce``."""
     with Bus.connect(address) as bus:
         with bus.coalesce():
@@ -42,6 +42,16 @@ def receive(address: str, tally: Tally) -> None:
         for item in subscription:
             if isinstance(item, Message):
                 tally.take(item.payload)
+
+
+def receive_together(address: str, tally: Tally) -> None:
+    """Iterate over lists of what is there."""
+    with Bus.connect(address) as bus, bus.subscribe(KEY) as subscription:
+        tally.ready()
+        for items in subscription.batches():
+            for item in items:
+                if isinstance(item, Message):
+                    tally.take(item.payload)
 
 
 def trip(address: str, trips: Trips) -> None:

@@ -1,4 +1,4 @@
-"""sbusd.client's ``AsyncBus``; as it is, and with what is published coalesced."""
+"""sbusd.client's ``AsyncBus``; a message at a time, and together: coalesced, and taken in lists."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ async def publish(address: str, supply: Supply) -> None:
         await _end(bus, supply)
 
 
-async def publish_coalesced(address: str, supply: Supply) -> None:
+async def publish_together(address: str, supply: Supply) -> None:
     """Publish within ``coalesce``."""
     async with await AsyncBus.connect(address) as bus:
         async with bus.coalesce():
@@ -42,6 +42,16 @@ async def receive(address: str, tally: Tally) -> None:
         async for item in subscription:
             if isinstance(item, Message):
                 tally.take(item.payload)
+
+
+async def receive_together(address: str, tally: Tally) -> None:
+    """Iterate over lists of what is there."""
+    async with await AsyncBus.connect(address) as bus, await bus.subscribe(KEY) as subscription:
+        tally.ready()
+        async for items in subscription.batches():
+            for item in items:
+                if isinstance(item, Message):
+                    tally.take(item.payload)
 
 
 async def trip(address: str, trips: Trips) -> None:
