@@ -6,12 +6,15 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
+from sbusd.client import Bus
+from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, data_of, peer_table, request, require_redis, shared_key, wait_for
 from tools.village import Village
 
@@ -32,12 +35,13 @@ def settle(village: Village, folder: Path) -> Iterator[Settle]:
     require_redis()
     hosts: list[Host] = []
 
-    def make(*twins: int, settings: str = "") -> list[Host]:
+    def make(*twins: int, settings: str = "", buses: Mapping[int, str] | None = None) -> list[Host]:
         keys = {frozenset({a, b}): shared_key(folder, f"{a}-{b}") for a in twins for b in twins if a < b}
         for twin in twins:
             host = Host(folder, twin, netns=village.name(twin))
             peers = (peer_table(other, village.address(other), keys[frozenset({twin, other})]) for other in twins if other != twin)
-            host.relay.write(settings, "".join(peers))
+            bus = f'bus = "{buses[twin]}"\n' if buses else ""
+            host.relay.write(bus + settings, "".join(peers))
             host.relay.start()
             hosts.append(host)
         return hosts
@@ -76,6 +80,35 @@ def test_a_link_that_comes_back_is_used_at_once(settle: Settle, village: Village
     assert data_of(a.receive(ret)) == b"1002"
     a.relay.wait_told("twin 1002 is reached again")
     assert a.counters()["tries-hastened"] >= 1
+
+
+def test_a_call_of_the_bus_waits_for_its_link(settle: Settle, village: Village, daemon: StartDaemon) -> None:
+    """There and back: the request is tried again, and so is the answer."""
+    daemons = {twin: daemon() for twin in (1001, 1002)}
+    a, b = settle(1001, 1002, settings='request_timeout = "500ms"\n', buses={twin: each.path for twin, each in daemons.items()})
+    village.cut(1002)
+    answers: list[bytes] = []
+
+    def call() -> None:
+        with Bus.connect(daemons[1001].path) as bus:
+            answers.append(bus.call("x", "who", twin=1002, tries=1_000, timeout=300.0))
+
+    calling = threading.Thread(target=call)
+    b.relay.wait_told("joined to the bus")
+    a.relay.wait_told("joined to the bus")
+    calling.start()
+    a.wait_counted("tries-failed", 2)
+    village.join(1002)
+    asked = b.receive("msgbus.x")
+    village.cut(1002)
+    b.reply(asked, b"patient")
+    b.wait_counted("tries-failed", 2)
+    assert answers == []
+    village.join(1002)
+    calling.join(60)
+    assert answers == [b"patient"]
+    a.assert_empty()
+    b.assert_empty()
 
 
 def test_an_answer_waits_for_its_link(settle: Settle, village: Village) -> None:
