@@ -8,13 +8,14 @@ from collections import Counter
 from sbusd.client.envelopes import read_envelope
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
+from sbusd.protocol.peers import parse_address
 from sbusd.relay import queues
 from sbusd.relay.allowance import Allowance
 from sbusd.relay.bus_callers import Callers
 from sbusd.relay.bus_link import RelayBus
 from sbusd.relay.bus_services import Services
 from sbusd.relay.desk import Desk
-from sbusd.relay.journal import BUS_AWAY, BUS_JOINED, RelayJournal
+from sbusd.relay.journal import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal
 from sbusd.relay.messages import Message
 from sbusd.relay.store import Store
 
@@ -37,6 +38,7 @@ class Join:
         """*twin* is this host's; the requests of other hosts that *desk* has go to the bus's services from now on."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
+        self._twin = twin
         self._address = settings.bus
         self._store = store
         self._journal = journal
@@ -78,15 +80,40 @@ class Join:
         """Be joined as long as the bus is there; return why it is not."""
         try:
             async with RelayBus.connect(self._address, timeout=_TIMEOUT_SECONDS) as bus:
-                await bus.relay(self.callers, lambda: self._joined(bus))
+                self.bus = bus
+                while True:
+                    await self._wait_for_place(bus)
+                    await self._serve(bus)
         except (SbusError, OSError) as error:
             return str(error)
         finally:
             self.bus = None
-        return "the connection was closed"
 
-    def _joined(self, bus: RelayBus) -> None:
-        """Take note that callers find the relay."""
-        self.bus = bus
-        self._is_away = False
-        self._journal.tell(BUS_JOINED, bus=self._address)
+    async def _wait_for_place(self, bus: RelayBus) -> None:
+        """Wait until no other relay serves the bus: each would send every call."""
+        is_told = False
+        while rivals := await bus.rivals(self._twin):
+            if not is_told:
+                is_told = True
+                self._is_away = False
+                self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _serve(self, bus: RelayBus) -> None:
+        """Serve the bus's users, unless another relay has begun in the same moment. Raises what ended it."""
+        ready = asyncio.Event()
+        serving = asyncio.ensure_future(bus.relay(self.callers, ready.set))
+        waiting = asyncio.ensure_future(ready.wait())
+        try:
+            await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.is_set():
+                own = parse_address(await bus.address)
+                if any(rival.connection < own for rival in await bus.rivals(self._twin)):
+                    return
+                self._is_away = False
+                self._journal.tell(BUS_JOINED, bus=self._address)
+            await serving
+        finally:
+            for task in (serving, waiting):
+                task.cancel()
+            await asyncio.gather(serving, waiting, return_exceptions=True)

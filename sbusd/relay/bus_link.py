@@ -9,7 +9,8 @@ from sbusd.client.aio import AsyncBus
 from sbusd.client.aio_server import AsyncServer
 from sbusd.client.calls import Answer, Invocation
 from sbusd.client.service import Reception
-from sbusd.protocol.envelope import Envelope, relayed_key
+from sbusd.protocol.envelope import Envelope, relay_key, relayed_key
+from sbusd.protocol.peers import Peer
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,13 @@ class RelayBus(AsyncBus):
     async def call_relayed(self, request: RelayedInvocation) -> Answer:
         """Make the call of another host. Raises what ``call`` raises."""
         return await self._invoke(request)
+
+    async def rivals(self, twin: int) -> list[Peer]:
+        """Return who else serves calls to other hosts, such as *twin*, here. Raises what ``members`` raises."""
+        key, own = relay_key(twin, "any"), await self.address
+        there = [peer for peer in await self.members(key) if peer.address != own]
+        # Who only listens does not have it at its own address.
+        return [peer for peer in there if await self.members(peer.address + key)]
 
     async def relay(self, reception: Reception, ready: Callable[[], None]) -> None:
         """Serve what *reception* lets in, all at once, until the bus is closed. Raises what ``serve`` raises."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from sbusd.client.errors import CallTimeout, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
@@ -42,6 +43,14 @@ class Joined(Protocol):
     bus: RelayBus | None
 
 
+class _Turn:
+    """Requests of one twin for one command: places with the service, and how many want one or have it."""
+
+    def __init__(self) -> None:
+        self.places = asyncio.Semaphore(AT_ONCE)
+        self.wanted = 0
+
+
 class Services:
     """Has requests run by services of the bus."""
 
@@ -65,7 +74,7 @@ class Services:
         self._journal = journal
         self._clock = clock
         self._allowance = Allowance(settings.peer_requests, TWIN_BYTES)
-        self._turns: dict[tuple[int, str], asyncio.Semaphore] = {}
+        self._turns: dict[tuple[int, str], _Turn] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, raw: bytes, request: Message) -> bool:
@@ -126,7 +135,7 @@ class Services:
 
     async def _reply(self, bus: RelayBus, request: Message, end: float) -> Message | None:
         """Return the answer to *request*, None if nobody has run it."""
-        async with self._turns.setdefault((request.src, request.cmd), asyncio.Semaphore(AT_ONCE)):
+        async with self._turn(request.src, request.cmd):
             left = max(0.0, end - time.monotonic())
             try:
                 asked = RelayedInvocation(request.cmd, decode_data(request.dat), left, twin=self._twin, source=request.src)
@@ -135,6 +144,19 @@ class Services:
                 return None
             except (SbusError, OSError) as error:
                 return self._answer(request, "", self._words(error, request.cmd))
+
+    @contextlib.asynccontextmanager
+    async def _turn(self, twin: int, command: str) -> AsyncIterator[None]:
+        """Wait until *twin* may have one more request for *command* with its service. What nobody waits for any more is forgotten."""
+        turn = self._turns.setdefault((twin, command), _Turn())
+        turn.wanted += 1
+        try:
+            async with turn.places:
+                yield
+        finally:
+            turn.wanted -= 1
+            if not turn.wanted:
+                del self._turns[twin, command]
 
     def _answer(self, request: Message, dat: str, err: str) -> Message:
         """Return the answer to *request*."""

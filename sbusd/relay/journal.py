@@ -49,6 +49,12 @@ BUS_AWAY = Event(
     "bus-away",
     "not joined to the bus {bus}: {reason}; meanwhile requests of other hosts go to Redis alone",
 )
+BUS_TAKEN = Event(
+    "c75cd3dcbecd4e6e9ccb003cfc17662f",
+    Priority.NOTICE,
+    "bus-taken",
+    "another relay serves the users of the bus {bus}: connection {connection}, uid {uid}, pid {pid}; this one waits until it has gone",
+)
 BUS_REFUSAL = Event(
     "24d751c00b314cd39d0161ff8611370c",
     Priority.WARNING,

@@ -12,7 +12,7 @@ import pytest
 
 from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
 from tests.support.daemons import StartDaemon
-from tests.support.relays import data_of, wait_for
+from tests.support.relays import RelayProgram, data_of, free_address, wait_for
 from tests.support.servants import serving
 from tests.support.towns import FIRST, SECOND, MakeTowns, describe, echo, fail, hang
 
@@ -180,6 +180,31 @@ def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaem
     wait_for(lambda: b.host.relay.told().count(": joined to the bus") == 2, "the relay to be joined again")
     with serving(another.path, twins=Twins(), echo=echo), a.bus() as bus:
         assert bus.call("echo", b"y", twin=SECOND) == b"y"
+
+
+def test_of_two_relays_on_a_bus_one_takes_the_calls(towns: MakeTowns) -> None:
+    """Else each call would be made twice. When that one has gone, the other takes them."""
+    a, b = towns()
+    relay = a.host.relay
+    other = RelayProgram(a.host.folder, FIRST, a.host.server)
+    # The same twin at the same Redis, at another address.
+    text = relay.file.read_text().replace(f'listen = "{relay.listen}"', f'listen = "{free_address()}"')
+    other.file.write_text(text)
+    try:
+        other.start()
+        other.wait_told("another relay serves the users of the bus")
+        with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
+            assert bus.call("echo", b"x", twin=SECOND) == b"x"
+            assert b.host.counters()["requests-engaged"] == 1
+            relay.kill()
+            other.wait_told("joined to the bus")
+            # The other host brings its answer to the first; it is for the one that has the call.
+            relay.start()
+            relay.wait_told("another relay serves the users of the bus")
+            assert bus.call("echo", b"y", twin=SECOND) == b"y"
+            assert b.host.counters()["requests-engaged"] == 2
+    finally:
+        other.kill()
 
 
 def test_an_answer_that_no_packet_of_the_bus_holds(towns: MakeTowns) -> None:
