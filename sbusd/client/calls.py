@@ -208,6 +208,7 @@ class Caller:
             if member is None:
                 packets.insert(0, control_packet(controls.MEMBERS, members_question(key)))
             self.session.send_call(call, *packets)
+            self.session.ask_for_batches()  # what the next call sends may leave together
         except BaseException:
             self.table.close(outstanding)
             raise

@@ -32,18 +32,19 @@ class AddressCall(Call):
 
 
 class FeaturesCall(Call):
-    """``!/bus/features``; *learn* is told their names, none where the bus does not know the question."""
+    """``!/bus/features``; *learn* is told their names, none where the bus does not know the question, and None if nobody knows."""
 
     __slots__ = ("_learn",)
 
-    def __init__(self, learn: Callable[[frozenset[bytes]], None]) -> None:
+    def __init__(self, learn: Callable[[frozenset[bytes] | None], None]) -> None:
         super().__init__(f"CMSG {repr(controls.FEATURES)[1:]}", Expects.ANSWER, controls.FEATURES)
         self._learn = learn
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
         """Settle the call, unless it is settled already."""
-        if not self.is_done and (error is None or isinstance(error, RemoteRefusal | Unanswered)):
-            self._learn(frozenset(answer.split(b"\n")))
+        if not self.is_done:
+            is_known = error is None or isinstance(error, RemoteRefusal | Unanswered)
+            self._learn(frozenset(answer.split(b"\n")) if is_known else None)
         super().finish(answer, error)
 
 

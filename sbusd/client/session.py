@@ -334,12 +334,13 @@ class Session:
                 return
 
     def _receive_run(self, run: Run) -> None:
-        """Queue the messages of *run*; for one inbox they are left together."""
-        if self._sole is not None:
-            self._sole.put_run(run)
+        """Queue the messages of *run*; those for one inbox are left together, unless they are too little for their batch to be kept."""
+        inbox = self._sole
+        if inbox is not None and run.end - run.place >= len(run.batch) // 2:
+            inbox.put_run(run)
             return
         for message in run.messages():
-            self._dispatch(message)
+            self._receive_message(message, None)
 
     def _single(self, batch: bytes, place: int) -> bytes:
         """Return the packet at *place* of *batch*. Raises ProtocolError if there is none that a bus sends."""
@@ -348,10 +349,11 @@ class Session:
         except ProtocolError as error:
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent a {error.words}") from error
 
-    def _learn_features(self, features: frozenset[bytes]) -> None:
-        """Take note of what the bus can do."""
-        self.outgoing.takes_batches = BATCH_FEATURE in features
-        self._batchless += BATCH_FEATURE not in features
+    def _learn_features(self, features: frozenset[bytes] | None) -> None:
+        """Take note of what the bus can do; None: nobody knows, and it may be asked again."""
+        self.outgoing.takes_batches = features is not None and BATCH_FEATURE in features
+        self._batchless += features is not None and BATCH_FEATURE not in features
+        self._has_asked = features is not None
 
     def _learn_address(self, address: bytes) -> None:
         """Take note of the connection's own address. Raises ProtocolError if it is none."""

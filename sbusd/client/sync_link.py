@@ -206,8 +206,8 @@ class SyncLink:
     def _gather(self, packet: bytes) -> None:
         """Keep *packet* until a batch is full, or enough time has passed since the first one."""
         outgoing = self.session.outgoing
-        outgoing.fitting(packet)
-        if self._sock is None or self._resuming or outgoing.posted_bytes >= POSTED_BYTES:
+        if len(packet) > outgoing.packet_limit or outgoing.posted_bytes >= POSTED_BYTES or self._sock is None or self._resuming:
+            outgoing.fitting(packet)
             self._send_all(Deadline("publishing", self.timeout))
         now = self.clock()
         if not outgoing.posted_bytes:

@@ -24,6 +24,8 @@ LENGTH_BYTES = 4
 
 _BARE_HEAD = BATCH_HEAD[:-1]
 
+_FIRST = BATCH_HEAD[0]
+
 
 def is_batch(packet: bytes) -> bool:
     """Return whether *packet* says that it is a batch, well-formed or not."""
@@ -40,13 +42,14 @@ def join_batch(packets: Iterable[bytes]) -> bytes:
             than 409,600 bytes.
     """
     parts = [BATCH_HEAD]
+    append = parts.append
     for packet in packets:
         if not packet:
             raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
-        if packet.startswith(_BARE_HEAD) and is_batch(packet):
+        if packet[0] == _FIRST and is_batch(packet):
             raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
-        parts.append(len(packet).to_bytes(LENGTH_BYTES, "little"))
-        parts.append(packet)
+        append(len(packet).to_bytes(LENGTH_BYTES, "little"))
+        append(packet)
     if len(parts) == 1:
         raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
     batch = b"".join(parts)

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbusd.protocol import controls
+from sbusd.protocol.batches import is_batch, parse_batch
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Publish, Subscribe, Unsubscribe, error_packet, parse_packet
@@ -141,7 +142,7 @@ class MiniBus:
         self._tell(b"!/event/connect/%d" % resident.number, resident)
 
     def _receive(self, resident: Resident) -> None:
-        """Handle one packet."""
+        """Handle one packet, or those of a batch."""
         try:
             packet = resident.socket.recv(500_000)
         except OSError:
@@ -149,14 +150,17 @@ class MiniBus:
         if not packet:
             self.hang_up(resident.number)
             return
-        resident.received.append(packet)
-        try:
-            dropped = self.before(resident, packet)
-        except BaseException as error:  # shown by close(), in the test's own thread
-            self.defects.append(error)
-            return
-        if not dropped and resident.number in self.residents:
-            self._handle(resident, packet)
+        for each in parse_batch(packet) if is_batch(packet) else (packet,):
+            resident.received.append(each)
+            try:
+                dropped = self.before(resident, each)
+            except BaseException as error:  # shown by close(), in the test's own thread
+                self.defects.append(error)
+                return
+            if resident.number not in self.residents:
+                return
+            if not dropped:
+                self._handle(resident, each)
 
     def _handle(self, resident: Resident, packet: bytes) -> None:
         """Do what *packet* says."""
@@ -194,6 +198,8 @@ class MiniBus:
         """Answer a control message."""
         if key == controls.PING:
             resident.say(b"CMSG !/bus/ping\0" + payload)
+        elif key == controls.FEATURES:
+            resident.say(b"CMSG !/bus/features\0batch\nping")
         elif key == controls.ADDRESS:
             resident.say(b"CMSG !/conn/whoami\0!/conn/%d/" % resident.number)
         elif key == controls.MEMBERS:

@@ -8,7 +8,9 @@ from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed,
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Gap, Message, Reconnected
+from sbusd.client.runs import Run
 from sbusd.client.session import _KEPT_REFUSALS, Session
+from sbusd.protocol.batches import join_batch
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.peers import Peer
 
@@ -324,3 +326,52 @@ def test_a_refused_publication_with_receipt() -> None:
     with pytest.raises(RemoteRefusal, match="EPERM a rule"):
         call.result()
     assert not session.refusals
+
+
+def test_a_batch_is_not_kept_for_the_sake_of_a_small_part_of_it() -> None:
+    """Else a queue of small messages could hold many times the memory that its bound allows."""
+    session = Session()
+    inbox, _ = subscribed(session, b"a")
+    other = b"CMSG !/bus/receipt\0" + b"x" * 1_000
+    session.receive(join_batch([b"MSG a\x001", other, b"MSG a\x002", b"MSG a\x003"]))
+    assert not any(isinstance(item, Run) for item in inbox.items)
+    session.receive(join_batch([b"MSG a\0" + b"4" * 50, b"MSG a\0" + b"5" * 50, b"CMSG !/bus/receipt\0x"]))
+    assert [isinstance(item, Run) for item in inbox.items] == [False, False, False, True]
+    assert [item.payload[:1] for item in inbox.take_many(10) if isinstance(item, Message)] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def takes_batches(session: Session) -> bool | None:
+    return session.outgoing.takes_batches
+
+
+def test_what_a_program_asks_for_it_is_asked_once() -> None:
+    session = Session(batching=True)
+    assert takes_batches(session) is False
+    session.ask_for_batches()
+    session.ask_for_batches()
+    assert sent(session) == [b"CMSG !/bus/features", pong(1)]
+    assert takes_batches(session) is None
+    session.receive(b"CMSG !/bus/features\0ping\nbatch\nbatches")
+    assert takes_batches(session)
+    session.receive(pong(1))
+    session.disconnected(lambda: Disconnected("there"), is_final=False)
+    assert takes_batches(session) is False, "the next bus may be another"
+    session.ask_for_batches()
+    session.receive(b"CMSG !/bus/error\0ENOSYS no")
+    session.receive(pong(2))
+    assert takes_batches(session) is False
+    assert session.statistics().batchless == 1
+    Session().ask_for_batches()
+
+
+def test_an_answer_that_is_lost_says_nothing_of_batches() -> None:
+    session = Session(batching=True)
+    session.ask_for_batches()
+    session.receive(b"CMSG !/bus/lost\x001")
+    session.receive(pong(1))
+    session.receive(pong(2))
+    assert takes_batches(session) is False
+    assert session.statistics().batchless == 0
+    sent(session)
+    session.ask_for_batches()
+    assert b"CMSG !/bus/features" in sent(session)
