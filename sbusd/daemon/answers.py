@@ -21,6 +21,7 @@ from sbusd.daemon.journal import Journal
 from sbusd.daemon.quotas import Account, Accounts
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
+from sbusd.protocol.batches import BATCH_HEAD, parse_batch
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD, address_of
 from sbusd.protocol.packets import Control
@@ -44,6 +45,7 @@ PAGE_MEMBERS = 500
 """Members in one answer: with their credentials about 30 kB of JSON."""
 
 FEATURES = (
+    "batch",
     "conn",
     "connections",
     "echo",
@@ -96,6 +98,7 @@ class Answers:
             controls.SUBSCRIPTIONS: self._subscriptions,
             controls.TRACE: self._trace,
             controls.EXPLAIN: self._explain,
+            controls.BATCH: self._batch,
         }
         if self._keyspace.namespaces:
             self._by_key[controls.ADDRESS] = self._address
@@ -162,6 +165,12 @@ class Answers:
         """Return the token: all that the client sent before has been routed."""
         return payload
 
+    def _batch(self, _client: Client, payload: bytes) -> bytes:
+        """Raise ProtocolError (EINVAL) with what is wrong with a batch: the switch takes apart those that are well-formed itself."""
+        for _ in parse_batch(BATCH_HEAD + payload):
+            continue
+        raise AssertionError("a well-formed batch has come to the control plane")
+
     def _stats(self, client: Client, _payload: bytes) -> bytes:
         """Return the bus's counters to an owner, and a client's own to others."""
         if not self._roster.is_owner(client):
@@ -205,6 +214,7 @@ class Answers:
             "hard": client.hard,
             "order": client.order,
             "sender": client.wants_senders,
+            "batch": client.wants_batches,
             "tap": client.tap is not None,
             **self._switch.connection_counters(client.connection)._asdict(),
         }

@@ -32,6 +32,7 @@ class ConnectionSettings:
     hard: Annotated[int, Within(1, 4)] = 2
     order: Annotated[int, Within(0, 3)] = 0
     sender: bool = False
+    batch: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,8 @@ class ConnectionProgress:
     """How long it has blocked them."""
     receipt_token: str | None = None
     """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
+    reads: Annotated[int, Within(1, 65)] = 64
+    """Packets that are read from its socket at once; batches are packets here."""
     receipt_always: bool = False
     """That is for every message, and not for an undeliverable one alone."""
 
@@ -71,11 +74,14 @@ class Queue:
     """In order of arrival."""
     notes: tuple[QueueEntry, ...] = ()
     """The bus's own, which do not wait their turn among messages."""
+    unread: tuple[tuple[Count, bool], ...] = ()
+    """What the connection itself has sent and was not handled yet, in order: each the place of a packet, and whether the kernel had cut
+    it. The rest of a batch that was being handled is a batch."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing waits."""
-        return not self.waiting and not self.notes
+        return not self.waiting and not self.notes and not self.unread
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,5 +105,8 @@ class SwitchTotals:
     cache_hits: Count = 0
     cache_misses: Count = 0
     turns: Count = 0
+    received_batches: Count = 0
+    delivered_batches: Count = 0
+    batched_packets: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost to each user who is there."""

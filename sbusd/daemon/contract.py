@@ -22,7 +22,11 @@ The rules of delivery, which the tests hold both switches to:
    much as it leaves free, so that no publisher can keep the next one out. The same rule shares ``queued_memory`` among users.
 7. What is told besides costs who asked for it: a sender's name counts as a part of the packet that it stands in front of, and a tap
    is served after all recipients of a batch.
-8. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
+8. Of a batch each packet is handled as if it had come alone: where this says packets, a batch counts for as many as are in it, and what
+   is left of one when a turn ends, or its sender is blocked, is kept, up to ``UNREAD_BYTES`` for all connections of a user: while they
+   hold more, no other one of them is read.
+9. To a connection that wants batches, what goes out together goes in as few packets as ``MAX_BATCH_BYTES`` allows, in the same order.
+10. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
    only shut down its sending side, shutdown(2), stays a recipient until it closes.
 """
 
@@ -121,6 +125,12 @@ MAX_PUBLISH_RULES = 63
 """So that a sender's rules fit into one machine word, and a decision costs one instruction."""
 
 
+UNREAD_BYTES = 4 << 20
+"""What all connections of one user may have sent that is read and not handled yet, before no more is read: ten of the longest batches.
+
+It is memory that no queue counts. A connection can hold as much unhandled as its own send buffer let it send before it was read."""
+
+
 class UserCounters(NamedTuple):
     """What waits for all connections of a user now, and what was lost to them since the user's oldest one came."""
 
@@ -174,6 +184,12 @@ class SwitchCounters(NamedTuple):
     cache_hits: int
     cache_misses: int
     turns: int
+    received_batches: int
+    """What came several in one; the packets in them are among the received ones, they themselves are not."""
+    delivered_batches: int
+    """What went out several in one."""
+    batched_packets: int
+    """How many packets those were."""
 
 
 class Sink(Protocol):
@@ -243,6 +259,9 @@ class Switch(Protocol):
     def set_sender(self, connection: int, on: bool) -> None:
         """Set whether each MSG comes to the connection as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and name of
         who sent it, 0 for the bus itself; False at first. For what is routed from now on; it counts with its whole length."""
+
+    def set_batch(self, connection: int, on: bool) -> None:
+        """Set whether several packets may come to the connection in one, as ``CMSG !/batch``; False at first."""
 
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.

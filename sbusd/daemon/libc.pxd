@@ -86,5 +86,9 @@ cdef extern from "<fcntl.h>" nogil:
     int open(const char* path, int flags)
     int O_RDONLY, O_CLOEXEC
 
+cdef extern from "<endian.h>" nogil:
+    uint32_t htole32(uint32_t word)
+    uint32_t le32toh(uint32_t word)
+
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)

@@ -7,7 +7,7 @@ from libcpp.algorithm cimport partial_sort
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from sbusd.daemon.outbox cimport BATCH_PACKETS, ORDER_RANDOM, ORDER_STACK, Outbox, Packet
+from sbusd.daemon.outbox cimport BATCH_PACKETS, ORDER_RANDOM, ORDER_STACK, Outbox, Packet, bytes_in
 
 cdef vector[pair[uint64_t, size_t]] ranked  # for ORDER_RANDOM: what each packet would free, upside down, and its place
 
@@ -24,7 +24,7 @@ cdef size_t choose(Outbox* box, size_t* chosen) noexcept nogil:
         for i in range(box.first, box.waiting.size()):
             packet = box.waiting[i].packet
             # Freed at once is what no other queue still holds.
-            rank.first = <uint64_t>0xFFFFFFFF - (packet.length if packet.references == 1 else 0)
+            rank.first = <uint64_t>0xFFFFFFFF - (bytes_in(packet) if packet.references == 1 else 0)
             rank.second = i
             ranked.push_back(rank)
         partial_sort(ranked.begin(), ranked.begin() + count, ranked.end())

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from sbusd.daemon.libc cimport iovec
+from sbusd.daemon.libc cimport iovec, le32toh
 from sbusd.daemon.pools cimport NOBODY, Pool
 
 cdef enum:
@@ -22,9 +22,14 @@ cdef enum Sequence:         # the numbers of Order
     ORDER_RANDOM = 2
 
 cdef struct Packet:         # its bytes follow it in the same allocation
-    uint32_t references     # how many outboxes, and the batch, hold it
-    uint32_t length
     Totals* totals          # where its memory is counted
+    uint32_t references     # how many outboxes, and the batch, hold it
+    uint32_t wire_length    # as it stands in front of it in a batch: little endian, and last here
+
+
+cdef inline uint32_t bytes_in(Packet* packet) noexcept nogil:
+    """Return how long a packet is."""
+    return le32toh(packet.wire_length)
 
 
 cdef struct Entry:
@@ -38,6 +43,11 @@ cdef struct Head:           # what goes in front of a packet of a batch, for tho
     Packet* kept            # its shared copy, made when the first recipient has to wait for it; else NULL
 
 
+cdef struct Blocked:        # a publisher that is not read
+    uint32_t slot
+    uint64_t id             # slots are used again, numbers are not
+
+
 cdef cppclass Account:      # one user
     uint32_t uid
     uint64_t connections
@@ -46,6 +56,8 @@ cdef cppclass Account:      # one user
     uint64_t turn           # the last turn in which a connection of it was readable
     uint32_t readable       # how many of them were then
     int64_t gives_way_until # nanoseconds of the monotonic clock: until then, the connections of other users go first
+    size_t unread           # bytes of its connections' backlogs
+    vector[Blocked] held_up # its connections that are not read until those are shorter
 
 
 cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchCounters
@@ -56,6 +68,8 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t queued_bytes
     uint64_t lost_packets
     uint64_t abandoned_packets
+    uint64_t delivered_batches  # what went out several in one,
+    uint64_t batched_packets    # and how many those were
     uint64_t held_bytes         # memory of all packets that wait, each counted once
     uint64_t held_limit
 
@@ -70,7 +84,7 @@ cdef struct Batch:
     uint32_t payer              # the uid of who sent it
     bint is_tallied             # somebody wants to know what became of its packets
     Tally tally[BATCH_PARTS]    # set to nothing by who tallies
-    iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received
+    iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received, each with room for its length in front of it
     Packet* kept[BATCH_PARTS]   # each one's shared copy, made when the first recipient has to wait for it; else NULL
 
 
@@ -79,6 +93,7 @@ cdef cppclass Outbox:
     int soft                    # Mode
     int hard                    # Mode
     int order                   # Sequence
+    uint32_t batch_bytes        # the longest batch that it is sent; 0: it is sent none
     bint is_broken              # the peer cannot be sent to any more; what comes is abandoned
     bint is_failed              # it could not take a packet, and asked to be ended then
     bint has_blocked            # it needs the publisher that was just served to wait

@@ -10,24 +10,18 @@ Room is given out in pools (`pools`): a connection's queue, and all queues of a 
 same way: each may hold at most as much as it leaves free.
 """
 
-from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMSGSIZE, ENOBUFS, ENOMEM, EPIPE, errno
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from sbusd.daemon.orders cimport choose
+from sbusd.daemon.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
 from sbusd.daemon.pools cimport charge, discharge, has_space, may_share
-from sbusd.daemon.libc cimport MSG_DONTWAIT, MSG_NOSIGNAL, SHUT_RDWR, iovec, mmsghdr, send, sendmmsg, shutdown
+from sbusd.daemon.libc cimport htole32, iovec, mmsghdr
 
 cdef enum:
     FLUSH_ROUNDS = 4        # batches sent to one client in a turn: more than an empty socket buffer takes, so none waits for another
-
-cdef enum Outcome:
-    ALL_TAKEN
-    SOCKET_FULL             # the rest can be sent once the socket is writable
-    PACKET_TOO_BIG          # the first that was not taken never will be: it is larger than the socket's SO_SNDBUF
-    PEER_GONE
 
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
 cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
@@ -44,7 +38,7 @@ cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcep
     cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
     if packet is not NULL:
         packet.references = 0
-        packet.length = length
+        packet.wire_length = htole32(length)
         packet.totals = totals
         totals.held_bytes += sizeof(Packet) + length
         memcpy(data_of(packet), data, length)
@@ -55,7 +49,7 @@ cdef void release(Packet* packet) noexcept nogil:
     """Drop one reference."""
     packet.references -= 1
     if packet.references == 0:
-        packet.totals.held_bytes -= sizeof(Packet) + packet.length
+        packet.totals.held_bytes -= sizeof(Packet) + bytes_in(packet)
         free(packet)
 
 
@@ -71,6 +65,7 @@ cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limi
     box.hard = MODE_BLOCK
     box.order = ORDER_QUEUE
     box.is_broken = box.is_failed = box.has_blocked = False
+    box.batch_bytes = 0
     box.account = NULL
     box.room.packets = box.room.bytes = 0
     box.room.packets_limit = packets_limit
@@ -95,14 +90,6 @@ cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
     return box.room.packets * 100 <= box.room.packets_limit * percent and box.room.bytes * 100 <= box.room.bytes_limit * percent
 
 
-cdef size_t length_of(mmsghdr* header) noexcept nogil:
-    """Return how long a packet is that is to be sent."""
-    cdef size_t length = header.msg_hdr.msg_iov[0].iov_len
-    if header.msg_hdr.msg_iovlen == 2:
-        length += header.msg_hdr.msg_iov[1].iov_len
-    return length
-
-
 cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
     """Set the header at *place* to a packet, behind *head* if that is not NULL, without copying either."""
     if head is NULL:
@@ -118,48 +105,12 @@ cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
 cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept nogil:
     """Set the header at *place* to a packet that waits."""
     parts[2 * place].iov_base = data_of(packet if head is NULL else head)
-    parts[2 * place].iov_len = packet.length if head is NULL else head.length
+    parts[2 * place].iov_len = bytes_in(packet if head is NULL else head)
     if head is not NULL:
         parts[2 * place + 1].iov_base = data_of(packet)
-        parts[2 * place + 1].iov_len = packet.length
+        parts[2 * place + 1].iov_len = bytes_in(packet)
     headers[place].msg_hdr.msg_iov = &parts[2 * place]
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
-
-
-cdef size_t transmit(Outbox* box, size_t count, Outcome* outcome) noexcept nogil:
-    """Send the first *count* of `headers`; return how many the socket took, and why not more."""
-    cdef size_t done = 0, i, length
-    cdef ssize_t taken
-    while done < count:
-        if count - done == 1 and headers[done].msg_hdr.msg_iovlen == 1:
-            taken = send(box.fd, headers[done].msg_hdr.msg_iov.iov_base, headers[done].msg_hdr.msg_iov.iov_len, MSG_DONTWAIT | MSG_NOSIGNAL)
-            taken = -1 if taken < 0 else 1
-        else:
-            taken = sendmmsg(box.fd, &headers[done], count - done, MSG_DONTWAIT | MSG_NOSIGNAL)
-        if taken > 0:
-            length = 0
-            for i in range(done, done + taken):
-                length += length_of(&headers[i])
-            box.delivered_bytes += length
-            box.totals.delivered_bytes += length
-            box.delivered_packets += taken
-            box.totals.delivered_packets += taken
-            done += taken
-        elif errno == EINTR:
-            continue
-        else:
-            if errno == EAGAIN or errno == ENOBUFS or errno == ENOMEM:
-                outcome[0] = SOCKET_FULL
-            elif errno == EMSGSIZE:
-                outcome[0] = PACKET_TOO_BIG
-            else:
-                outcome[0] = PEER_GONE
-                if errno != EPIPE and errno != ECONNRESET:
-                    # The peer may well live, and would wait for ever for what it is not sent: so it sees the end at once.
-                    shutdown(box.fd, SHUT_RDWR)
-            return done
-    outcome[0] = ALL_TAKEN
-    return done
 
 
 cdef bint has_room(Outbox* box, uint32_t payer, size_t length) noexcept nogil:
@@ -174,7 +125,7 @@ cdef bint has_room(Outbox* box, uint32_t payer, size_t length) noexcept nogil:
 
 cdef size_t size_of(Entry entry) noexcept nogil:
     """Return how long a packet is that waits."""
-    return entry.packet.length + (0 if entry.head is NULL else entry.head.length)
+    return bytes_in(entry.packet) + (0 if entry.head is NULL else bytes_in(entry.head))
 
 
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
@@ -320,7 +271,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         else:
             for i in range(count):
                 line_up(i, &batch.parts[indexes[i]], head_for(heads, stride, indexes[i]))
-        done = transmit(box, count, &outcome)
+        done = transmit(box, headers, count, &outcome)
         if outcome == PEER_GONE:
             box.is_broken = True
             box.totals.abandoned_packets += count - done
@@ -353,7 +304,7 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
         parts[0].iov_base = <void*>data
         parts[0].iov_len = length
         line_up(0, &parts[0], NULL)
-        transmit(box, 1, &outcome)
+        transmit(box, headers, 1, &outcome)
         if outcome == ALL_TAKEN:
             return
         if outcome == PEER_GONE:
@@ -410,15 +361,20 @@ cdef void take_out(Outbox* box, size_t count) noexcept nogil:
 cdef Outcome send_notes(Outbox* box) noexcept nogil:
     """Send the bus's own packets that do not wait among messages."""
     cdef Outcome outcome = ALL_TAKEN
+    cdef size_t i, sent, count
     while box.first_note < box.notes.size():
-        line_up_packet(0, box.notes[box.first_note].packet, NULL)
-        transmit(box, 1, &outcome)
-        if outcome == SOCKET_FULL or outcome == PEER_GONE:
-            return outcome
-        let_go(box, box.notes[box.first_note])
-        box.first_note += 1
+        count = min(box.notes.size() - box.first_note, <size_t>BATCH_PACKETS)
+        for i in range(count):
+            line_up_packet(i, box.notes[box.first_note + i].packet, NULL)
+        sent = transmit(box, headers, count, &outcome)
         if outcome == PACKET_TOO_BIG:
             lose(box)
+            sent += 1
+        for i in range(sent):
+            let_go(box, box.notes[box.first_note + i])
+        box.first_note += sent
+        if outcome == SOCKET_FULL or outcome == PEER_GONE:
+            return outcome
     box.notes.clear()
     box.first_note = 0
     return ALL_TAKEN
@@ -430,7 +386,7 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
     cdef size_t i, sent, count = choose(box, chosen)
     for i in range(count):
         line_up_packet(i, box.waiting[chosen[i]].packet, box.waiting[chosen[i]].head)
-    sent = transmit(box, count, &outcome)
+    sent = transmit(box, headers, count, &outcome)
     if outcome == PACKET_TOO_BIG:
         take_out(box, sent + 1)
         lose(box)

@@ -22,6 +22,7 @@ from sbusd.config.settings import LimitSettings
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
     MAX_PUBLISH_RULES,
+    UNREAD_BYTES,
     ConnectionCounters,
     End,
     HardMode,
@@ -35,12 +36,20 @@ from sbusd.daemon.contract import (
     UserCounters,
 )
 from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
+from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
+from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 ACCEPTS_PER_TURN = 16
 SEND_BUFFER_BYTES = 212_992
 PAUSE_MS = 1_000
+READ_PACKETS = 64
+"""Packets read from a socket at once, at most; batches are packets here."""
+
+RECORD_BYTES = 8
+"""What the compiled switch needs beside a packet that is read and not handled yet; the same bound must mean the same here."""
+
 _HUNG_UP = select.EPOLLHUP | select.EPOLLERR
 _READABLE = select.EPOLLIN | select.EPOLLRDHUP
 _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
@@ -66,6 +75,14 @@ class _Connection:
     blocks_others: bool = False
     rules: int = 0
     sight: Sight = Sight.OWN
+    unread: list[tuple[bytes, bool]] = field(default_factory=list)
+    """What was read from it and is not handled yet, each with whether the kernel had cut it."""
+    unread_bytes: int = 0
+    """What that is charged with, until all of it is handled."""
+    reads: int = READ_PACKETS
+    """Packets that are read from its socket at once."""
+    is_held_up: bool = False
+    """It is not read until its user's connections have less unread; counted in ``blockers``."""
     is_reading: bool = True
     is_at_end: bool = False
     end: End | None = None
@@ -110,6 +127,27 @@ def _line(sender: _Connection, packet: Packet) -> bytes:
         packet.queued,
         packet.discarded,
     )
+
+
+def _take_apart(batch: bytes, limit: int) -> tuple[list[tuple[bytes, bool]], bytes]:
+    """Return at most *limit* packets of a batch, and a batch of what is left of it, or nothing.
+
+    A fault is for the sink, as a batch that begins with it: next time, if there are packets in front of it.
+    """
+    taken: list[tuple[bytes, bool]] = []
+    place, inside = len(BATCH_HEAD), parse_batch(batch)
+    while len(taken) < limit:
+        try:
+            inner = next(inside, None)
+        except ProtocolError:
+            if not taken:
+                return [(batch, False)], b""
+            break
+        if inner is None:
+            return taken, b""
+        taken.append((inner, False))
+        place += LENGTH_BYTES + len(inner)
+    return taken, BATCH_HEAD + batch[place:] if place < len(batch) else b""
 
 
 def _open_spare() -> int | None:
@@ -241,11 +279,13 @@ class Switch:
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
         if self._paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        timeout_ms = self._until_deadline(timeout_ms)
+        timeout_ms = 0 if self._pending() else self._until_deadline(timeout_ms)
         ready = self._epoll.poll(timeout_ms / 1000 if timeout_ms >= 0 else -1)
         if not ready and self._paused:
             self._resume()
         self._count["turns"] += 1
+        fds = {fd for fd, _ in ready}
+        ready += [(each.socket.fileno(), select.EPOLLIN) for each in self._pending() if each.socket.fileno() not in fds]
         self._count_readable(ready)
         for fd, events in ready:
             if fd in self._listeners:
@@ -262,6 +302,10 @@ class Switch:
         while self._ending:
             self._bury(self._ending.pop())
         return len(ready)
+
+    def _pending(self) -> list[_Connection]:
+        """Return who goes on with what it sent before."""
+        return [each for each in self._by_number.values() if each.unread and not each.blockers and not each.is_ending]
 
     def _count_readable(self, ready: list[tuple[int, int]]) -> None:
         """Count how many connections of each user can be read in this turn; those that are nobody's are a user each."""
@@ -285,28 +329,65 @@ class Switch:
         # Who waits for a recipient is not read, unless it has hung up.
         if connection.blockers and not events & _HUNG_UP:
             return
-        if connection.is_reading and events & (_READABLE | _HUNG_UP):
-            self._read(connection)
+        if connection.unread or (connection.is_reading and events & (_READABLE | _HUNG_UP)):
+            if connection.unread or not self._must_wait(connection):
+                self._read(connection)
         elif not connection.is_reading and events & _HUNG_UP:
             self._finish(connection, End.HANGUP)
 
     def _read(self, connection: _Connection) -> None:
         """Handle one batch of what a connection sends."""
         refused: dict[Refusal, list[bytes]] = {}
-        for packet, is_cut in self._receive(connection):
+        batch = self._receive(connection)
+        length = sum(len(packet) for packet, _ in batch)
+        connection.received_packets += len(batch)
+        connection.received_bytes += length
+        self._count.update(received_packets=len(batch), received_bytes=length)
+        for packet, is_cut in batch:
             self._handle(connection, packet, is_cut, refused)
             if connection.is_ending:
                 break
         self._deliver(connection)
         for refusal, keys in sorted(refused.items()):
             self._sink.refused(connection.number, refusal, keys[0], len(keys))
-        if connection.is_at_end:
+        if not connection.unread:
+            self._charge_unread(connection, 0)
+        if connection.is_at_end and not connection.unread:
             self._finish(connection, End.HANGUP)
 
     def _receive(self, connection: _Connection) -> list[tuple[bytes, bool]]:
-        """Read one batch: packets, each with whether the kernel cut it."""
-        batch: list[tuple[bytes, bool]] = []
+        """Return one batch of packets, of what is left of the last time or of the socket, each with whether the kernel cut it."""
         limit = self._batch_of(connection)
+        if connection.unread:
+            return self._take(connection, limit)
+        connection.unread = self._read_socket(connection, min(limit, connection.reads))
+        batch = self._take(connection, limit)
+        if connection.unread:
+            connection.reads = 1
+            self._charge_unread(connection, sum(RECORD_BYTES + len(packet) for packet, _ in connection.unread))
+        elif batch:
+            connection.reads = min(connection.reads * 2, READ_PACKETS)
+        return batch
+
+    def _take(self, connection: _Connection, limit: int) -> list[tuple[bytes, bool]]:
+        """Take at most *limit* packets of what was read from a connection, and of a batch what is in it."""
+        taken: list[tuple[bytes, bool]] = []
+        while connection.unread and len(taken) < limit:
+            packet, is_cut = connection.unread.pop(0)
+            if is_cut or not packet.startswith(BATCH_HEAD):
+                taken.append((packet, is_cut))
+                continue
+            inner, rest = _take_apart(packet, limit - len(taken))
+            taken += inner
+            if rest:
+                connection.unread.insert(0, (rest, False))
+                break
+            self._count["received_batches"] += 1
+        return taken
+
+    def _read_socket(self, connection: _Connection, limit: int) -> list[tuple[bytes, bool]]:
+        """Read at most *limit* packets from a connection's socket, each with whether the kernel cut it."""
+        batch: list[tuple[bytes, bool]] = []
         while len(batch) < limit:
             try:
                 data, _, flags, _ = connection.socket.recvmsg(MAX_PACKET_BYTES)
@@ -322,11 +403,37 @@ class Switch:
             connection.resets = 0
             if not data and self._at_end(connection):
                 break
-            connection.received_packets += 1
-            connection.received_bytes += len(data)
-            self._count.update(received_packets=1, received_bytes=len(data))
             batch.append((data, bool(flags & socket.MSG_TRUNC)))
         return batch
+
+    def _charge_unread(self, connection: _Connection, size: int) -> None:
+        """Charge a connection's user with *size* bytes that are not handled yet, in place of what it was charged with."""
+        account = connection.out.account
+        if account is not None:
+            account.unread += size - connection.unread_bytes
+            connection.unread_bytes = size
+            if account.unread < UNREAD_BYTES:
+                for number in account.held_up & self._by_number.keys():
+                    self._by_number[number].is_held_up = False
+                    self._let_go_on(self._by_number[number])
+                account.held_up.clear()
+
+    def _must_wait(self, connection: _Connection) -> bool:
+        """Return whether a connection is not read now, for other connections of its user hold as much unhandled as a user may."""
+        account = connection.out.account
+        if account is None or account.unread < UNREAD_BYTES:
+            return False
+        if not connection.is_held_up:
+            account.held_up.add(connection.number)
+            connection.is_held_up = True
+            connection.blockers += 1
+            self._set_interest(connection)
+        return True
+
+    def _let_go_on(self, publisher: _Connection) -> None:
+        """Take away one of the reasons not to read a connection."""
+        publisher.blockers -= 1
+        self._set_interest(publisher)
 
     def _at_end(self, connection: _Connection) -> bool:
         """Settle a read of nothing; False if it is a packet of no bytes."""
@@ -463,8 +570,7 @@ class Switch:
     def _unblock(self, recipient: _Connection) -> None:
         """Let all go on that wait for a recipient."""
         for number in recipient.blocked & self._by_number.keys():
-            self._by_number[number].blockers -= 1
-            self._set_interest(self._by_number[number])
+            self._let_go_on(self._by_number[number])
         recipient.blocked.clear()
         recipient.blocking_since = None
 
@@ -514,6 +620,8 @@ class Switch:
         counters = connection.counters()
         connection.out.abandon()
         self._unblock(connection)
+        connection.unread.clear()
+        self._charge_unread(connection, 0)
         self._leave_account(connection)
         del self._by_number[connection.number]
         del self._by_fd[connection.socket.fileno()]
@@ -545,7 +653,7 @@ class Switch:
         party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
         if party.out.owner == uid:
             return
-        if party.out.account is not None or party.out.room.packets:
+        if party.out.account is not None or party.out.room.packets or party.unread:
             raise ValueError(f"connection {connection} is already somebody's")
         party.out.account = self._accounts.setdefault(uid, Account(uid))
         party.out.account.connections += 1
@@ -606,6 +714,10 @@ class Switch:
     def set_sender(self, connection: int, on: bool) -> None:
         """Set whether messages come to the connection with their senders."""
         self._by_number[connection].wants_senders = on
+
+    def set_batch(self, connection: int, on: bool) -> None:
+        """Set whether several packets may come to the connection in one."""
+        self._by_number[connection].out.batch_bytes = MAX_BATCH_BYTES if on else 0
 
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of what *pattern* takes, or with None of nothing."""
@@ -685,7 +797,8 @@ class Switch:
     def settings(self, connection: int) -> ConnectionSettings:
         """Return what the connection has asked for itself."""
         asked = self._by_number[connection]
-        return ConnectionSettings(asked.echo, int(asked.out.soft), int(asked.out.hard), int(asked.out.order), asked.wants_senders)
+        modes = int(asked.out.soft), int(asked.out.hard), int(asked.out.order)
+        return ConnectionSettings(asked.echo, *modes, asked.wants_senders, asked.out.batch_bytes != 0)
 
     def progress(self, connection: int) -> ConnectionProgress:
         """Return what the connection has done."""
@@ -703,6 +816,7 @@ class Switch:
             unreported=done.out.told,
             blocks=tuple(done.blocked),
             blocking_ms=blocking_ms,
+            reads=done.reads,
         )
 
     def queues(self) -> tuple[list[bytes], dict[int, Queue]]:
@@ -716,7 +830,9 @@ class Switch:
                 if places.setdefault(id(packet), len(packets)) == len(packets):
                     packets.append(packet.data)
             waiting, notes = (tuple(_entry(entry, places) for entry in each) for each in lists)
-            queue = Queue(waiting, notes)
+            unread = tuple((len(packets) + place, is_cut) for place, (_, is_cut) in enumerate(connection.unread))
+            packets += [packet for packet, _ in connection.unread]
+            queue = Queue(waiting, notes, unread)
             if not queue.is_empty:
                 queues[number] = queue
         return packets, queues
@@ -735,9 +851,10 @@ class Switch:
         restored = self._by_number[connection]
         out = restored.out
         restored.echo, restored.wants_senders = settings.echo, settings.sender
+        self.set_batch(connection, settings.batch)
         out.soft, out.hard, out.order = SoftMode(settings.soft), HardMode(settings.hard), Order(settings.order)
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
-        restored.refused_packets = progress.refused_packets
+        restored.refused_packets, restored.reads = progress.refused_packets, progress.reads
         out.delivered_packets, out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
         out.lost_packets, out.untold, out.told = progress.lost_packets, progress.untold, progress.unreported
         if progress.receipt_token is not None:
@@ -758,7 +875,10 @@ class Switch:
         shared = [Packet(data) for data in packets]
         for number, queue in queues.items():
             if number in self._by_number:
-                self._by_number[number].out.requeue(shared, queue)
+                restored = self._by_number[number]
+                restored.out.requeue(shared, queue)
+                restored.unread = [(packets[place], is_cut) for place, is_cut in queue.unread]
+                self._charge_unread(restored, sum(RECORD_BYTES + len(packet) for packet, _ in restored.unread))
             else:
                 # It was given up with its connection, which did not come back.
                 self._count["abandoned_packets"] += len(queue.waiting) + len(queue.notes)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sbusd.daemon.continuation import Queue
 from sbusd.daemon.contract import HardMode, Order, SoftMode, UserCounters
+from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
 
 FLUSH_ROUNDS = 4
 BATCH_PACKETS = 64
@@ -25,6 +26,9 @@ _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _Payer = int | None
 Entry = tuple["Packet", "Packet | None", _Payer]
 """What waits: a packet, what goes in front of it, and who published it."""
+
+_Line = tuple["Packet", "Packet | None"]
+"""What is to be sent: a packet, and what goes in front of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -85,6 +89,10 @@ class Account:
     room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
     connections: int = 0
     lost_packets: int = 0
+    unread: int = 0
+    """Bytes that its connections have sent and that are not handled yet."""
+    held_up: set[int] = field(default_factory=set)
+    """Connections that are not read until those are fewer."""
 
     def counters(self) -> UserCounters:
         """Return the counters of the contract."""
@@ -105,6 +113,8 @@ class Outbox:
     order: Order = Order.QUEUE
     waiting: list[Entry] = field(default_factory=list)
     notes: list[Entry] = field(default_factory=list)
+    batch_bytes: int = 0
+    """The longest batch that it is sent; 0: it is sent none."""
     is_broken: bool = False
     is_failed: bool = False
     has_blocked: bool = False
@@ -132,11 +142,10 @@ class Outbox:
         self.count["deliveries"] += len(packets)
         left, outcome = list(zip(packets, heads or [None] * len(packets), strict=True)), errno.EAGAIN
         if not self.is_broken and not self.room.packets and not self.untold:
-            outcome = 0
-            while left and not outcome:
-                outcome = self._transmit(*left[0])
-                if not outcome:
-                    left.pop(0)[0].handed += 1
+            taken, outcome = self._transmit(left)
+            for packet, _ in left[:taken]:
+                packet.handed += 1
+            left = left[taken:]
         if self.is_broken:
             self.count["abandoned_packets"] += len(left)
             return
@@ -159,7 +168,7 @@ class Outbox:
         self.count["deliveries"] += 1
         packet, outcome = Packet(data, is_note=True), errno.EAGAIN
         if not self.is_broken and not self.room.packets and not self.untold:
-            outcome = self._transmit(packet)
+            _, outcome = self._transmit([(packet, None)])
         if self.is_broken:
             self.count["abandoned_packets"] += 1
         elif outcome == errno.EMSGSIZE:
@@ -198,10 +207,46 @@ class Outbox:
         self.notes.clear()
         self.waiting.clear()
 
-    def _transmit(self, packet: Packet, head: Packet | None = None) -> int:
-        """Send one packet; return 0, EAGAIN if it has to wait, EMSGSIZE if it never fits, EPIPE if the peer is gone."""
+    def _transmit(self, packets: Sequence[_Line]) -> tuple[int, int]:
+        """Send *packets*, each with what goes in front of it, in batches where the client wants them.
+
+        Return how many the socket took and why not more: 0, EAGAIN if the next has to wait, EMSGSIZE if it never fits, EPIPE if the peer
+        is gone.
+        """
+        done = 0
+        while done < len(packets):
+            count = self._fitting(packets[done:])
+            group = packets[done : done + count]
+            wire = [(head.data if head else b"") + packet.data for packet, head in group]
+            outcome = self._push(join_batch(wire) if count > 1 else wire[0])
+            if outcome == errno.EMSGSIZE and count > 1:
+                # The socket's buffer is smaller than a batch: smaller batches from now on, down to packets that go alone.
+                self.batch_bytes //= 2
+                continue
+            if outcome:
+                return done, outcome
+            length = sum(map(len, wire))
+            self.delivered_packets += count
+            self.delivered_bytes += length
+            self.count.update(delivered_packets=count, delivered_bytes=length)
+            if count > 1:
+                self.count.update(delivered_batches=1, batched_packets=count)
+            done += count
+        return done, 0
+
+    def _fitting(self, packets: Sequence[_Line]) -> int:
+        """Return how many of *packets* go out in one."""
+        size = len(BATCH_HEAD)
+        for count, (packet, head) in enumerate(packets):
+            size += LENGTH_BYTES + _length(packet, head)
+            if size > self.batch_bytes:
+                return max(count, 1)
+        return len(packets)
+
+    def _push(self, data: bytes) -> int:
+        """Send one packet; return 0, EAGAIN, EMSGSIZE or EPIPE."""
         try:
-            self.socket.send((head.data if head else b"") + packet.data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self.socket.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except OSError as error:
             if error.errno in _WAIT:
                 return errno.EAGAIN
@@ -213,9 +258,6 @@ class Outbox:
                     self.socket.shutdown(socket.SHUT_RDWR)
             self.is_broken = True
             return errno.EPIPE
-        self.delivered_packets += 1
-        self.delivered_bytes += _length(packet, head)
-        self.count.update(delivered_packets=1, delivered_bytes=_length(packet, head))
         return 0
 
     def _has_room(self, payer: _Payer, length: int) -> bool:
@@ -296,30 +338,33 @@ class Outbox:
     def _send_notes(self) -> int:
         """Send the bus's own packets that do not wait among messages."""
         while self.notes:
-            outcome = self._transmit(self.notes[0][0])
-            if outcome in {errno.EAGAIN, errno.EPIPE}:
-                return outcome
-            self._let_go(self.notes.pop(0))
-            if outcome:
+            chosen = self.notes[:BATCH_PACKETS]
+            taken, outcome = self._transmit([entry[:2] for entry in chosen])
+            never_fits = outcome == errno.EMSGSIZE
+            for entry in chosen[: taken + never_fits]:
+                self._let_go(entry)
+                self.notes.remove(entry)
+            if never_fits:
                 self._lose()
+            elif outcome:
+                return outcome
         return 0
 
     def _send_messages(self) -> int:
         """Send one batch of the messages that wait, by the client's order."""
-        for entry in self._chosen():
-            outcome = self._transmit(*entry[:2])
-            if outcome in {errno.EAGAIN, errno.EPIPE}:
-                return outcome
-            place = self.waiting.index(entry)
-            self._let_go(self.waiting.pop(place))
-            if outcome:
-                self._lose()
-                if self.order is Order.QUEUE:
-                    # Of this one alone: others that the peer is not told of yet were lost behind what waits.
-                    self._keep((self._notice(1), None, self.owner))
-                    self.waiting.insert(0, self.waiting.pop())
-                return outcome
-        return 0
+        chosen = self._chosen()
+        taken, outcome = self._transmit([entry[:2] for entry in chosen])
+        never_fits = outcome == errno.EMSGSIZE
+        for entry in chosen[: taken + never_fits]:
+            self._let_go(entry)
+            self.waiting.remove(entry)
+        if never_fits:
+            self._lose()
+            if self.order is Order.QUEUE:
+                # Of this one alone: others that the peer is not told of yet were lost behind what waits.
+                self._keep((self._notice(1), None, self.owner))
+                self.waiting.insert(0, self.waiting.pop())
+        return outcome
 
     def _chosen(self) -> list[Entry]:
         """Return the messages that go next."""

@@ -86,6 +86,7 @@ def _readmit(parts: Parts, state: ConnectionState, fd: int, outcome: Restoration
     client.hard = HardMode(state.settings.hard).name.lower()
     client.order = Order(state.settings.order).name.lower()
     client.wants_senders = state.settings.sender
+    client.wants_batches = state.settings.batch
     if not parts.admits(credentials.uid):
         outcome.then.append(partial(parts.end, client, ErrorCode.EACCES, f"user {credentials.uid} is not admitted to this bus any more"))
         return True

@@ -27,6 +27,7 @@ class Client:
     hard: str = "block"
     order: str = "queue"
     wants_senders: bool = False
+    wants_batches: bool = False
     tap: bytes | None = None
     """The pattern of what it is told of, if it has a tap."""
     farewell: str = ""

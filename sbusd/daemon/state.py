@@ -196,9 +196,8 @@ def replay(records: Iterable[bytes]) -> State:
     if len({connection.inode for connection in state.connections.values()}) < len(state.connections):
         raise StateError("two connections in it are of one socket")
     for number, queue in state.queues.items():
-        if number not in state.connections or any(
-            max(place, head or 0) >= len(state.packets) for place, head, _ in (*queue.waiting, *queue.notes)
-        ):
+        places = [max(place, head or 0) for place, head, _ in (*queue.waiting, *queue.notes)] + [place for place, _ in queue.unread]
+        if number not in state.connections or max(places, default=-1) >= len(state.packets):
             raise StateError("what waits in it is for nobody, or is not there")
     return state
 

@@ -12,6 +12,7 @@ one sendmmsg(2), straight from that buffer. Connections are taken down at the en
 from cython.operator cimport dereference, preincrement
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp, memset
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
@@ -21,10 +22,11 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.daemon.heads cimport append_sender
+from sbusd.daemon.intake cimport BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, record_bytes, resume, store, take
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, data_of,
-    end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
+    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
+    data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Receipt, answer, arm
@@ -33,13 +35,16 @@ from sbusd.daemon.router cimport Route, Router
 
 import os
 
-from sbusd.daemon.contract import ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UserCounters
+from sbusd.daemon.contract import (
+    ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters,
+)
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
+    PENDING_EVENTS = 64         # and so many of those that go on with what they sent before
     ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
     REFUSALS = 7
     MESSAGE_REFUSALS = 4        # the first of them are about messages, and reported
@@ -47,6 +52,7 @@ cdef enum:
     DRAIN_PACKETS = 4096        # unread packets thrown away when a connection is ended; more than a socket buffer holds
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
     SLOT_STAGGER = 192
+    SLOT_HEAD = 16              # in front of each, of which its length in a batch takes the last four; where a line of the cache may begin
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
     # What a packet costs beside its delivery, in nanoseconds, measured: a node of the trie, and a byte received and sent on.
     NODE_NS = 40
@@ -63,6 +69,8 @@ cdef uint64_t WATCHED = <uint64_t>2 << 32
 
 cdef size_t PACKET_BYTES = MAX_PACKET_BYTES
 cdef size_t SLOT_BYTES = MAX_PACKET_BYTES + SLOT_STAGGER
+cdef uint32_t BATCH_BYTES = MAX_BATCH_BYTES
+cdef size_t BACKLOG_BYTES = UNREAD_BYTES
 cdef int KEY_TOO_LONG = Refusal.KEY_TOO_LONG
 cdef int TRUNCATED = Refusal.TRUNCATED
 cdef int POLICY = Refusal.POLICY
@@ -70,11 +78,6 @@ cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
 cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG
-
-
-cdef struct Blocked:            # a publisher that waits for a recipient
-    uint32_t slot
-    uint64_t id                 # slots are used again, numbers are not
 
 
 cdef cppclass Connection:
@@ -91,7 +94,12 @@ cdef cppclass Connection:
     bint blocks_others          # it may block publishers of other users
     int sight                   # what it may know of others: a Sight
     uint64_t rules              # bit i: publish rule i is about it
-    uint32_t batch_limit        # packets read from it in a turn
+    uint32_t batch_limit        # packets handled of it in a turn
+    uint32_t reads              # packets read from its socket at once; batches are packets here
+    Backlog* backlog            # what was read and is not handled yet; NULL: nothing
+    bint is_pending             # that can go on
+    bint is_held_up             # not read until its user's backlogs are shorter; counted in `blockers`
+    uint32_t turn               # the last in which it was ready
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
     bint is_costly              # its last batch took too long for what its packets are, not for how many they were
     uint32_t blockers           # recipients that it waits for; not read while there are any
@@ -145,15 +153,18 @@ cdef class Switch:
     cdef Taps taps
     cdef dict watched                           # callbacks by descriptor
     cdef list listeners
-    cdef tuple refusals                         # keeps the bytes that the batch's last parts point to
+    cdef tuple refusals
+    cdef string words                           # the same, each with room for its length in front of it; the batch's last parts point here
     cdef int epoll
     cdef int spare                              # a descriptor to give up when there is none left to accept with
     cdef bint is_paused                         # no accepting: even the spare descriptor is gone
     cdef char* buffer
     cdef bint is_buffer_large                   # large packets have committed pages of the buffer
     cdef mmsghdr inbound[BATCH_PACKETS]
+    cdef iovec rooms[BATCH_PACKETS]             # where packets are received
+    cdef Intake intake                          # of the batch at hand
     cdef Batch batch
-    cdef epoll_event ready[READY_EVENTS]
+    cdef epoll_event ready[READY_EVENTS + PENDING_EVENTS]
     cdef vector[Connection*] slots              # NULL where free
     cdef vector[uint32_t] free_slots
     cdef unordered_map[uint64_t, Connection*] by_id
@@ -161,6 +172,8 @@ cdef class Switch:
     cdef vector[uint32_t] ending
     cdef unordered_map[uint32_t, Account*] accounts
     cdef vector[uint32_t] blocking              # slots that block someone
+    cdef vector[uint32_t] pending               # slots of those who go on without anything new from their sockets
+    cdef size_t next_pending
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
@@ -180,6 +193,7 @@ cdef class Switch:
     cdef uint32_t batch_packets
     cdef uint64_t queue_packets, queue_bytes
     cdef uint64_t accepted, accept_failures, received_packets, received_bytes, messages, undeliverable, refused_packets, subscriptions, turns
+    cdef uint64_t received_batches
 
     def __cinit__(self, sink, keyspace, limits, refusals):
         self.epoll = self.spare = -1
@@ -212,12 +226,21 @@ cdef class Switch:
         # A huge page would commit five slots for one byte in one of them.
         madvise(self.buffer, SLOT_BYTES * BATCH_PACKETS, MADV_NOHUGEPAGE)
         for i in range(BATCH_PACKETS):
-            self.batch.parts[i].iov_base = self.buffer + i * SLOT_BYTES
-            self.inbound[i].msg_hdr.msg_iov = &self.batch.parts[i]
+            self.rooms[i].iov_base = self.buffer + i * SLOT_BYTES + SLOT_HEAD
+            self.rooms[i].iov_len = PACKET_BYTES
+            self.inbound[i].msg_hdr.msg_iov = &self.rooms[i]
             self.inbound[i].msg_hdr.msg_iovlen = 1
+        self.intake.parts = self.batch.parts
+        self.place_words()
+
+    cdef void place_words(self):
+        """Put the bus's own words where they can be sent in a batch too."""
+        cdef size_t place = 0, i
+        self.words = b"".join([bytes(BATCH_LENGTH_BYTES) + words for words in self.refusals])
         for i in range(REFUSALS):
-            self.batch.parts[<int>BATCH_PACKETS + i].iov_base = <char*>(<bytes>refusals[i])
-            self.batch.parts[<int>BATCH_PACKETS + i].iov_len = len(refusals[i])
+            self.batch.parts[BATCH_PACKETS + i].iov_base = <char*>self.words.data() + place + BATCH_LENGTH_BYTES
+            self.batch.parts[BATCH_PACKETS + i].iov_len = len(self.refusals[i])
+            place += BATCH_LENGTH_BYTES + len(self.refusals[i])
 
     def __dealloc__(self):
         if self.buffer is not NULL and self.buffer != MAP_FAILED:
@@ -279,6 +302,10 @@ cdef class Switch:
         fresh.sight = 0
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
+        fresh.reads = BATCH_PACKETS
+        fresh.backlog = NULL
+        fresh.is_pending = fresh.is_held_up = False
+        fresh.turn = 0
         fresh.gives_way_until = 0
         fresh.is_costly = False
         fresh.blockers = 0
@@ -374,7 +401,7 @@ cdef class Switch:
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        timeout_ms = self.until_deadline(timeout_ms)
+        timeout_ms = self.until_deadline(timeout_ms) if self.pending.empty() else 0
         if self.is_buffer_large and timeout_ms != 0:
             count = epoll_wait(self.epoll, self.ready, READY_EVENTS, 0)
             if count == 0:
@@ -392,6 +419,7 @@ cdef class Switch:
             self.resume()
         self.turns += 1
         self.clock = now_ns()
+        count = self.add_pending(count)
         self.count_readable(count)
         for i in range(count):
             data = self.ready[i].data.u64
@@ -418,6 +446,24 @@ cdef class Switch:
         self.report_losses()
         while self.ending.size():
             self.bury()
+        return count
+
+    cdef int add_pending(self, int count) noexcept nogil:
+        """Add to what is ready those who go on with what they sent before; return how many that makes."""
+        cdef int i
+        cdef Connection* connection
+        if self.pending.empty():
+            return count
+        for i in range(count):
+            if self.ready[i].data.u64 < LISTENER:
+                self.slots[self.ready[i].data.u64].turn = <uint32_t>self.turns
+        for i in range(min(<int>self.pending.size(), <int>PENDING_EVENTS)):
+            self.next_pending = (self.next_pending + 1) % self.pending.size()
+            connection = self.slots[self.pending[self.next_pending]]
+            if connection.turn != <uint32_t>self.turns:
+                self.ready[count].events = EPOLLIN
+                self.ready[count].data.u64 = connection.slot
+                count += 1
         return count
 
     cdef bint gives_way(self, Connection* connection) noexcept nogil:
@@ -501,7 +547,9 @@ cdef class Switch:
         # Who waits for a recipient is not read, unless it has hung up: then what is left is bounded, and it must be seen to have gone.
         if connection.blockers and not events & (EPOLLHUP | EPOLLERR):
             return 0
-        if connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR):
+        if connection.backlog is not NULL or (connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)):
+            if connection.backlog is NULL and self.must_wait(connection):
+                return 0
             walked, received = self.router.visited, self.received_bytes
             self.control_time = 0
             count = self.receive(connection, events)
@@ -520,7 +568,8 @@ cdef class Switch:
                 (self.router.visited - walked) * NODE_NS,
                 (self.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + self.control_time,
             )
-            if connection.is_at_end:
+            self.settle_backlog(connection)
+            if connection.is_at_end and connection.backlog is NULL:
                 self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
             self.finish(connection, HANGUP)
@@ -554,30 +603,138 @@ cdef class Switch:
 
     cdef bytes inbound_bytes(self, size_t index):
         """Return a copy of a received packet."""
-        return (<char*>self.batch.parts[index].iov_base)[:self.inbound[index].msg_len]
+        return (<char*>self.batch.parts[index].iov_base)[:self.batch.parts[index].iov_len]
 
     cdef size_t receive(self, Connection* connection, uint32_t events) noexcept nogil:
-        """Read one batch; return how many packets are in it."""
-        cdef int count, i
-        cdef uint32_t limit = self.batch_of(connection)
-        for i in range(<int>limit):
-            self.batch.parts[i].iov_len = PACKET_BYTES
-        count = recvmmsg(connection.out.fd, self.inbound, limit, MSG_DONTWAIT, NULL)
+        """Take the batch of packets that is handled now: of the backlog, else from the socket; return how many they are."""
+        cdef size_t i
+        cdef uint64_t length = 0
+        self.intake.count = self.intake.offset = 0
+        self.intake.limit = self.batch_of(connection)
+        if connection.backlog is NULL:
+            self.read(connection, events)
+        else:
+            resume(connection.backlog, &self.intake)
+        for i in range(self.intake.count):
+            length += self.batch.parts[i].iov_len
+        connection.received_bytes += length
+        self.received_bytes += length
+        connection.received_packets += self.intake.count
+        self.received_packets += self.intake.count
+        return self.intake.count
+
+    cdef void read(self, Connection* connection, uint32_t events) noexcept nogil:
+        """Take what the socket has, and keep what is more than is handled now: batches hold as many packets as their sender likes."""
+        cdef int count, i = 0, taken = 0
+        cdef size_t before
+        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, NULL)
         if count < 0:
             self.receive_failed(connection)
-            return 0
+            return
         connection.resets = 0
         for i in range(count):
             if self.inbound[i].msg_len == 0 and self.at_end(connection, events):
-                return i
-            self.batch.parts[i].iov_len = self.inbound[i].msg_len
-            connection.received_bytes += self.inbound[i].msg_len
-            self.received_bytes += self.inbound[i].msg_len
-            connection.received_packets += 1
-            self.received_packets += 1
+                count = i
+                break
             if self.inbound[i].msg_len >= LARGE_BYTES:
                 self.is_buffer_large = True
-        return count
+        while taken < count and self.intake.count < self.intake.limit:
+            before = self.intake.count
+            if not take(&self.intake, <char*>self.rooms[taken].iov_base, self.inbound[taken].msg_len,
+                        self.inbound[taken].msg_hdr.msg_flags & MSG_TRUNC):
+                break
+            taken += 1
+        # Who sends batches is read in small bites, or most of what is read would be copied to be kept.
+        if taken < count:
+            connection.reads = 1
+            self.keep_rest(connection, taken, count)
+        else:
+            connection.reads = min(connection.reads * 2, <uint32_t>BATCH_PACKETS)
+
+    cdef void keep_rest(self, Connection* connection, int first, int count) noexcept nogil:
+        """Keep what was received and is not handled now."""
+        cdef size_t size = 0, offset = self.intake.offset
+        cdef int i
+        for i in range(first, count):
+            size += record_bytes(<char*>self.rooms[i].iov_base, self.inbound[i].msg_len, offset if i == first else 0)
+        connection.backlog = new_backlog(size)
+        if connection.backlog is NULL:
+            self.finish(connection, BROKEN)     # what it sent cannot be kept: better no connection than one with a gap that nobody knows of
+            return
+        for i in range(first, count):
+            store(connection.backlog, <char*>self.rooms[i].iov_base, self.inbound[i].msg_len,
+                  self.inbound[i].msg_hdr.msg_flags & MSG_TRUNC, offset if i == first else 0)
+        self.open_backlog(connection)
+
+    cdef void open_backlog(self, Connection* connection) noexcept nogil:
+        """Go to the start of a backlog, and count it."""
+        connection.backlog.place = 0
+        if connection.out.account is not NULL:
+            connection.out.account.unread += connection.backlog.size
+
+    cdef void settle_backlog(self, Connection* connection) noexcept nogil:
+        """After some of a backlog was handled: end it if that was all, or if nobody will go on with it."""
+        cdef Account* account = connection.out.account
+        if connection.backlog is not NULL and (connection.backlog.place == connection.backlog.size or connection.is_ending):
+            if account is not NULL:
+                account.unread -= connection.backlog.size
+            free(connection.backlog)
+            connection.backlog = NULL
+            if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES:
+                self.let_read(account)
+        self.note_pending(connection)
+
+    cdef void note_pending(self, Connection* connection) noexcept nogil:
+        """Note whether a connection has a backlog with which it can go on."""
+        cdef bint can_go_on = connection.backlog is not NULL and connection.blockers == 0
+        cdef size_t i
+        if can_go_on == connection.is_pending:
+            return
+        connection.is_pending = can_go_on
+        if can_go_on:
+            self.pending.push_back(connection.slot)
+            return
+        for i in range(self.pending.size()):
+            if self.pending[i] == connection.slot:
+                self.pending[i] = self.pending.back()
+                self.pending.pop_back()
+                break
+
+    cdef bint must_wait(self, Connection* connection) noexcept nogil:
+        """Return whether a connection is not read now, for other connections of its user hold as much unhandled as a user may."""
+        cdef Account* account = connection.out.account
+        cdef Blocked entry
+        if account is NULL or account.unread < BACKLOG_BYTES:
+            return False
+        if not connection.is_held_up:
+            entry.slot = connection.slot
+            entry.id = connection.id
+            account.held_up.push_back(entry)
+            connection.is_held_up = True
+            connection.blockers += 1
+            if not self.set_interest(connection):
+                self.finish(connection, BROKEN)
+        return True
+
+    cdef void let_read(self, Account* account) noexcept nogil:
+        """Let a user's connections be read again."""
+        cdef vector[Blocked] freed
+        cdef Connection* connection
+        cdef size_t i
+        freed.swap(account.held_up)
+        for i in range(freed.size()):
+            connection = self.slots[freed[i].slot]
+            if connection is not NULL and connection.id == freed[i].id:
+                connection.is_held_up = False
+                self.let_go_on(connection)
+
+    cdef void let_go_on(self, Connection* publisher) noexcept nogil:
+        """Take away one of the reasons not to read a connection."""
+        publisher.blockers -= 1
+        if publisher.blockers == 0 and not publisher.is_ending:
+            if not self.set_interest(publisher):
+                self.finish(publisher, BROKEN)
+            self.note_pending(publisher)
 
     cdef void receive_failed(self, Connection* connection) noexcept nogil:
         """Settle an error of recvmmsg(2)."""
@@ -617,8 +774,8 @@ cdef class Switch:
         cdef Route found
         while i < count:
             packet = <const char*>self.batch.parts[i].iov_base
-            length = self.inbound[i].msg_len
-            if self.inbound[i].msg_hdr.msg_flags & MSG_TRUNC:
+            length = self.batch.parts[i].iov_len
+            if self.intake.is_cut[i]:
                 self.refuse(sender, TRUNCATED, i)
                 if sender.receipt.is_armed and memcmp(packet, b"MSG ", 4) == 0:
                     self.acknowledge(sender, i)
@@ -764,6 +921,7 @@ cdef class Switch:
         publisher.blockers += 1
         if not self.set_interest(publisher):
             self.finish(publisher, BROKEN)
+        self.note_pending(publisher)
 
     cdef void unblock(self, Connection* recipient) noexcept nogil:
         """Let all go on that wait for a recipient."""
@@ -772,9 +930,7 @@ cdef class Switch:
         for i in range(recipient.blocked.size()):
             publisher = self.slots[recipient.blocked[i].slot]
             if publisher is not NULL and publisher.id == recipient.blocked[i].id:
-                publisher.blockers -= 1
-                if publisher.blockers == 0 and not publisher.is_ending and not self.set_interest(publisher):
-                    self.finish(publisher, BROKEN)
+                self.let_go_on(publisher)
         recipient.blocked.clear()
         recipient.blocking_since = -1
         for i in range(self.blocking.size()):
@@ -898,6 +1054,7 @@ cdef class Switch:
         abandon(&connection.out)
         if connection.blocking_since >= 0:
             self.unblock(connection)
+        self.settle_backlog(connection)
         self.leave_account(connection)
         self.by_id.erase(number)
         self.slots[connection.slot] = NULL
@@ -937,7 +1094,7 @@ cdef class Switch:
         party.head_text.clear()
         if self.uid_of(party) == uid:
             return
-        if waiting_count(&party.out) or party.out.account is not NULL:
+        if waiting_count(&party.out) or party.out.account is not NULL or party.backlog is not NULL:
             raise ValueError(f"connection {connection} is already somebody's")
         found = self.accounts.find(uid)
         if found == self.accounts.end():
@@ -945,6 +1102,7 @@ cdef class Switch:
             account.uid = uid
             account.connections = account.lost_packets = account.turn = account.readable = 0
             account.gives_way_until = 0
+            account.unread = 0
             account.room.packets = account.room.bytes = 0
             account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
             self.accounts[uid] = account
@@ -1064,6 +1222,10 @@ cdef class Switch:
         """Set whether messages come to the connection with their senders."""
         self.find(connection).wants_senders = on
 
+    def set_batch(self, uint64_t connection, bint on):
+        """Set whether several packets may come to the connection in one."""
+        self.find(connection).out.batch_bytes = BATCH_BYTES if on else 0
+
     def set_tap(self, uint64_t connection, bytes pattern):
         """Let the connection be told of what *pattern* takes, or with None of nothing."""
         cdef Connection* tapper = self.find(connection)
@@ -1153,6 +1315,8 @@ cdef class Switch:
             lost_packets=self.totals.lost_packets, abandoned_packets=self.totals.abandoned_packets,
             refused_packets=self.refused_packets, subscriptions=self.subscriptions,
             cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
+            received_batches=self.intake.batches, delivered_batches=self.totals.delivered_batches,
+            batched_packets=self.totals.batched_packets,
         )
 
     # -- what survives it
@@ -1161,7 +1325,7 @@ cdef class Switch:
         """Return what the connection has asked for itself."""
         cdef Connection* asked = self.find(connection)
         return ConnectionSettings(echo=asked.echo, soft=asked.out.soft, hard=asked.out.hard, order=asked.out.order,
-                                  sender=asked.wants_senders)
+                                  sender=asked.wants_senders, batch=asked.out.batch_bytes != 0)
 
     def progress(self, uint64_t connection):
         """Return what the connection has done."""
@@ -1172,7 +1336,7 @@ cdef class Switch:
             untold=done.out.untold, unreported=done.out.told, blocks=tuple([each.id for each in done.blocked]),
             blocking_ms=0 if done.blocking_since < 0 else now_ms() - done.blocking_since,
             receipt_token=(<bytes>done.receipt.token).decode("latin-1") if done.receipt.is_armed else None,
-            receipt_always=done.receipt.is_armed and done.receipt.always,
+            reads=done.reads, receipt_always=done.receipt.is_armed and done.receipt.always,
         )
 
     def queues(self):
@@ -1184,7 +1348,8 @@ cdef class Switch:
         for number in self.connections():
             connection = self.find(number)
             queue = Queue(queue_of(&connection.out.waiting, connection.out.first, &places, packets),
-                          queue_of(&connection.out.notes, connection.out.first_note, &places, packets))
+                          queue_of(&connection.out.notes, connection.out.first_note, &places, packets),
+                          unread_of(connection.backlog, packets))
             if not queue.is_empty:
                 queues[number] = queue
         return packets, queues
@@ -1205,12 +1370,14 @@ cdef class Switch:
         cdef Connection* restored = self.find(connection)
         cdef Blocked publisher
         restored.echo, restored.wants_senders = settings.echo, settings.sender
+        self.set_batch(connection, settings.batch)
         restored.out.soft, restored.out.hard, restored.out.order = settings.soft, settings.hard, settings.order
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
         restored.refused_packets = progress.refused_packets
         restored.out.delivered_packets, restored.out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
         restored.out.lost_packets, restored.out.untold = progress.lost_packets, progress.untold
         restored.out.told = progress.unreported
+        restored.reads = progress.reads
         if progress.receipt_token is not None:
             self.arm_receipt(connection, progress.receipt_token.encode("latin-1"), always=progress.receipt_always)
         for number in progress.blocks:
@@ -1233,6 +1400,7 @@ cdef class Switch:
         while each != self.by_id.end():
             if not self.set_interest(dereference(each).second):
                 self.finish(dereference(each).second, BROKEN)
+            self.note_pending(dereference(each).second)
             if dereference(each).second.out.told:
                 self.informed.push_back(dereference(each).second.slot)
             preincrement(each)
@@ -1248,6 +1416,9 @@ cdef class Switch:
         self.undeliverable += totals.undeliverable
         self.refused_packets += totals.refused_packets
         self.turns += totals.turns
+        self.intake.batches += totals.received_batches
+        self.totals.delivered_batches += totals.delivered_batches
+        self.totals.batched_packets += totals.batched_packets
         self.router.hits += totals.cache_hits
         self.router.misses += totals.cache_misses
         self.totals.deliveries += totals.deliveries
@@ -1280,6 +1451,7 @@ cdef class Switch:
                 self.totals.abandoned_packets += len(queue.waiting) + len(queue.notes)
                 continue
             connection = self.find(number)
+            self.restore_backlog(connection, [(packets[place], is_cut) for place, is_cut in queue.unread])
             for entries, is_note in ((queue.waiting, False), (queue.notes, True)):
                 for place, head, payer in entries:
                     front = NULL
@@ -1289,6 +1461,20 @@ cdef class Switch:
                          <uint32_t>NOBODY if payer is None else <uint32_t>payer, is_note)
         for i in range(shared.size()):
             release(shared[i])
+        return 0
+
+    cdef int restore_backlog(self, Connection* connection, list unread) except -1:
+        """Let a connection go on with what another switch has received from it."""
+        cdef size_t size = 0
+        for packet, _ in unread:
+            size += record_bytes(packet, len(packet), 0)
+        if size:
+            connection.backlog = new_backlog(size)
+            if connection.backlog is NULL:
+                raise MemoryError
+            for packet, is_cut in unread:
+                store(connection.backlog, packet, len(packet), is_cut, 0)
+            self.open_backlog(connection)
         return 0
 
     cdef int restore_blocks(self, Connection* recipient) except -1:
@@ -1317,6 +1503,7 @@ cdef class Switch:
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
+                free(self.slots[slot].backlog)
                 self.leave_account(self.slots[slot])
                 if keeps_connections:
                     close(self.slots[slot].out.fd)
@@ -1346,10 +1533,20 @@ cdef tuple queue_of(vector[Entry]* entries, size_t first, unordered_map[uint64_t
     return tuple(found)
 
 
+cdef tuple unread_of(Backlog* backlog, list packets):
+    """Return what of a connection's packets is not handled yet, as places in *packets*, to which they are added."""
+    found = []
+    if backlog is not NULL:
+        for packet, is_cut in packets_of(backlog):
+            found.append((len(packets), is_cut))
+            packets.append(packet)
+    return tuple(found)
+
+
 cdef size_t place_of(Packet* packet, unordered_map[uint64_t, size_t]* places, list packets) except? 0:
     """Return where a packet is in *packets*, to which it is added if it is not in it yet."""
     cdef uint64_t address = <uint64_t>packet
     if not places.count(address):
         dereference(places)[address] = len(packets)
-        packets.append(data_of(packet)[:packet.length])
+        packets.append(data_of(packet)[:bytes_in(packet)])
     return dereference(places)[address]

@@ -14,10 +14,11 @@ MAX_TOKEN_BYTES = 128
 
 _ECHO = {controls.ECHO_ON: True, controls.ECHO_OFF: False}
 _SENDERS = {controls.SENDER_ON: True, controls.SENDER_OFF: False}
+_BATCHES = {controls.BATCH_ON: True, controls.BATCH_OFF: False}
 _RECEIPTS = {controls.RECEIPT_ALWAYS: True, controls.RECEIPT_UNDELIVERABLE: False}
 
 
-LASTING = MODE_KEYS | _ECHO.keys() | _SENDERS.keys()
+LASTING = MODE_KEYS | _ECHO.keys() | _SENDERS.keys() | _BATCHES.keys()
 """Wishes that hold until the client wishes otherwise, whatever happens to the process of the bus."""
 
 
@@ -34,6 +35,8 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
         switch.arm_receipt(connection, _token(packet.payload or b""), always=_RECEIPTS[key])
     elif key in _SENDERS:
         switch.set_sender(connection, _SENDERS[key])
+    elif key in _BATCHES:
+        switch.set_batch(connection, _BATCHES[key])
     elif key in MODE_KEYS:
         set_mode(switch, connection, key)
     else:
@@ -45,6 +48,8 @@ def note(client: Client, key: bytes) -> None:
     """Remember what the wish *key* has changed for good, to tell it."""
     if key in _SENDERS:
         client.wants_senders = _SENDERS[key]
+    elif key in _BATCHES:
+        client.wants_batches = _BATCHES[key]
     elif key in MODE_KEYS:
         note_mode(client, key)
 

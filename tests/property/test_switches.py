@@ -6,6 +6,7 @@ At any point of that life one of them may hand over to another, of its own kind 
 from __future__ import annotations
 
 import re
+import struct
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -13,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.contract import PublishRule, Sight
+from sbusd.protocol.batches import BATCH_HEAD, is_batch, parse_batch
 from tests.support.world import World
 
 KEYS = st.sampled_from(
@@ -23,6 +25,14 @@ SIZES = st.sampled_from([0, 1, 100, 60_000, 150_000])
 ODD = st.sampled_from(
     [*b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"), b"MSG %b\x00" % (b"k" * 100)],
 )
+
+INNER = st.one_of(
+    st.tuples(KEYS, st.sampled_from([0, 1, 100, 20_000])).map(lambda each: b"MSG %b\0%b" % (each[0], bytes(each[1]))),
+    st.sampled_from(
+        b"SUB a|UNSUB a|SUB *|CMSG ping|CMSG echo/on|CMSG batch/on|CMSG batch/off|CMSG receipt/always\x00t|CMSG sender/on".split(b"|")
+    ),
+)
+FAULTS = st.sampled_from([b"\1", b"\0\0\0\0", b"\5\0\0\0MSG", b"\xff\xff\xff\xff", struct.pack("<I", 18) + b"CMSG !/batch\0" + bytes(5)])
 
 USERS = st.sampled_from([None, 1, 2, 3])
 MODES = st.sampled_from(
@@ -43,9 +53,19 @@ LIMITS = LimitSettings(
 IGNORED = {"turns", "cache_hits", "cache_misses"}
 
 
-def timeless(packets: list[bytes]) -> list[bytes]:
-    """Return *packets* without the times at which messages came, of which all have the same length."""
-    return [re.sub(rb'^(CMSG !/tap\0{"kind":"message","time":)[0-9]{19},', rb"\1,", packet) for packet in packets]
+def timeless(packets: list[bytes]) -> list[tuple[bytes, ...]]:
+    """Return *packets* without the times at which messages came, of which all have the same length; of a batch what is in it."""
+    return [tuple(map(without_time, parse_batch(packet))) if is_batch(packet) else (without_time(packet),) for packet in packets]
+
+
+def without_time(packet: bytes) -> bytes:
+    """Return a packet without the time at which a message came, if it tells of one."""
+    return re.sub(rb'^(CMSG !/tap\0{"kind":"message","time":)[0-9]{19},', rb"\1,", packet)
+
+
+def batch_of(packets: list[bytes]) -> bytes:
+    """Return a batch of packets, whatever they are."""
+    return BATCH_HEAD + b"".join(struct.pack("<I", len(packet)) + packet for packet in packets)
 
 
 class TwoSwitches(RuleBasedStateMachine):
@@ -69,7 +89,7 @@ class TwoSwitches(RuleBasedStateMachine):
     @rule(
         target=clients,
         patterns=st.lists(PATTERNS, max_size=3),
-        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"blocking/soft/discard"]), max_size=2),
+        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard"]), max_size=2),
         user=USERS,
         blocks_others=st.booleans(),
         rules=st.integers(0, 7),
@@ -121,6 +141,35 @@ class TwoSwitches(RuleBasedStateMachine):
             self.both(client, b"CMSG receipt/%b\x00%d" % (b"always" if always else b"undeliverable", self.stamp), settles=False)
             self.both(client, b"MSG %b\0%d %b" % (key, self.stamp, bytes(size)), settles=False)
         self.settle()
+
+    @rule(client=clients, packets=st.lists(INNER, max_size=12), times=st.sampled_from([1, 1, 3, 20]), fault=st.none() | FAULTS)
+    def publish_a_batch(self, client: int, packets: list[bytes], times: int, fault: bytes | None) -> None:
+        # Behind the fault, what would be well-formed again.
+        tail = b"" if fault is None else fault + batch_of([b"MSG a\0never"])[len(BATCH_HEAD) :]
+        batch = batch_of(packets * times) + tail
+        if len(batch) < 200_000:
+            self.stamp += 1
+            self.both(client, batch, settles=False)
+            self.both(client, b"MSG a/b\0%d" % self.stamp)
+
+    @rule(
+        client=clients,
+        packets=st.lists(INNER, min_size=1, max_size=12),
+        kinds=st.sampled_from([("compiled", "reference"), ("reference", "compiled"), ("compiled", "compiled")]),
+    )
+    def hand_over_within_a_batch(self, client: int, packets: list[bytes], kinds: tuple[str, str]) -> None:
+        """Both at once: what is found readable again after a restart decides how much of a batch is handled in the next turn."""
+        self.stamp += 1
+        self.both(client, batch_of([packet for packet in packets if len(packet) < 1_000] * 20), settles=False)
+        self.both(client, b"MSG a\0%d" % self.stamp, settles=False)
+        for world, kind in zip(self.worlds, kinds, strict=True):
+            world.switch.turn(0)
+            world.hand_over(kind)
+        self.settle()
+
+    @rule(client=clients, on=st.booleans())
+    def want_batches(self, client: int, on: bool) -> None:
+        self.both(client, b"CMSG batch/on" if on else b"CMSG batch/off")
 
     @rule(client=clients, on=st.booleans())
     def want_senders(self, client: int, on: bool) -> None:

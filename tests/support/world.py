@@ -12,6 +12,7 @@ from sbusd.config.settings import LimitSettings
 from sbusd.daemon import reference, switch, wishes
 from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
 from sbusd.protocol import controls
+from sbusd.protocol.batches import is_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, parse_packet
@@ -85,6 +86,10 @@ class World:
         if parsed.key in (controls.TAP_ON, controls.TAP_OFF):
             self.taps[connection] = parsed.payload if parsed.key == controls.TAP_ON else None
             self.switch.set_tap(connection, self.taps[connection])
+            return
+        if is_batch(packet):
+            self.told.append(("malformed batch", connection, packet))
+            self.switch.send(connection, b"CMSG !/bus/error\0EINVAL")
             return
         try:
             if not wishes.grant(self.switch, connection, parsed):
