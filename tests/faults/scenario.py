@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.contract import ConnectionCounters, Order, Refusal, SoftMode
+from sbusd.protocol.batches import is_batch, join_batch, parse_batch
 from tests.faults.shim import Fault, Shim
 from tests.support.wire import message
 from tests.support.world import REFUSALS, World
@@ -34,6 +35,7 @@ EXPECTED_ENDS = {"half", "leaver", "deserter", "babbler", "namer", "tapper"}
 BRAKE = b"CMSG blocking/soft/block"
 PICK = b"CMSG order/random"
 LOSS = b"CMSG !/bus/lost\0"
+BAD_BATCH = b"CMSG !/bus/error\0EINVAL"
 LAST_WORDS = b"CMSG !/bus/error\0EPROTO"
 
 
@@ -173,6 +175,19 @@ class Scenario:
                 self._mean(key, Meant(packet, sender, index))
         self.world.run()
 
+    def publish_batch(self, name: str, key: bytes, count: int, size: int = 0, *, fault: bytes = b"") -> None:
+        """Publish *count* messages in a batch, with a *fault* behind them if there is one, and wait for rest."""
+        sender = self.all[name]
+        packets = [message(key, b"%b %d %b" % (name.encode(), sender.sent + place, bytes(size))) for place in range(count)]
+        first = self.send(name, join_batch(packets) + fault)
+        if first is not None:
+            sender.sent = first + count + bool(fault)
+            for place, packet in enumerate(packets):
+                self._mean(key, Meant(packet, sender, first + place))
+            if fault:
+                sender.meant.append(Meant(BAD_BATCH, sender, first + count))
+        self.world.run()
+
     def _mean(self, key: bytes, meant: Meant) -> None:
         """Note a message for those that have subscribed to it."""
         for client in self.all.values():
@@ -193,7 +208,7 @@ class Scenario:
         for name in names:
             client = self.all[name]
             while client.socket.fileno() >= 0 and (packets := self._read_once(client.socket)):
-                client.received += packets
+                client.received += [inner for packet in packets for inner in (parse_batch(packet) if is_batch(packet) else [packet])]
                 self.world.run()
                 if packets[-1] in {b"", b"reset"}:
                     break
@@ -222,6 +237,7 @@ class Scenario:
         self.subscribe("three", b"*")
         self.subscribe("slow", b"t/a", b"big")
         self._fan_out_to_a_slow_reader()
+        self._batches()
         self._large_packets()
         self._modes()
         self._control_packets()
@@ -239,6 +255,18 @@ class Scenario:
             self.publish("one", b"t/b", 2)
             self.read("slow")
         self.read("one", "two", "three")
+
+    def _batches(self) -> None:
+        """One wants batches and falls behind, and one sends some: longer ones than are handled in a turn, and a malformed one."""
+        self.connect("bundler", send_buffer=4_608)
+        self.send("bundler", b"CMSG batch/on")
+        self.subscribe("bundler", b"t/d")
+        self.publish_batch("one", b"t/d", 5)
+        self.read("bundler")
+        for count in (70, 3):
+            self.publish_batch("publisher", b"t/d", count, 50, fault=b"\1" if count == 3 else b"")
+            self.read("one", "two", "three", "publisher")
+        self.read("bundler")
 
     def _large_packets(self) -> None:
         """Packets of which a socket takes one or two while others wait, and which another socket never takes."""

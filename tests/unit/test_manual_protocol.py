@@ -11,7 +11,7 @@ import pytest
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import show_size
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import answers, modes, standing
+from sbusd.daemon import answers, contract, modes, standing
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.daemon.journal import JournalCounters
 from sbusd.protocol import controls
@@ -138,6 +138,7 @@ def test_the_counters_are_the_codes() -> None:
 
 
 def test_the_bounds_are_the_defaults_of_the_code() -> None:
+    assert f"while all connections of a user hold more than {contract.UNREAD_BYTES >> 20} MiB of it" in _words(7)
     limits = LimitSettings()
     assert {name: default for name, default, _ in _rows(7)} == {
         "queue_packets": str(limits.queue_packets),

@@ -1,0 +1,74 @@
+"""Fuzz target: both switches take any batch apart as the plain parser does, up to its fault, which goes to the sink.
+
+Input: a byte of choices (bits: 1 the reader wants batches, 2 few packets a turn, 4 a restart after the first turn), then the batch.
+"""
+
+from __future__ import annotations
+
+from sbusd.config.settings import LimitSettings
+from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.keys import KeySpace
+from tests.support.world import SWITCHES, World
+
+LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
+
+
+class _Listening(World):
+    """A world whose sink only notes what it is told."""
+
+    def control(self, connection: int, packet: bytes) -> None:
+        self.told.append((connection, packet))
+
+
+def check(data: bytes) -> None:
+    """Both switches take the batch apart as the plain parser does, up to its fault, which goes to the sink as a batch."""
+    choices, batch = data[0] if data else 0, BATCH_HEAD + data[1:]
+    inside, fault = _apart(batch)
+    messages = [packet for packet in inside if packet.startswith(b"MSG ") and b"\0" in packet]
+    told = [packet for packet in inside if packet not in messages] + fault
+    expected = [packet for packet in messages if _is_routed(packet[4:].partition(b"\0")[0])]
+    for kind in SWITCHES:
+        assert _life(kind, choices, batch, len(expected)) == (expected, told), kind
+
+
+def _is_routed(key: bytes) -> bool:
+    """Return whether a message with *key* is routed."""
+    return len(key) <= LIMITS[0].key_bytes and KeySpace().is_publishable(key)
+
+
+def _apart(batch: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the packets in a batch, and in a list what begins with its fault, if it has one."""
+    inside: list[bytes] = []
+    try:
+        inside.extend(parse_batch(batch))
+    except ProtocolError as error:
+        place = len(BATCH_HEAD) + sum(LENGTH_BYTES + len(packet) for packet in inside)
+        assert error.words.isprintable()
+        return inside, [BATCH_HEAD + batch[place:]]
+    return inside, []
+
+
+def _life(kind: str, choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
+    """Send *batch* to a switch; return what a reader of everything gets, and what its sink is told."""
+    world = _Listening(kind, LIMITS[bool(choices & 2)])
+    try:
+        reader, sender = world.connect(), world.connect()
+        world.switch.subscribe(reader, b"")
+        for secret in {packet[4:].partition(b"\0")[0] for packet in _apart(batch)[0] if packet.startswith(b"MSG !")}:
+            world.switch.subscribe(reader, secret)
+        world.switch.set_batch(reader, bool(choices & 1))
+        world.send(sender, batch)
+        world.switch.turn(0)
+        if choices & 4:
+            world.hand_over(kind)
+        world.run()
+        received = [packet for each in world.drain(reader) for packet in (parse_batch(each) if is_batch(each) else [each])]
+        counted = world.switch.connection_counters(sender)
+        told = [report[1] for report in world.told if report[0] == sender]
+        assert counted.received_packets - counted.refused_packets == len(received) + len(told)
+        assert len(received) == count
+        world.check_balance()
+        return received, [packet for packet in told if isinstance(packet, bytes)]
+    finally:
+        world.close()
