@@ -7,7 +7,8 @@ import struct
 
 import pytest
 
-from sbusd.config.settings import DaemonSettings, LimitSettings, QuotaSettings
+from sbusd.config.quotas import QuotaSettings
+from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.daemon.contract import UNREAD_BYTES, End, HardMode, Order, SoftMode
 from sbusd.protocol import controls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, is_batch, join_batch, parse_batch
