@@ -62,10 +62,11 @@ class Join:
     async def hand_out(self) -> None:
         """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
         while True:
-            for raw in await self._store.take_answers(BATCH):
-                if not self.callers.hand(Message.parse(raw)):
-                    await self._store.count("answers-orphaned")
-                await self._store.answered(raw)
+            raws = await self._store.take_answers(BATCH)
+            if orphaned := sum(not self.callers.hand(Message.parse(raw)) for raw in raws):
+                await self._store.count("answers-orphaned", orphaned)
+            if raws:
+                await self._store.answered(len(raws))
 
     async def count(self) -> None:
         """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""

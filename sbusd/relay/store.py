@@ -169,12 +169,12 @@ class Store:
         return str(said, "ascii"), float(left)
 
     async def take_answers(self, most: int) -> list[bytes]:
-        """Return up to *most* answers to calls that came over the bus; waits for the first. Duty: :meth:`answered` each."""
+        """Return up to *most* answers to calls that came over the bus; waits for the first. Duty: :meth:`answered` them."""
         return await self.take(queues.answers(self.relay), most)
 
-    async def answered(self, raw: bytes) -> None:
-        """Be done with *raw*, an answer that was taken."""
-        await self._link.command("LREM", self._taken(queues.answers(self.relay)), 1, raw)
+    async def answered(self, number: int) -> None:
+        """Be done with so many answers, the first of those that were taken."""
+        await self._link.command("LPOP", self._taken(queues.answers(self.relay)), number)
 
     async def respond(self, raw: bytes, reply: Message, queue: str, seconds_left: float) -> str:
         """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``."""

@@ -10,6 +10,7 @@ import pytest
 
 from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
 from sbusd.client.envelopes import read_envelope
+from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
 from tests.support.relays import wait_for
 from tests.support.servants import serving
@@ -198,6 +199,23 @@ def test_a_relay_that_its_bus_refuses_says_so(towns: MakeTowns, folder: Path) ->
     with serving(b.path, twins=Twins(), echo=echo):
         assert called(a.path, "echo", SECOND) == "'echo' failed: the bus refuses calls for echo on twin 1002 by its relay"
     b.host.relay.wait_told("does not let the relay serve other hosts")
+
+
+def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeTowns, second_user: User) -> None:
+    """The relay does not share it, and has it again when that one has gone."""
+    a, _ = towns()
+    a.host.relay.kill()
+    squatter = a.daemon.client(second_user)
+    address = squatter.ask(controls.ADDRESS)
+    for pattern in (b"relay/", address + b"relay/"):
+        squatter.subscribe(pattern)
+    squatter.barrier()
+    a.host.relay.start()
+    told = a.host.relay.wait_told("another relay serves the users of the bus")
+    assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in told
+    assert told.count(": joined to the bus") == 1
+    squatter.close()
+    wait_for(lambda: a.host.relay.told().count(": joined to the bus") == 2, "the relay to have its place")
 
 
 def test_one_town_is_not_the_other(towns: MakeTowns) -> None:
