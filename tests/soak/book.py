@@ -42,6 +42,10 @@ class Book:
         """Note that the message was sent."""
         self.sent[stream] += 1
 
+    def take_back(self, stream: Stream) -> None:
+        """Note that the last message of *stream* was not sent after all."""
+        self.sent[stream] -= 1
+
     def forget(self, stream: Stream) -> None:
         """Note that a stream is over and that no account is open any more that knows it."""
         del self.sent[stream]

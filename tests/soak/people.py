@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 
 from sbusd.protocol import controls
-from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.batches import BATCH_HEAD, is_batch, join_batch, parse_batch
+from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
 from tests.soak.book import TOPIC_HEAD, Account, Book, SoakError, Stream
 
 TOPICS = 8
@@ -33,6 +34,8 @@ class Person:
         self.is_gone = False
         self._sock = connect()
         self._sock.setblocking(False)
+        self._inner: deque[bytes] = deque()
+        """What came in a batch and has not been looked at."""
         figures["connections"] += 1
 
     def close(self) -> None:
@@ -52,7 +55,9 @@ class Person:
         return True
 
     def receive(self) -> bytes | None:
-        """Return the next packet, or None if there is none yet, or the bus has closed."""
+        """Return the next packet, of a batch each for itself, or None if there is none yet, or the bus has closed."""
+        if self._inner:
+            return self._inner.popleft()
         try:
             packet = self._sock.recv(MAX_PACKET_BYTES)
         except BlockingIOError:
@@ -62,6 +67,11 @@ class Person:
         if not packet:
             self.close()
             return None
+        if is_batch(packet):
+            self._inner.extend(parse_batch(packet))
+            self.figures["batches from the bus"] += 1
+            self.figures["packets in them"] += len(self._inner)
+            return self.receive()
         if packet.startswith(_ERROR):
             self.figures["errors told: " + packet.removeprefix(_ERROR).split(b" ")[0].decode()] += 1
         return packet
@@ -76,6 +86,8 @@ class Publisher(Person):
         self._book = book
         self._dice = dice
         self._burst = dice.choice((1, 1, 5, 50, 200))
+        self._joins = dice.random() < 0.5
+        """Whether it sends its bursts in batches."""
         self._asked = 0
         self.must_ask = False
         self.is_routed = True
@@ -83,17 +95,57 @@ class Publisher(Person):
 
     def act(self) -> None:
         """Publish a burst, as far as the socket takes it."""
-        for _ in range(self._dice.randrange(self._burst + 1)):
-            stream = Stream(self.number, self._dice.randrange(TOPICS))
-            filler = bytes(self._dice.choice((0, 10, 100, 1_000)) if self._dice.random() < 0.99 else 60_000)
-            if not self.send(self._book.write(stream, filler)):
-                if self.is_gone:
-                    raise SoakError(f"publisher {self.number} was disconnected")
-                self.figures["times that a publisher had to wait"] += 1
+        (self._publish_together if self._joins else self._publish_apart)(self._dice.randrange(self._burst + 1))
+
+    def _publish_apart(self, count: int) -> None:
+        """Publish *count* messages, each by itself."""
+        for _ in range(count):
+            stream, packet = self._next_message()
+            if not self._sent(packet):
                 return
+            self._note(stream)
+
+    def _publish_together(self, count: int) -> None:
+        """Publish *count* messages in batches."""
+        batch: list[bytes] = []
+        streams: list[Stream] = []
+        for left in reversed(range(count)):
+            stream, packet = self._next_message()
             self._book.count(stream)
-            self.figures["messages"] += 1
+            streams.append(stream)
+            batch.append(packet)
+            if left and sum(map(len, batch)) + 100 * len(batch) < MAX_BATCH_BYTES - 61_000:
+                continue
+            if not self._sent(join_batch(batch)):
+                for each in streams:
+                    self._book.take_back(each)
+                return
+            self.figures["messages"] += len(streams)
+            self.figures["batches to the bus"] += 1
             self.is_routed = False
+            batch.clear()
+            streams.clear()
+
+    def _next_message(self) -> tuple[Stream, bytes]:
+        """Return the next message to a random topic."""
+        stream = Stream(self.number, self._dice.randrange(TOPICS))
+        filler = bytes(self._dice.choice((0, 10, 100, 1_000)) if self._dice.random() < 0.99 else 60_000)
+        return stream, self._book.write(stream, filler)
+
+    def _sent(self, packet: bytes) -> bool:
+        """Send *packet*; return False if the socket is full. Raises SoakError if the bus has gone."""
+        if self.send(packet):
+            return True
+        if self.is_gone:
+            raise SoakError(f"publisher {self.number} was disconnected")
+        self.figures["times that a publisher had to wait"] += 1
+        return False
+
+    def _note(self, stream: Stream) -> None:
+        """Note that a message of *stream* was sent."""
+        self._book.count(stream)
+        self.figures["messages"] += 1
+        self.is_routed = False
 
     def ask_again(self) -> None:
         """Ask whether all is routed; ``must_ask`` stays set while the socket is full, or the bus would not answer."""
@@ -121,10 +173,10 @@ class Subscriber(Person):
         topics = frozenset(dice.sample(range(TOPICS), dice.randrange(1, TOPICS + 1)))
         modes = [dice.choice(_MODES) for _ in range(dice.randrange(3))]
         order = [dice.choice(_ORDERS)] if dice.random() < 0.3 else []
+        batch = [b"batch/on"] if dice.random() < 0.5 else []
         self.pace = dice.choice(("fast", "fast", "slow", "bursts", "deaf"))
-        self.account = Account(
-            f"subscriber {name} ({self.pace}{b''.join(b', ' + each for each in modes + order).decode()})", topics, in_order=not order
-        )
+        temper = b"".join(b", " + each for each in modes + order + batch).decode()
+        self.account = Account(f"subscriber {name} ({self.pace}{temper})", topics, in_order=not order)
         patterns = [b"SUB %b%d" % (TOPIC_HEAD, topic) for topic in topics]
         if len(topics) == TOPICS:
             patterns = dice.choice(([b"SUB soak/*"], [b"SUB soak/"], [b"SUB so*/*", b"SUB soak/1"], patterns))
@@ -133,7 +185,7 @@ class Subscriber(Person):
         self._tokens = 0
         self._stale = 0
         """Tokens up to this one were asked about before the account opened: the answers to them are no part of it."""
-        for packet in [b"CMSG " + each for each in modes + order] + patterns + patterns[: dice.randrange(2)]:
+        for packet in [b"CMSG " + each for each in modes + order + batch] + patterns + patterns[: dice.randrange(2)]:
             self._must_send(packet)
         self._must_send(b"CMSG " + controls.PING + b"\0subscribed")
 
@@ -206,9 +258,11 @@ class Oddball(Person):
         self._dice.choice(acts)()
 
     def _rubbish(self) -> None:
-        """Send bytes that are no packet, most of which end the connection."""
+        """Send bytes that are no packet, or a batch of such or with an end that is none; most of it ends the connection."""
         if self._dice.random() < 0.1:
-            self.send(self._dice.choice((b"x", b"MSG no-nul", b"msg a\0", b"CMSG", self._dice.randbytes(50))))
+            wrong = self._dice.choice((b"x", b"MSG no-nul", b"msg a\0", b"CMSG", self._dice.randbytes(50)))
+            right = b"MSG odd/1\0x"
+            self.send(self._dice.choice((wrong, join_batch([right, wrong, right]), join_batch([right]) + wrong, BATCH_HEAD + wrong)))
 
     def _churn(self) -> None:
         """Subscribe or unsubscribe, the soak's topics among the patterns."""
@@ -225,6 +279,8 @@ class Oddball(Person):
             controls.CONNECTIONS,
             b"!/none",
             b"echo/off",
+            b"batch/on",
+            b"batch/off",
             *_MODES,
             *_ORDERS,
         )
