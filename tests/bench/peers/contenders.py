@@ -30,12 +30,12 @@ OVER_C = (
 
 IN_PYTHON = (
     Contender("sbusd Bus", SBUSD, "sbus"),
-    Contender("sbusd Bus, together", SBUSD, "sbus:together"),
+    Contender("sbusd Bus, lists", SBUSD, "sbus:together"),
     Contender("sbusd AsyncBus", SBUSD, "sbus_aio"),
-    Contender("sbusd AsyncBus, together", SBUSD, "sbus_aio:together"),
+    Contender("sbusd AsyncBus, lists", SBUSD, "sbus_aio:together"),
     Contender("sbus, a plain socket", SBUSD, "plain_socket"),
     Contender("redis-py", REDIS, "redis_py", "redis"),
-    Contender("redis-py, pipelines of 64", REDIS, "redis_py:pipeline", "redis"),
+    Contender("redis-py, pipelined", REDIS, "redis_py:pipeline", "redis"),
     Contender("nats-py", NATS, "nats_py", "nats-py"),
     Contender("dbus-fast, dbus-daemon", DBUS_DAEMON, "dbus_fast_signals", "dbus-fast"),
     Contender("dbus-fast, dbus-broker", DBUS_BROKER, "dbus_fast_signals", "dbus-fast"),

@@ -22,10 +22,13 @@ class Metric:
     unit: str
     size: float
     more_is_better: bool = False
+    is_judged: bool = True
+    """Whether one can be ahead in it; else it only explains."""
 
 
 RATE = Metric("deliveries", "k/s", "k/s", 1e3, more_is_better=True)
 CPU = Metric("daemon's CPU per delivery", "CPU ns", "ns", 1.0)
+BUSY = Metric("part of the time for which the daemon was busy", "busy %", "%", 0.01, is_judged=False)
 PUBLISH_CPU = Metric("publisher's CPU per message", "pub ns", "ns", 1.0)
 RECEIVE_CPU = Metric("receiver's CPU per message", "rec ns", "ns", 1.0)
 P50 = Metric("round trip p50", "p50 µs", "µs", 1e3)
@@ -90,7 +93,7 @@ class Row:
 
     def ahead(self, metric: Metric) -> dict[str, float]:
         """Return the peers that do better than the best of ours, with their ratio to it."""
-        best = self.best_of_ours(metric)
+        best = self.best_of_ours(metric) if metric.is_judged else None
         if best is None:
             return {}
         found = {name: cell.ratio(metric, self.cells[best]) for name, cell in self.cells.items() if not is_ours(name)}

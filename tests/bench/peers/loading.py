@@ -44,6 +44,11 @@ class Flow:
         """Nanoseconds of the daemon's CPU per delivery."""
         return self.cpu_ns / self.deliveries
 
+    @property
+    def busy(self) -> float:
+        """For which part of the time the daemon worked; where it is well below 1, the load was what limited the rate."""
+        return self.cpu_ns / self.wall_ns
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:

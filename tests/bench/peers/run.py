@@ -20,6 +20,7 @@ from pathlib import Path
 from tests.bench.peers.contenders import IN_PYTHON, LEGEND, OVER_C, PUMPS, PYTHON, TRIP, Contender
 from tests.bench.peers.daemons import DAEMONS, Daemon, Running
 from tests.bench.peers.figures import (
+    BUSY,
     CPU,
     P50,
     P99,
@@ -146,7 +147,7 @@ def _row(name: str, contenders: Sequence[Contender]) -> Row:
 
 def _flow(flow: Flow) -> tuple[dict[Metric, float], int]:
     """Return the figures of a throughput run."""
-    return {RATE: flow.rate, CPU: flow.cpu}, flow.lost
+    return {RATE: flow.rate, CPU: flow.cpu, BUSY: flow.busy}, flow.lost
 
 
 def _start(wanted: set[Daemon], directory: Path, stack: contextlib.ExitStack) -> dict[Daemon, Running | str]:
@@ -200,6 +201,7 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
         yield medians(RATE, over_c)
         yield ratios(RATE, over_c, OVER_C[0].name)
         yield medians(CPU, over_c)
+        yield medians(BUSY, over_c)
         yield from (listing(row, (P50, P99), OVER_C[0].name) for row in over_c if row.name == TRIP)
     yield from (listing(row, (RATE, PUBLISH_CPU, RECEIVE_CPU, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
     yield spreads(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.bench.peers.figures import (
+    BUSY,
     CPU,
     P50,
     RATE,
@@ -73,6 +74,13 @@ def test_less_is_better_for_times() -> None:
     for made, time in ((ours, 50.0), (quick, 40.0), (slow, 60.0)):
         made.add({P50: time})
     assert row(sbusd=ours, quick=quick, slow=slow).ahead(P50) == {"quick": 0.8}
+
+
+def test_in_what_only_explains_nobody_is_ahead() -> None:
+    ours, peer = Cell(), Cell()
+    for made, busy in ((ours, 0.9), (peer, 0.5)):
+        made.add({BUSY: busy})
+    assert row(sbusd=ours, peer=peer).ahead(BUSY) == {}
 
 
 def test_without_a_figure_of_ours_nobody_is_ahead() -> None:
