@@ -43,6 +43,8 @@ class Cell:
     lost: int = 0
     reason: str = ""
     """Why it was not measured, or not to the end; a cell with a reason has no figures."""
+    repeated: list[str] = field(default_factory=list)
+    """Why rounds failed that were measured a second time."""
 
     def add(self, figures: dict[Metric, float], lost: int = 0) -> None:
         """Add a round."""
@@ -177,6 +179,11 @@ def peers_ahead(rows: Sequence[Row]) -> list[str]:
 def losses(rows: Sequence[Row]) -> list[str]:
     """Return a line for each contender that lost messages in a row."""
     return [f"{row.name}: {name} lost {cell.lost} messages" for row in rows for name, cell in row.cells.items() if cell.lost]
+
+
+def repetitions(rows: Sequence[Row]) -> list[str]:
+    """Return a line for each round that was measured a second time."""
+    return [f"{row.name}: {name}: {reason}" for row in rows for name, cell in row.cells.items() for reason in cell.repeated]
 
 
 def left_out(rows: Sequence[Row]) -> list[str]:

@@ -36,6 +36,7 @@ from tests.bench.peers.figures import (
     medians,
     peers_ahead,
     ratios,
+    repetitions,
     spreads,
 )
 from tests.bench.peers.loading import CLoad, Flow, PythonLoad
@@ -189,7 +190,12 @@ def _measure_once(task: Task, contender: Contender, running: Running | str) -> N
     try:
         cell.add(*task.measure(contender, running))
     except BenchError as error:
-        cell.give_up(str(error))
+        if cell.repeated:
+            cell.give_up(str(error))
+            return
+        # One round may fail by chance, and would take all others of the contender with it; it is told, and the second one is the last.
+        cell.repeated.append(str(error))
+        _measure_once(task, contender, running)
 
 
 def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
@@ -207,6 +213,8 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
     yield spreads(rows)
     yield "\n".join(["where another is ahead of the best of ours:", *(peers_ahead(rows) or ["nowhere"])])
     yield "\n".join(["lost:", *(losses(rows) or ["nothing, in any row"])])
+    if repeated := repetitions(rows):
+        yield "\n".join(["failed once, and measured again:", *repeated])
     if reasons := left_out(rows):
         yield "\n".join(["left out:", *reasons])
     yield noise
@@ -238,7 +246,12 @@ def _record(rows: Sequence[Row], noise: str) -> dict[str, object]:
             {
                 "name": row.name,
                 "contenders": {
-                    name: {"lost": cell.lost, "reason": cell.reason, **{metric.name: rounds for metric, rounds in cell.rounds.items()}}
+                    name: {
+                        "lost": cell.lost,
+                        "reason": cell.reason,
+                        "repeated": cell.repeated,
+                        **{metric.name: rounds for metric, rounds in cell.rounds.items()},
+                    }
                     for name, cell in row.cells.items()
                 },
             }

@@ -49,4 +49,4 @@ async def trip(address: str, trips: Trips) -> None:
     await drain.flush()
     for payload in trips:
         await source.publish(SUBJECT, payload)
-        await subscription.next_msg(timeout=10)
+        await subscription.next_msg(timeout=30)

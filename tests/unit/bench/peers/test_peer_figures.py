@@ -18,6 +18,7 @@ from tests.bench.peers.figures import (
     medians,
     peers_ahead,
     ratios,
+    repetitions,
     spreads,
 )
 
@@ -128,3 +129,7 @@ def test_a_listing_has_a_line_for_each_contender() -> None:
 def test_the_worst_spread_names_whose_it_is() -> None:
     *_, line = spreads([row(sbusd=cell([100.0, 110.0]), peer=cell([100.0, 300.0]))]).splitlines()
     assert line.split()[-2:] == ["100%", "peer"]
+
+
+def test_what_failed_once_is_told() -> None:
+    assert repetitions([row(sbusd=cell([1.0]), peer=Cell(repeated=["it stood still"]))]) == ["1:1: peer: it stood still"]
