@@ -59,7 +59,7 @@ class Plan:
     python_trips: int
 
 
-FULL = Plan(rounds=5, seconds=0.4, trips=4_000, python_rounds=5, python_seconds=1.0, python_trips=1_000)
+FULL = Plan(rounds=7, seconds=0.4, trips=4_000, python_rounds=5, python_seconds=1.0, python_trips=1_000)
 QUICK = Plan(rounds=1, seconds=0.05, trips=100, python_rounds=1, python_seconds=0.1, python_trips=100)
 
 Measure = Callable[[Contender, Running], tuple[dict[Metric, float], int]]
