@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import threading
 from functools import partial
@@ -10,11 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
+from sbusd.client import Bus, CallTimeout, Message, NoRecipient, PeerDisconnected, RemoteError, Request, Twins
 from tests.support.daemons import StartDaemon
 from tests.support.relays import RelayProgram, data_of, free_address, wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, describe, echo, fail, hang
+from tests.support.towns import FIRST, SECOND, MakeTowns, Town, describe, echo, fail, hang
+
+
+def await_word(path: str, _request: Request) -> bytes:
+    """Answer with the first message under ``word``."""
+    with Bus.connect(path) as bus, bus.subscribe("word") as words:
+        word = words.receive(60)
+        return word.payload if isinstance(word, Message) else b""
+
+
+def goes_on(town: Town) -> bool:
+    """Return whether the bus of *town* has been started anew in place."""
+    return "goes on where it was" in town.daemon.stderr
 
 
 def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(towns: MakeTowns) -> None:
@@ -180,6 +193,24 @@ def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaem
     wait_for(lambda: b.host.relay.told().count(": joined to the bus") == 2, "the relay to be joined again")
     with serving(another.path, twins=Twins(), echo=echo), a.bus() as bus:
         assert bus.call("echo", b"y", twin=SECOND) == b"y"
+
+
+def test_a_bus_that_is_started_anew_in_place_ends_no_call(towns: MakeTowns) -> None:
+    """Neither that of a caller here, nor that of a service there."""
+    a, b = towns()
+    answers: list[bytes] = []
+    calling = threading.Thread(target=lambda: answers.append(caller.call("wait", b"x", twin=SECOND)))
+    with b.bus() as control, serving(b.path, twins=Twins(), wait=partial(await_word, b.path)), a.bus() as caller:
+        calling.start()
+        wait_for(lambda: control.members("word"), "the service to run it")
+        for town in (a, b):
+            os.kill(town.daemon.pid, signal.SIGUSR2)
+            wait_for(partial(goes_on, town), "the bus to be there again")
+        control.publish("word", "done")
+        calling.join(60)
+    assert answers == [b"done"]
+    for town in (a, b):
+        assert town.host.relay.told().count("joined to the bus") == 1
 
 
 def test_of_two_relays_on_a_bus_one_takes_the_calls(towns: MakeTowns) -> None:
