@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -19,7 +20,8 @@ from typing import Any, TypeVar
 import redis
 
 from tests.support import skips
-from tools.stage import ROOT
+from tests.support.users import User
+from tools.stage import ROOT, Stage
 
 T = TypeVar("T")
 
@@ -115,8 +117,21 @@ class RelayProgram:
         self.write(settings, peers)
         self._netns = ["ip", "netns", "exec", netns] if netns else []
         self._options = options
+        self._user: tuple[User, Stage] | None = None
         self.process: subprocess.Popen[bytes] | None = None
         self.listen = ""
+
+    def run_as(self, user: User, stage: Stage) -> None:
+        """Let it be *user*'s from the next start on, who then can use its Redis, and reads a copy of its own of each key."""
+        self._user = (user, stage)
+        self.server.path.chmod(0o777)
+        text = self.file.read_text()
+        for name in re.findall(r'key_file = "(.+)"', text):
+            copy = self.folder / f"{Path(name).name}-{user.uid}"
+            shutil.copy(name, copy)
+            os.chown(copy, user.uid, user.gid)
+            text = text.replace(f'"{name}"', f'"{copy}"')
+        self.file.write_text(text)
 
     def write(self, settings: str, peers: str) -> None:
         """Write the configuration file; read at the next start."""
@@ -132,9 +147,21 @@ class RelayProgram:
         notify = self.folder / f"notify-{uuid.uuid4().hex[:8]}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self.errors.open("ab") as stderr:
             manager.bind(str(notify))
-            command = [sys.executable, "-W", "error", "-m", "sbusd.relay.main", "-C", str(self.file), *self._options]
-            env = {**ENV, "NOTIFY_SOCKET": str(notify)}
-            self.process = subprocess.Popen([*self._netns, *command], env=env, cwd="/", stderr=stderr, stdout=stderr)
+            notify.chmod(0o777)
+            user, python, env = (
+                (None, sys.executable, ENV) if self._user is None else (self._user[0], self._user[1].python, self._user[1].env)
+            )
+            command = [*self._netns, python, "-W", "error", "-m", "sbusd.relay.main", "-C", str(self.file), *self._options]
+            self.process = subprocess.Popen(
+                command,
+                env={**env, "NOTIFY_SOCKET": str(notify)},
+                cwd="/",
+                stderr=stderr,
+                stdout=stderr,
+                user=None if user is None else user.uid,
+                group=None if user is None else user.gid,
+                extra_groups=None if user is None else user.groups,
+            )
             end = time.monotonic() + WAIT_SECONDS
             while not self.listen:
                 assert self.process.poll() is None, self.told()

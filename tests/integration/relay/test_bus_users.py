@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import threading
 from functools import partial
 from pathlib import Path
@@ -14,9 +17,9 @@ from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
 from tests.support.relays import wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, describe, echo
+from tests.support.towns import FIRST, SECOND, MakeTowns, Town, describe, echo, hang
 from tests.support.users import User
-from tools.stage import ROOT
+from tools.stage import ROOT, Stage
 
 pytestmark = pytest.mark.usefixtures("needs_root")
 
@@ -57,6 +60,11 @@ def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:
             return str(error)
 
 
+def has_joined(town: Town, times: int) -> bool:
+    """Return whether the relay of *town* has been joined so often."""
+    return town.host.relay.told().count(": joined to the bus") == times
+
+
 def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_user: User) -> None:
     a, b = ruled
     with serving(b.path, twins=Twins(), echo=echo):
@@ -70,6 +78,31 @@ def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_us
     assert first_user.call(partial(refusal, a.path, hears="relay/*/")) is ErrorCode.EPERM
     assert first_user.call(partial(refusal, a.path, says="relayed/echo")) is ErrorCode.EPERM
     assert first_user.call(partial(refusal, a.path, hears="relayed/echo")) is ErrorCode.EPERM
+
+
+def test_a_relay_without_any_rights_but_the_shipped_ones(
+    ruled: tuple[Town, Town], folder: Path, first_user: User, second_user: User, stage: Stage
+) -> None:
+    """As the package has it: a user of its own, that owns nothing, which the rules name, and which services believe."""
+    config = folder / "sbusd.toml"
+    config.write_text(config.read_text().replace("61999", str(second_user.uid)))
+    for town in ruled:
+        os.kill(town.daemon.pid, signal.SIGHUP)
+        town.host.relay.stop()
+        town.host.relay.run_as(second_user, stage)
+        town.host.relay.start()
+        wait_for(partial(has_joined, town, 2), "the relay to be joined")
+    a, b = ruled
+    with serving(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=hang) as service:
+        assert json.loads(first_user.call(partial(called, a.path, "who", SECOND)))[:2] == [FIRST, -1]
+        # It hears of the end of a service, though it may not see all who are there.
+        ret = a.host.send("slow", SECOND)
+        b.host.wait_counted("requests-engaged", 2)
+        service.kill()
+        assert a.host.receive(ret)["err"] == "the service for slow on twin 1002 ended before it answered; it may have run it"
+    with serving(b.path, twins=Twins(), who=describe):
+        said = first_user.call(partial(called, a.path, "who", SECOND))
+        assert said == f"'who' failed: user {second_user.uid} is no relay, and cannot call as another host"
 
 
 def test_what_no_rule_is_about_is_closed_all_the_same(ruled: tuple[Town, Town], second_user: User) -> None:
@@ -215,7 +248,7 @@ def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeT
     assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in told
     assert told.count(": joined to the bus") == 1
     squatter.close()
-    wait_for(lambda: a.host.relay.told().count(": joined to the bus") == 2, "the relay to have its place")
+    wait_for(partial(has_joined, a, 2), "the relay to have its place")
 
 
 def test_one_town_is_not_the_other(towns: MakeTowns) -> None:
