@@ -88,8 +88,8 @@ class _Connection:
     end: End | None = None
     resets: int = 0
     interest: int = _READABLE
-    blocked: set[int] = field(default_factory=set)
-    """Publishers that wait for it."""
+    blocked: list[int] = field(default_factory=list)
+    """Publishers that wait for it, the first one first."""
     blockers: int = 0
     """Recipients that it waits for."""
     blocking_since: float | None = None
@@ -305,7 +305,8 @@ class Switch:
 
     def _pending(self) -> list[_Connection]:
         """Return who goes on with what it sent before."""
-        return [each for each in self._by_number.values() if each.unread and not each.blockers and not each.is_ending]
+        live = sorted(self._by_number.values(), key=lambda each: each.number)
+        return [each for each in live if each.unread and not each.blockers and not each.is_ending]
 
     def _count_readable(self, ready: list[tuple[int, int]]) -> None:
         """Count how many connections of each user can be read in this turn; those that are nobody's are a user each."""
@@ -561,7 +562,7 @@ class Switch:
         """Let a publisher wait until a recipient has drained."""
         if publisher.number in recipient.blocked:
             return
-        recipient.blocked.add(publisher.number)
+        recipient.blocked.append(publisher.number)
         if recipient.blocking_since is None:
             recipient.blocking_since = time.monotonic()
         publisher.blockers += 1
@@ -569,8 +570,9 @@ class Switch:
 
     def _unblock(self, recipient: _Connection) -> None:
         """Let all go on that wait for a recipient."""
-        for number in recipient.blocked & self._by_number.keys():
-            self._let_go_on(self._by_number[number])
+        for number in recipient.blocked:
+            if number in self._by_number:
+                self._let_go_on(self._by_number[number])
         recipient.blocked.clear()
         recipient.blocking_since = None
 
@@ -859,7 +861,7 @@ class Switch:
         out.lost_packets, out.untold, out.told = progress.lost_packets, progress.untold, progress.unreported
         if progress.receipt_token is not None:
             restored.receipt = progress.receipt_token.encode("latin-1"), progress.receipt_always
-        restored.blocked = set(progress.blocks)
+        restored.blocked = list(progress.blocks)
         if restored.blocked:
             restored.blocking_since = time.monotonic() - progress.blocking_ms / 1000
 
@@ -883,7 +885,7 @@ class Switch:
                 # It was given up with its connection, which did not come back.
                 self._count["abandoned_packets"] += len(queue.waiting) + len(queue.notes)
         for connection in self._by_number.values():
-            connection.blocked &= self._by_number.keys()
+            connection.blocked = [number for number in connection.blocked if number in self._by_number]
             for publisher in connection.blocked:
                 self._by_number[publisher].blockers += 1
             if not connection.blocked:

@@ -174,8 +174,8 @@ cdef class Switch:
     cdef vector[uint32_t] ending
     cdef unordered_map[uint32_t, Account*] accounts
     cdef vector[uint32_t] blocking              # slots that block someone
-    cdef vector[uint32_t] pending               # slots of those who go on without anything new from their sockets
-    cdef size_t next_pending
+    cdef cpp_map[uint64_t, uint32_t] pending    # numbers and slots of those who go on without anything new from their sockets
+    cdef uint64_t last_pending                  # the number of the last of them that was let go on
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
@@ -457,14 +457,20 @@ cdef class Switch:
         """Add to what is ready those who go on with what they sent before; return how many that makes."""
         cdef int i
         cdef Connection* connection
+        cdef cpp_map[uint64_t, uint32_t].iterator each
         if self.pending.empty():
             return count
         for i in range(count):
             if self.ready[i].data.u64 < LISTENER:
                 self.slots[self.ready[i].data.u64].turn = <uint32_t>self.turns
+        # The oldest first; where they are too many for one turn, those behind the last ones.
+        each = self.pending.begin() if self.pending.size() <= PENDING_EVENTS else self.pending.upper_bound(self.last_pending)
         for i in range(min(<int>self.pending.size(), <int>PENDING_EVENTS)):
-            self.next_pending = (self.next_pending + 1) % self.pending.size()
-            connection = self.slots[self.pending[self.next_pending]]
+            if each == self.pending.end():
+                each = self.pending.begin()
+            self.last_pending = dereference(each).first
+            connection = self.slots[dereference(each).second]
+            preincrement(each)
             if connection.turn != <uint32_t>self.turns:
                 self.ready[count].events = EPOLLIN
                 self.ready[count].data.u64 = connection.slot
@@ -692,18 +698,13 @@ cdef class Switch:
     cdef void note_pending(self, Connection* connection) noexcept nogil:
         """Note whether a connection has a backlog with which it can go on."""
         cdef bint can_go_on = connection.backlog is not NULL and connection.blockers == 0
-        cdef size_t i
         if can_go_on == connection.is_pending:
             return
         connection.is_pending = can_go_on
         if can_go_on:
-            self.pending.push_back(connection.slot)
-            return
-        for i in range(self.pending.size()):
-            if self.pending[i] == connection.slot:
-                self.pending[i] = self.pending.back()
-                self.pending.pop_back()
-                break
+            self.pending[connection.id] = connection.slot
+        else:
+            self.pending.erase(connection.id)
 
     cdef bint must_wait(self, Connection* connection) noexcept nogil:
         """Return whether a connection is not read now, for other connections of its user hold as much unhandled as a user may."""
