@@ -110,7 +110,9 @@ class AsyncBus:
         """
         packet = publication(key, payload)
         if not receipt:
-            await self._link.writer.send(packet)
+            writer = self._link.writer
+            if not writer.send_now(packet):  # nearly always done, and spares a coroutine
+                await writer.send_later(packet)
             return None
         calls: list[ReceiptCall] = []
 

@@ -31,6 +31,7 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item
+from sbusd.client.outgoing import CLOSING_SECONDS
 from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
 from sbusd.client.waits import resolver, wait_for
@@ -104,7 +105,7 @@ class AioLink:
         try:
             if self.session.outgoing.posted_bytes and self._sock is not None:
                 with contextlib.suppress(SbusError):
-                    await self.writer.flush()
+                    await self.writer.flush(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
         finally:
             await self._end()
 

@@ -86,20 +86,26 @@ class AioWriter:
 
         On TimedOut, and any other error, it was not sent.
         """
+        if not self.send_now(packet):
+            await self.send_later(packet)
+
+    def send_now(self, packet: bytes) -> bool:
+        """Do as :meth:`send` if that can be done without waiting; return whether it was."""
         outgoing = self._outgoing
-        if self._sock is not None and not (self.turns or self.is_resuming):
-            if outgoing or (outgoing.takes_batches and (self._drainer is not None or self._gathering)):
-                if self._post(packet):
-                    return
-            else:
-                try:
-                    self._sock.send(packet, _SEND_FLAGS)
-                except OSError:
-                    pass
-                else:
-                    self._session.is_dirty = True
-                    self._note_sent()
-                    return
+        if self._sock is None or self.turns or self.is_resuming:
+            return False
+        if outgoing or (outgoing.takes_batches and (self._drainer is not None or self._gathering)):
+            return self._post(packet)
+        try:
+            self._sock.send(packet, _SEND_FLAGS)
+        except OSError:
+            return False
+        self._session.is_dirty = True
+        self._note_sent()
+        return True
+
+    async def send_later(self, packet: bytes) -> None:
+        """Send *packet* when its turn has come. On TimedOut, and any other error, it was not sent."""
         await self.take_turn(packet, Deadline("publishing", self._line.timeout))
 
     def begin_gathering(self) -> None:
@@ -115,14 +121,14 @@ class AioWriter:
         if not self._gathering and self._outgoing:
             await self.flush()
 
-    async def flush(self) -> None:
-        """Send all that waits.
+    async def flush(self, deadline: Deadline | None = None) -> None:
+        """Send all that waits, until *deadline* or for as long as any call may take.
 
         Raises:
             TimedOut: there was no room in time; what is left still waits.
             Disconnected, Closed: there is no connection.
         """
-        await self.take_turn(lambda: None, Deadline("flushing", self._line.timeout))
+        await self.take_turn(lambda: None, deadline or Deadline("flushing", self._line.timeout))
 
     async def take_turn(self, job: bytes | Callable[[], None], deadline: Deadline) -> None:
         """Wait until *job*, a packet or what starts a call, has had its turn."""

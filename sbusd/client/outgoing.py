@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sbusd.client.errors import PayloadTooLarge
-from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
+from sbusd.client.runs import join_batch
+from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES
 from sbusd.protocol.limits import MAX_BATCH_BYTES
 
 POSTED_BYTES = MAX_BATCH_BYTES // 2
@@ -23,6 +24,9 @@ stay in a core's own cache. More would be no faster, come later, and be lost wit
 
 POSTED_SECONDS = 0.001
 """How long the first post waits for others at most, while more are published: nobody who watches notices."""
+
+CLOSING_SECONDS = 30.0
+"""How long closing waits for posts to leave where nothing else may take only so long: what calls are given by default."""
 
 
 class _Row:

@@ -1,11 +1,13 @@
-"""Finds messages in packets, in plain Python: what ``scanner`` is tested against, and what is used where that is not built."""
+"""Finds messages in packets, and joins packets: what ``scanner`` is tested against, and what is used where that is not built."""
 
 from __future__ import annotations
 
 from struct import Struct
 
 from sbusd.client.messages import Message
-from sbusd.protocol.batches import LENGTH_BYTES
+from sbusd.protocol.batches import LENGTH_BYTES, join_batch
+
+__all__ = ["join_batch", "measure_run", "message_of", "take_apart"]
 
 _LENGTH = Struct("<I")
 

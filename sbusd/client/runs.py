@@ -11,11 +11,11 @@ from sbusd.client.messages import Message
 from sbusd.protocol.batches import LENGTH_BYTES
 
 try:
-    from sbusd.client.scanner import measure_run, message_of, take_apart
+    from sbusd.client.scanner import join_batch, measure_run, message_of, take_apart
 except ImportError:  # a tree that is not built: all works, and slower; sbusctl doctor says so
-    from sbusd.client.plain_scanner import measure_run, message_of, take_apart
+    from sbusd.client.plain_scanner import join_batch, measure_run, message_of, take_apart
 
-__all__ = ["IS_COMPILED", "Run", "measure_run", "message_of"]
+__all__ = ["IS_COMPILED", "Run", "join_batch", "measure_run", "message_of"]
 
 IS_COMPILED = measure_run.__module__ == "sbusd.client.scanner"
 """Whether messages are found by compiled code."""

@@ -1,16 +1,20 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds messages in packets; ``plain_scanner`` is the same in Python, and says what each function does.
+"""Finds messages in packets, and joins packets; ``plain_scanner`` is the same in Python, and says what each function does.
 
-Compiled because in Python this is nearly all that receiving costs: 1,000 to 2,000 ns for a message of a batch, against 50 ns here.
+Compiled because in Python this is nearly all that receiving costs: 1,000 to 2,000 ns for a message of a batch, against 50 ns here;
+and a fifth of publishing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint32_t
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, memcpy
 
 from sbusd.client.python cimport PyObject_GenericSetAttr, PyType_GenericAlloc
 
+from sbusd.client import plain_scanner
 from sbusd.client.messages import Message
+from sbusd.protocol.batches import BATCH_HEAD
+from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 cdef enum:
     LENGTH_BYTES = 4  # of a packet in a batch
@@ -21,6 +25,8 @@ cdef type _message_type = Message
 cdef str _key = "key"
 cdef str _payload = "payload"
 cdef str _sender = "sender"
+cdef bytes _batch_head = BATCH_HEAD
+cdef Py_ssize_t _most = MAX_PACKET_BYTES
 
 
 def measure_run(bytes batch not None, Py_ssize_t place):
@@ -63,6 +69,48 @@ def message_of(bytes packet not None):
     if not is_message(data, size):
         return None
     return make_message(data, size, key_of(data, size, b""))
+
+
+def join_batch(list packets not None):
+    cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head)
+    cdef Py_ssize_t total = head
+    cdef Py_ssize_t length
+    cdef bytes packet
+    cdef bytes batch
+    cdef char* place
+    for packet in packets:
+        length = PyBytes_GET_SIZE(packet)
+        total += LENGTH_BYTES + length
+        # What is refused, or may be, is judged in one place.
+        if length == 0 or total > _most or begins_like_batch(PyBytes_AS_STRING(packet), length):
+            return plain_scanner.join_batch(packets)
+    if total == head:
+        return plain_scanner.join_batch(packets)
+    batch = PyBytes_FromStringAndSize(NULL, total)
+    place = PyBytes_AS_STRING(batch)
+    memcpy(place, PyBytes_AS_STRING(_batch_head), head)
+    place += head
+    for packet in packets:
+        length = PyBytes_GET_SIZE(packet)
+        put_length(place, <uint32_t>length)
+        memcpy(place + LENGTH_BYTES, PyBytes_AS_STRING(packet), length)
+        place += LENGTH_BYTES + length
+    return batch
+
+
+cdef inline bint begins_like_batch(const char* packet, Py_ssize_t size) noexcept:
+    """Return whether a packet begins as a batch does, the NUL left out."""
+    cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head) - 1
+    return size >= head and memcmp(packet, PyBytes_AS_STRING(_batch_head), head) == 0
+
+
+cdef inline void put_length(char* place, uint32_t length) noexcept:
+    """Write 32 bits, little endian, at *place*."""
+    cdef unsigned char* octets = <unsigned char*>place
+    octets[0] = length & 0xff
+    octets[1] = (length >> 8) & 0xff
+    octets[2] = (length >> 16) & 0xff
+    octets[3] = (length >> 24) & 0xff
 
 
 cdef inline uint32_t length_at(const char* place) noexcept:

@@ -28,7 +28,7 @@ from sbusd.client.errors import (
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item, Message
-from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
+from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
 
@@ -69,7 +69,7 @@ class SyncLink:
         try:
             if self.session.outgoing.posted_bytes and self._sock is not None:
                 with contextlib.suppress(SbusError):
-                    self.flush()
+                    self._send_all(Deadline("closing", CLOSING_SECONDS if self.timeout is None else self.timeout))
         finally:
             self._end()
 
@@ -293,7 +293,7 @@ class SyncLink:
                 self._hang_up(f"sending to it failed: {error}")
                 return False
             outgoing.sent()
-        return True
+        return self._sock is not None
 
     def _try_send(self, packet: bytes) -> bool:
         """Send *packet*; return False if the socket is full, or the connection has ended."""

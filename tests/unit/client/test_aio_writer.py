@@ -272,3 +272,25 @@ def test_what_was_taken_leaves_on_the_next_connection_behind_modes_and_patterns(
             assert bus.statistics.unsent == 0
 
     run(main)
+
+
+async def publish_for_ever(bus: AsyncBus) -> None:
+    while True:
+        await bus.publish("a", b"x" * 1_000)
+
+
+def test_closing_a_bus_that_does_not_read_ends_in_time_and_counts(batching: FakeBus) -> None:
+    async def main() -> None:
+        bus = await AsyncBus.connect(batching.address)
+        await asked(bus)
+        peer = batching.peer()
+        peer.gate.clear()
+        bus._link.timeout = 0.0
+        with pytest.raises(TimedOut):
+            await publish_for_ever(bus)
+        waiting = len(bus._session.outgoing)
+        await bus.close()
+        assert bus.statistics.unsent == waiting > 0
+        peer.gate.set()
+
+    run(main)

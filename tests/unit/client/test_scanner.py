@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from sbusd.client import plain_scanner
 from sbusd.client.messages import Message
-from sbusd.protocol.batches import BATCH_HEAD, join_batch
+from sbusd.protocol.batches import BATCH_HEAD, join_batch, parse_batch
+from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.support.skips import require
 
 START = len(BATCH_HEAD)
@@ -101,6 +103,29 @@ def test_what_was_not_measured_is_not_taken_apart(scanner: ModuleType) -> None:
             scanner.take_apart(batch, place, behind)
     with pytest.raises(ValueError, match="0 or more"):
         scanner.measure_run(batch, -1)
+
+
+@pytest.mark.parametrize(
+    "packets",
+    [
+        [b"MSG a\0x"],
+        [b"MSG a\0x", b"SUB b", b"x" * 300],
+        [b"CMSG !/batc", b"CMSG !/batches\0"],
+        [b"x" * (MAX_PACKET_BYTES - START - 4)],
+    ],
+)
+def test_packets_are_joined(scanner: ModuleType, packets: list[bytes]) -> None:
+    batch = scanner.join_batch(packets)
+    assert list(parse_batch(batch)) == packets
+    assert batch == join_batch(packets)
+
+
+@pytest.mark.parametrize(
+    "packets", [[], [b""], [b"a", b""], [b"a", BATCH_HEAD], [BATCH_HEAD[:-1]], [b"x" * (MAX_PACKET_BYTES - START - 3)]]
+)
+def test_what_makes_no_batch_is_refused(scanner: ModuleType, packets: list[bytes]) -> None:
+    with pytest.raises(ProtocolError):
+        scanner.join_batch(packets)
 
 
 @given(st.lists(st.sampled_from([b"MSG a\0", b"MSG a\0x", b"MSG bc\0", b"MSG a", b"SUB a"]) | st.binary(min_size=1, max_size=9)), st.data())

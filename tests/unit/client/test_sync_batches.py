@@ -372,3 +372,34 @@ def test_a_program_makes_no_batches_of_its_own(batching: FakeBus) -> None:
                 send("!/batch", b"\1\0\0\0x")
         with pytest.raises(PayloadTooLarge), bus.coalesce():
             bus.publish("a", b"x" * bus._session.outgoing.packet_limit)
+
+
+def test_a_connection_that_ends_while_the_answer_is_looked_for_is_told(batching: FakeBus) -> None:
+    """What was gathered is lost with it, so flushing must not say that all is well."""
+    bus = Bus.connect(batching.address)
+    peer = batching.peer()
+    peer.gate.clear()
+    scope = bus.coalesce()
+    scope.__enter__()
+    bus._session.outgoing.post(b"MSG a\0x")
+    peer.hang_up()
+    with pytest.raises(Disconnected):
+        bus.flush()
+    assert bus.statistics.unsent == 1
+    scope.__exit__(None, None, None)
+
+
+def test_closing_a_bus_that_does_not_read_ends_in_time_and_counts(batching: FakeBus) -> None:
+    bus = Bus.connect(batching.address, timeout=WAIT_SECONDS)
+    asked(bus)
+    peer = batching.peer()
+    peer.gate.clear()
+    bus._link.timeout = 0.0
+    scope = bus.coalesce()
+    scope.__enter__()
+    fill(bus)
+    waiting = len(bus._session.outgoing)
+    bus.close()
+    assert bus.statistics.unsent == waiting > 0
+    scope.__exit__(None, None, None)
+    peer.gate.set()

@@ -1,0 +1,166 @@
+"""The Python client's batches on a real bus: nothing is lost, nothing overtakes, whoever batches and whoever does not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from sbusd.client import AsyncBus, Bus, Item, Message, RemoteRefusal, Request
+from tests.support.daemons import Daemon
+
+WAIT_SECONDS = 60.0
+
+COUNT = 2_000
+
+
+def plain(path: str) -> None:
+    """Publish as any socket can."""
+    with Bus.connect(path, batching=False) as bus:
+        for number in range(COUNT):
+            bus.publish("n/plain", b"%d" % number)
+        bus.ping()
+
+
+def coalescing(path: str) -> None:
+    """Publish in scopes of many sizes."""
+    with Bus.connect(path) as bus:
+        number = 0
+        while number < COUNT:
+            with bus.coalesce():
+                for _ in range(min(number % 300 + 1, COUNT - number)):
+                    bus.publish("n/coalescing", b"%d" % number)
+                    number += 1
+        bus.ping()
+        assert bus.statistics.batches_sent > 0
+        assert bus.statistics.unsent == bus.statistics.batchless == 0
+
+
+def asynchronous(path: str) -> None:
+    """Publish from several tasks of one loop, one after the other."""
+
+    async def main() -> None:
+        async with AsyncBus.connect(path) as bus:
+            for number in range(COUNT):
+                await bus.publish("n/asynchronous", b"%d" % number)
+                if number % 97 == 0:
+                    await asyncio.sleep(0)
+            await bus.ping()
+            assert bus.statistics.batches_sent > 0
+            assert bus.statistics.unsent == bus.statistics.batchless == 0
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
+
+
+PUBLISHERS: list[Callable[[str], None]] = [plain, coalescing, asynchronous]
+
+TOTAL = COUNT * len(PUBLISHERS)
+
+
+def check(items: list[Item]) -> None:
+    """Fail unless *items* are all that was published, each publisher's in order."""
+    numbers: dict[bytes, list[int]] = {}
+    for item in items:
+        assert isinstance(item, Message), f"{item} after {len(numbers)} keys"
+        numbers.setdefault(item.key, []).append(int(item.payload))
+    assert numbers == {b"n/" + publish.__name__.encode(): list(range(COUNT)) for publish in PUBLISHERS}
+
+
+def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon) -> None:
+    batched: list[int] = []
+
+    async def subscriber(bus: AsyncBus, ready: threading.Event) -> None:
+        async with bus.subscribe("n/") as sub:
+            ready.set()
+            items: list[Item] = []
+            async for item in sub:
+                items.append(item)
+                if len(items) == TOTAL:
+                    break
+            check(items)
+            batched.append(bus.statistics.batches_received)
+
+    async def aio(ready: threading.Event) -> None:
+        async with AsyncBus.connect(each_bus.path) as bus:
+            await asyncio.wait_for(subscriber(bus, ready), WAIT_SECONDS)
+
+    ready = threading.Event()
+    errors: list[BaseException] = []
+
+    def run_aio() -> None:
+        try:
+            asyncio.run(aio(ready))
+        except BaseException as error:  # shown by the test
+            errors.append(error)
+            ready.set()
+
+    with (
+        Bus.connect(each_bus.path) as one,
+        Bus.connect(each_bus.path, batching=False) as two,
+        one.subscribe("n/") as all_of_one,
+        two.subscribe("n/") as all_of_two,
+        two.subscribe("n/plain") as some_of_two,
+    ):
+        reader = threading.Thread(target=run_aio)
+        reader.start()
+        assert ready.wait(WAIT_SECONDS)
+        writers = [threading.Thread(target=publish, args=(each_bus.path,)) for publish in PUBLISHERS]
+        for writer in writers:
+            writer.start()
+        items: list[Item] = []
+        while len(items) < TOTAL:
+            items += all_of_one.receive_many(timeout=WAIT_SECONDS)
+        check(items)
+        check([all_of_two.receive(WAIT_SECONDS) for _ in range(TOTAL)])
+        assert [some_of_two.receive(0) for _ in range(COUNT)] == [Message(b"n/plain", b"%d" % number) for number in range(COUNT)]
+        for thread in (*writers, reader):
+            thread.join(WAIT_SECONDS)
+        assert not errors
+        batched.append(one.statistics.batches_received)
+        assert two.statistics.batches_received == 0
+        assert sum(batched) > 0, "what was there together came together"
+
+
+def test_answers_receipts_and_refusals_keep_their_places(each_bus: Daemon) -> None:
+    with Bus.connect(each_bus.path) as bus, bus.subscribe("a/") as sub:
+        with bus.coalesce():
+            bus.ping()
+            assert bus.publish("a/1", "x", receipt=True) == 1
+            bus.publish("a/2", "x")
+            bus.publish("!/reserved", "x")
+            bus.publish("a/3", "x")
+            assert bus.publish("nobody", receipt=True) == 0
+            with pytest.raises(RemoteRefusal, match="EPERM"):
+                bus.ping()
+            bus.tell("echo/off")
+            bus.publish("a/4", "not to the sender")
+            bus.tell("echo/on")
+            bus.publish("a/5", "x")
+        items = [sub.receive(WAIT_SECONDS) for _ in range(4)]
+        assert [item.key for item in items if isinstance(item, Message)] == [b"a/1", b"a/2", b"a/3", b"a/5"]
+        assert bus.ping() > 0
+
+
+def test_calls_over_batches(each_bus: Daemon) -> None:
+    async def main() -> None:
+        async with AsyncBus.connect(each_bus.path) as server, AsyncBus.connect(each_bus.path) as client:
+
+            @server.service("twice")
+            async def twice(request: Request) -> bytes:
+                await asyncio.sleep(0)
+                return request.data * 2
+
+            ready = asyncio.Event()
+            serving = asyncio.ensure_future(server.serve(ready=ready.set))
+            await ready.wait()
+            first = await client.call("twice", b"0")
+            assert first == b"00"
+            answers = await asyncio.gather(*(client.call("twice", b"%d" % number) for number in range(200)))
+            assert answers == [b"%d" % number * 2 for number in range(200)]
+            assert client.statistics.batches_sent > 0
+            await server.close()
+            await serving
+
+    asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
