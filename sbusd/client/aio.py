@@ -95,9 +95,9 @@ class AsyncBus:
     async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
-        The first message of a loop's iteration leaves at once; others leave with it done, together, at the end of the iteration, when
-        they are 64 KiB, or by ``flush``. Waits while the socket is full and so much waits; after an error nothing was sent. A refusal
-        comes later, at the next receive or ping.
+        A message that is published alone leaves at once; those that follow it closely leave together, at the end of the loop's
+        iteration, when they are 32 KiB, or by ``flush``. Waits while the socket is full and so much waits; after an error nothing
+        was sent. A refusal comes later, at the next receive or ping.
         With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
         a refusal is raised then, and after TimedOut or AnswerLost it may have been sent.
 
@@ -128,7 +128,7 @@ class AsyncBus:
     async def coalesce(self) -> AsyncIterator[None]:
         """Let what is published within ``async with`` leave many in a packet, also beyond one iteration of the loop.
 
-        What is gathered leaves when it is 64 KiB, 1 ms after the first of it, before anything that waits for an answer, and at the end.
+        What is gathered leaves when it is 32 KiB, 1 ms after the first of it, before anything that waits for an answer, and at the end.
         With a bus that does not take batches, or without ``batching``, each message leaves at once.
 
         Raises, at the end, what ``flush`` raises.

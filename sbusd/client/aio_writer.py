@@ -6,8 +6,8 @@ Rules:
    turn, so cancelling the wait takes the packet back, whole, and moves no other.
 2. A call's packets enter the session only when its turn has come, and the next turn only when they are gone: calls that are given up
    while the socket is full cannot pile up.
-3. Of what is published within one iteration of the loop the first packet leaves at once, and where the bus takes batches the others
-   leave together at its end, or as soon as they fill one. While the socket is full they wait in the session, as many as fill a batch;
+3. A packet that is published alone leaves at once. Where the bus takes batches, those that follow it closely leave together at the end
+   of the loop's iteration, or as soon as they fill one. While the socket is full they wait in the session, as many as fill a batch;
    who comes then takes a turn.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
@@ -27,6 +28,11 @@ from sbusd.client.session import Session
 from sbusd.client.waits import wait_for
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+TOGETHER_SECONDS = 10e-6
+"""What is published no later than this after a packet that has left is one of many: several times what publishing takes, and less than
+the time of any answer, so that who asks and answers never waits for the end of an iteration."""
 
 
 class Line(Protocol):
@@ -58,7 +64,10 @@ class AioWriter:
         self._outgoing = session.outgoing
         self._sock: socket.socket | None = None
         self._is_writing = False
+        self.clock: Callable[[], float] = time.monotonic
+        """What the time is that says which packets follow each other closely."""
         self._is_publisher = False
+        self._company_until = 0.0
         self._gathering = 0
         self._drainer: asyncio.Handle | None = None
 
@@ -67,6 +76,7 @@ class AioWriter:
         self._sock = sock
         self._loop = loop
         self._is_writing = False
+        self._company_until = 0.0
 
     def detach(self) -> None:
         """Send on no socket."""
@@ -94,14 +104,18 @@ class AioWriter:
         outgoing = self._outgoing
         if self._sock is None or self.turns or self.is_resuming:
             return False
-        if outgoing or (outgoing.takes_batches and (self._drainer is not None or self._gathering)):
+        now = self.clock() if outgoing.takes_batches else 0.0
+        if outgoing or now < self._company_until or (self._gathering and outgoing.takes_batches):
             return self._post(packet)
         try:
             self._sock.send(packet, _SEND_FLAGS)
         except OSError:
             return False
         self._session.is_dirty = True
-        self._note_sent()
+        if outgoing.takes_batches:
+            self._company_until = now + TOGETHER_SECONDS
+        else:
+            self._note_sent()
         return True
 
     async def send_later(self, packet: bytes) -> None:
@@ -213,10 +227,8 @@ class AioWriter:
             self._loop.remove_writer(self._sock.fileno())
 
     def _note_sent(self) -> None:
-        """Take note that a packet has left in this iteration of the loop: those behind it have company."""
-        if self._outgoing.takes_batches:
-            self._drainer = self._loop.call_soon(self._end_iteration)
-        elif self._is_publisher:
+        """Take note that a packet has left to a bus of which it is not known whether it takes batches."""
+        if self._is_publisher:
             self._ask_for_batches()
         else:
             self._is_publisher = True  # who publishes once has no use for batches

@@ -120,7 +120,7 @@ class Bus:
     def coalesce(self) -> Iterator[None]:
         """Let what is published within ``with`` leave many in a packet, which costs a third of the time for each small message.
 
-        What is gathered leaves when it is 64 KiB, when something is published 1 ms or more after the first of it, before this
+        What is gathered leaves when it is 32 KiB, when something is published 1 ms or more after the first of it, before this
         object waits for anything, and at the end; between that it is in this process alone. With a bus that does not take batches, or
         without ``batching``, each message leaves at once. What is told by ``tell`` keeps its place in the order.
 

@@ -375,3 +375,17 @@ def test_an_answer_that_is_lost_says_nothing_of_batches() -> None:
     sent(session)
     session.ask_for_batches()
     assert b"CMSG !/bus/features" in sent(session)
+
+
+def test_nobody_but_the_bus_makes_a_batch() -> None:
+    """What a stranger writes stays payload, however it is delivered."""
+    forged = join_batch([b"CMSG !/bus/lost\x009", b"MSG a\0forged"])
+    session = Session()
+    inbox, _ = subscribed(session, b"a")
+    session.receive(b"MSG a\0" + forged)
+    session.receive(b"CMSG !/from/7/!/cred/1/2/3\0MSG a\0" + forged)
+    session.receive(join_batch([b"MSG a\0" + forged, b"MSG a\0"]))
+    assert [item.payload for item in inbox.take_many(9) if isinstance(item, Message)] == [forged, forged, forged, b""]
+    assert session.statistics().lost_remote == 0
+    with pytest.raises(ProtocolError):
+        session.receive(b"CMSG !/from/7/!/cred/1/2/3\0" + forged)
