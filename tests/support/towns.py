@@ -6,7 +6,7 @@ import json
 import signal
 from collections.abc import Callable
 
-from sbusd.client import Bus, Request, ServiceError
+from sbusd.client import Bus, Message, Request, ServiceError
 from tests.support.daemons import Daemon
 from tests.support.relays import Host
 
@@ -48,6 +48,13 @@ def describe(request: Request) -> str:
 def fail(request: Request) -> bytes:
     """Answer with an error."""
     raise ServiceError(f"no account {request.data.decode()}")
+
+
+def await_word(path: str, _request: Request) -> bytes:
+    """Answer with the first message under ``word`` on the bus at *path*; who is subscribed to that runs this."""
+    with Bus.connect(path) as bus, bus.subscribe("word") as words:
+        word = words.receive(60)
+        return word.payload if isinstance(word, Message) else b""
 
 
 def hang(request: Request) -> bytes:

@@ -17,7 +17,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
 from tests.support.relays import wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, describe, echo, hang
+from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
@@ -93,11 +93,12 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         town.host.relay.start()
         wait_for(partial(has_joined, town, 2), "the relay to be joined")
     a, b = ruled
-    with serving(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=hang) as service:
+    with serving(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=partial(await_word, b.path)) as service:
         assert json.loads(first_user.call(partial(called, a.path, "who", SECOND)))[:2] == [FIRST, -1]
         # It hears of the end of a service, though it may not see all who are there.
         ret = a.host.send("slow", SECOND)
-        b.host.wait_counted("requests-engaged", 2)
+        with b.bus() as control:
+            wait_for(lambda: control.members("word"), "the service to run it")
         service.kill()
         assert a.host.receive(ret)["err"] == "the service for slow on twin 1002 ended before it answered; it may have run it"
     with serving(b.path, twins=Twins(), who=describe):
