@@ -43,6 +43,7 @@ class Join:
         self._store = store
         self._journal = journal
         self._is_away = False
+        self._left = ""
         self._counted: Counter[str] = Counter()
         self.callers = Callers(read_envelope, desk, queues.answers(store.relay), Allowance(settings.bus_calls, settings.bus_bytes))
         self._services = desk.services = Services(twin, settings, self, store=store, desk=desk, journal=journal)
@@ -58,6 +59,12 @@ class Join:
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:
             await self._services.close()
+
+    async def leave(self, bus: RelayBus, reason: str) -> None:
+        """End the connection *bus*, and make a new one; *reason* says why."""
+        if bus is self.bus:
+            self.bus, self._left = None, reason
+            await bus.close()
 
     async def hand_out(self) -> None:
         """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
@@ -86,7 +93,8 @@ class Join:
                     await self._wait_for_place(bus)
                     await self._serve(bus)
         except (SbusError, OSError) as error:
-            return str(error)
+            reason, self._left = self._left or str(error), ""
+            return reason
         finally:
             self.bus = None
 

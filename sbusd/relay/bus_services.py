@@ -37,10 +37,18 @@ AGAIN_SECONDS = 0.25
 """How long a Redis that is away is left alone."""
 
 
+ASK_SECONDS = 5.0
+"""How long the bus may take to say whether anybody serves a command: it takes microseconds, and when it is started anew a second.
+All requests of other hosts wait for it, those for Redis too."""
+
+
 class Joined(Protocol):
     """Knows whether the relay is joined to its bus."""
 
     bus: RelayBus | None
+
+    async def leave(self, bus: RelayBus, reason: str) -> None:
+        """End the connection *bus*, and make a new one."""
 
 
 class _Turn:
@@ -104,7 +112,10 @@ class Services:
     async def _is_served(self, bus: RelayBus, command: str) -> bool:
         """Return whether a request for *command* would reach anybody on the bus."""
         try:
-            return bool(await bus.members(relayed_key(command)))
+            async with asyncio.timeout(ASK_SECONDS):
+                return bool(await bus.members(relayed_key(command)))
+        except TimeoutError:
+            await self._joined.leave(bus, f"it has not answered for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
             self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):

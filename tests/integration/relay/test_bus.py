@@ -190,6 +190,20 @@ def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaem
         assert bus.call("echo", b"y", twin=SECOND) == b"y"
 
 
+def test_a_bus_that_hangs_does_not_hold_up_what_is_for_redis(towns: MakeTowns) -> None:
+    a, b = towns()
+    os.kill(b.daemon.pid, signal.SIGSTOP)
+    try:
+        rets = [a.host.send("x", SECOND) for _ in range(3)]
+        for _ in rets:
+            b.host.reply(b.host.receive("msgbus.x"), b"ok")
+        assert [data_of(a.host.receive(ret)) for ret in rets] == [b"ok"] * 3
+        b.host.relay.wait_told("it has not answered for 5 s")
+    finally:
+        os.kill(b.daemon.pid, signal.SIGCONT)
+    wait_for(lambda: b.host.relay.told().count(": joined to the bus") == 2, "the relay to be joined again")
+
+
 def test_a_bus_that_is_started_anew_in_place_ends_no_call(towns: MakeTowns) -> None:
     """Neither that of a caller here, nor that of a service there."""
     a, b = towns()

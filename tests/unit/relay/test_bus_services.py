@@ -95,6 +95,11 @@ class Joined:
 
     def __init__(self, bus: Bus | None) -> None:
         self.bus = cast("RelayBus | None", bus)
+        self.left = ""
+
+    async def leave(self, bus: RelayBus, reason: str) -> None:
+        assert bus is self.bus
+        self.bus, self.left = None, reason
 
 
 def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> Message:
@@ -199,6 +204,22 @@ def test_nobody_is_there() -> None:
         assert not await services(books, Joined(bus), told).take(RAW, asked())
         assert "EPERM a rule" in told[0]
         assert books.engaged == []
+
+    run(main)
+
+
+def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would hold up what is for Redis too."""
+    monkeypatch.setattr(bus_services, "ASK_SECONDS", 0.001)
+
+    async def main() -> None:
+        bus, books = Bus(), Books()
+        bus.members = lambda _key: asyncio.sleep(3_600)  # type: ignore[method-assign, assignment, return-value]
+        joined = Joined(bus)
+        made = services(books, joined, [])
+        assert not await made.take(RAW, asked())
+        assert joined.left == "it has not answered for 0.001 s"
+        assert not await made.take(RAW, asked())
 
     run(main)
 
