@@ -15,7 +15,7 @@ from sbusd.protocol.printable import printable
 from sbusd.relay import queues
 from sbusd.relay.journal import FORGED, FULL, MALFORMED, UNDELIVERED, RelayJournal
 from sbusd.relay.messages import Message, MessageError, is_reserved
-from sbusd.relay.store import Order, Store
+from sbusd.relay.store import Claim, Order, Store
 
 FULL_WORDS = "too many requests wait here; try again later"
 
@@ -29,11 +29,24 @@ class LocalServices(Protocol):
         """See to *request*, which is *raw* of the queue of requests; return False where no service is there, and nothing was done."""
 
 
+class Sends(Protocol):
+    """What is on its way to other hosts."""
+
+    def hold_seconds(self, twin: int) -> float:
+        """Return for how many seconds a message for *twin* is to be held that is sent at once; 0: it has to wait for others."""
+
+    def begin(self, claim: Claim) -> None:
+        """Send what is held."""
+
+
 class Desk:
     """Deals with messages, one at a time."""
 
     services: LocalServices | None = None
     """Who is asked first whether a request of another host is theirs."""
+
+    sends: Sends | None = None
+    """Who sends at once; without it everything is only woken for."""
 
     def __init__(
         self,
@@ -45,7 +58,7 @@ class Desk:
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*twin* is this host's; *wake* has sent at once what a message that was in no queue, or no longer, has become."""
+        """*twin* is this host's; *wake* has sent soon what is not begun at once."""
         self._wake = wake
         self._twin = twin
         self._settings = settings
@@ -102,7 +115,6 @@ class Desk:
         if problem := self._problem(request, now):
             raise MessageError(problem)
         await self._send(b"", [self._order(request, request.dst[0], uid, now)])
-        self._wake()
 
     def _order(self, request: Message, twin: int, uid: str, now: float) -> Order:
         """Return what is to become of *request* for *twin*."""
@@ -110,12 +122,14 @@ class Desk:
         left = request.expiry_seconds + 1 - max(0.0, now - sent_at)
         one = request.with_(uid=uid, src=self._twin, dst=(twin,), now=sent_at, err="")
         what = "here" if twin == self._twin else "send"
-        return Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now))
+        return Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now), self._hold(twin))
 
     async def _send(self, raw: bytes, orders: Sequence[Order]) -> None:
         """Have the requests sent that *raw* has become."""
-        for said in await self._store.dispatch(raw, orders):
-            if said != "accepted":
+        for order, (said, claim) in zip(orders, await self._store.dispatch(raw, orders), strict=False):
+            if said == "accepted" and order.what == "send":
+                self._begin(claim)
+            elif said != "accepted":
                 self._journal.tell_of(FULL, queues.BACKLOG, queue=queues.BACKLOG, reason="too many requests wait for answers")
 
     def _problem(self, request: Message, now: float) -> str:
@@ -155,8 +169,7 @@ class Desk:
         if reply.dst[0] == self._twin:
             await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queue)
         else:
-            await self._store.respond(raw, reply, queue, self._left(reply))
-            self._wake()
+            await self._respond(raw, reply, queue)
 
     async def _answer(self, raw: bytes, reply: Message) -> None:
         """Send an answer to its host, or hand it to the client that waits."""
@@ -166,8 +179,27 @@ class Desk:
             await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queues.REPLY)
         elif reply.src != self._twin:
             raise MessageError(f"src: of an answer is this twin, {self._twin}: swap src and dst of the request")
-        elif await self._store.respond(raw, reply, queues.REPLY, self._left(reply)) == "unasked":
+        elif await self._respond(raw, reply, queues.REPLY) == "unasked":
             self._forged("an application", f"twin {reply.dst[0]} has not asked {reply.uid[:40]} of this host, or had its answer")
+
+    async def _respond(self, raw: bytes, reply: Message, queue: str) -> str:
+        """Send an answer, which is what *raw* of *queue* became, to its host; return what became of it."""
+        twin = reply.dst[0]
+        said, claim = await self._store.respond(raw, reply, queue, self._left(reply), self._hold(twin))
+        if said == "ready":
+            self._begin(claim)
+        return said
+
+    def _hold(self, twin: int) -> float:
+        """Return for how many seconds a message for *twin* is held."""
+        return self.sends.hold_seconds(twin) if self.sends is not None else 0.0
+
+    def _begin(self, claim: Claim | None) -> None:
+        """Send what is held at once, and what is not when it is due."""
+        if claim is not None and self.sends is not None:
+            self.sends.begin(claim)
+        else:
+            self._wake()
 
     async def _settle(self, raw: bytes, reply: Message, asked: Message | None, queue: str) -> None:
         """Hand an answer to the client that waits for it."""

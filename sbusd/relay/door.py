@@ -17,7 +17,7 @@ from sbusd.config.relay import RelaySettings
 from sbusd.events import Event
 from sbusd.relay import queues
 from sbusd.relay.connections import Connection
-from sbusd.relay.gate import Caller, Gate, RefusedError, response_headers, sent_at
+from sbusd.relay.gate import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
 from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.messages import Message, MessageError
 from sbusd.relay.redis_link import RedisAwayError
@@ -101,18 +101,18 @@ class Door:
         self._gate.precheck(caller)
         body = await self._read(request)
         caller = dataclasses.replace(caller, body=body)
-        twin = await self._gate.identify(caller)
+        speaker = self._gate.identify(caller)
         try:
             message = Message.parse(body)
         except MessageError as error:
             raise _unwelcome(400, str(error)) from None
-        if twin is not None and message.src != twin:
-            raise RefusedError(403, f"twin {twin} sends a message with src {message.src}", FORGED, "messages-forged")
+        if speaker.twin is not None and message.src != speaker.twin:
+            raise RefusedError(403, f"twin {speaker.twin} sends a message with src {message.src}", FORGED, "messages-forged")
         if message.dst != (self._twin,):
             raise _unwelcome(421, f"dst is {list(message.dst)}, and this is twin {self._twin}")
         if not message.uid:
             raise _unwelcome(400, "uid: is empty")
-        return await (self._accept(caller, message) if caller.path == REMOTE_PATH else self._admit(message))
+        return await (self._accept(caller, message, speaker) if caller.path == REMOTE_PATH else self._admit(message, speaker))
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         """Return the body, if it is small and comes soon."""
@@ -131,7 +131,7 @@ class Door:
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
         return bytes(body)
 
-    async def _accept(self, caller: Caller, request: Message) -> str:
+    async def _accept(self, caller: Caller, request: Message, speaker: Speaker) -> str:
         """Take a request."""
         if not request.cmd:
             raise _unwelcome(400, "cmd: is empty")
@@ -143,22 +143,23 @@ class Door:
         left = request.expiry_seconds + 1 - age
         if left <= 0:
             raise _unwelcome(410, f"the request has expired {-left:.0f} s ago")
-        said = await self._store.accept(request.src, request.with_(ret=queues.REPLY), request.digest(), left)
+        said = await self._store.accept(request.src, request.with_(ret=queues.REPLY), request.digest(), left, speaker.once)
         return self._room(said, queues.REMOTE)
 
-    async def _admit(self, reply: Message) -> str:
+    async def _admit(self, reply: Message, speaker: Speaker) -> str:
         """Take an answer, if it is from the twin that was asked."""
-        asked = await self._store.waiting_request(reply.uid)
-        if asked is not None and asked.dst != (reply.src,):
+        said = await self._store.admit(reply, speaker.once)
+        if said == "forged":
             words = f"twin {reply.src} answers request {reply.uid}, which it was not asked"
             raise RefusedError(403, words, FORGED, "answers-forged")
-        said = await self._store.admit(reply)
         if said == "unasked":
             raise RefusedError(404, f"no request {reply.uid[:40]} waits for an answer here", FORGED, "messages-unasked")
         return self._room(said, queues.REPLY)
 
     def _room(self, said: str, queue: str) -> str:
         """Return *said* if the message is in Redis."""
+        if said == "replayed":
+            raise replayed()
         if said in _FULL:
             raise RefusedError(503, _FULL[said], UNWELCOME if said != "queue" else _full_event(self._journal, queue), "messages-deferred")
         return said

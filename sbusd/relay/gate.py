@@ -14,7 +14,7 @@ from sbusd.relay.certificates import twin_of
 from sbusd.relay.journal import REPLAYED, STRANGER
 from sbusd.relay.loopback import is_trusted
 from sbusd.relay.signature import FROM, SIGNATURE, TIME, is_same, read_key, read_stamp, request_signature, response_signature
-from sbusd.relay.store import Store
+from sbusd.relay.store import Once
 
 
 class RefusedError(Exception):
@@ -42,6 +42,16 @@ class Caller:
     """What was sent; empty until it has been read."""
 
 
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """Who sent a message."""
+
+    twin: int | None = None
+    """None: whoever the message says."""
+    once: Once | None = None
+    """What it was signed with: the store takes a message with it once. Duty: refuse it by :func:`replayed` if the store does."""
+
+
 class Gate(Protocol):
     """One way to know which twin speaks."""
 
@@ -51,8 +61,8 @@ class Gate(Protocol):
     def precheck(self, caller: Caller) -> None:
         """Refuse who cannot be anybody, before a body is read: that costs memory and time. Raises RefusedError."""
 
-    async def identify(self, caller: Caller) -> int | None:
-        """Return the twin that speaks; None: whoever the message says. Raises RefusedError, RedisAwayError."""
+    def identify(self, caller: Caller) -> Speaker:
+        """Return who speaks. Raises RefusedError."""
 
 
 class LoopbackGate:
@@ -65,10 +75,10 @@ class LoopbackGate:
         if not is_trusted(caller.client, caller.server):
             raise RefusedError(403, "without keys or certificates only root and the relay's own user are served", STRANGER, "peers-refused")
 
-    async def identify(self, caller: Caller) -> int | None:
+    def identify(self, caller: Caller) -> Speaker:
         """Believe what the message says, of those who are listened to."""
         self.precheck(caller)
-        return None
+        return Speaker()
 
 
 class CertificateGate:
@@ -80,9 +90,9 @@ class CertificateGate:
         """Refuse a certificate that names no twin."""
         self._twin(caller)
 
-    async def identify(self, caller: Caller) -> int | None:
+    def identify(self, caller: Caller) -> Speaker:
         """Return the twin that the certificate names."""
-        return self._twin(caller)
+        return Speaker(self._twin(caller))
 
     def _twin(self, caller: Caller) -> int:
         """Return the twin that the certificate names."""
@@ -99,11 +109,10 @@ class KeyGate:
 
     trust = "authenticated by shared keys"
 
-    def __init__(self, twin: int, keys: Mapping[int, bytes], store: Store, skew: float, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, twin: int, keys: Mapping[int, bytes], skew: float, clock: Callable[[], float] = time.time) -> None:
         """*twin* is this one; *skew* bounds how wrong clocks may be, in seconds."""
         self._twin = twin
         self._keys = keys
-        self._store = store
         self._skew = skew
         self._clock = clock
 
@@ -117,8 +126,8 @@ class KeyGate:
         if stamp.twin not in self._keys:
             raise RefusedError(401, f"twin {stamp.twin} has no key here: write it under [[peers]]", STRANGER, "peers-refused")
 
-    async def identify(self, caller: Caller) -> int | None:
-        """Return the twin that signed, if it did just now and for the first time."""
+    def identify(self, caller: Caller) -> Speaker:
+        """Return the twin that signed, if it did just now; whether for the first time, the store knows."""
         stamp = read_stamp(caller.headers)
         if stamp is None or stamp.twin not in self._keys:
             raise RefusedError(401, "the message is not signed", STRANGER, "peers-refused")
@@ -129,9 +138,12 @@ class KeyGate:
         if abs(away) > self._skew + 1:  # a second more: times are cut to whole ones
             words = f"the clock of twin {stamp.twin} is {away:+.0f} s away from this host's; {self._skew:g} s are allowed: set the clocks"
             raise RefusedError(401, words, REPLAYED, "peers-replayed")
-        if not await self._store.is_new(stamp.twin, stamp.nonce, 2 * self._skew + 4):
-            raise RefusedError(401, "this message has been sent before, with the same nonce", REPLAYED, "peers-replayed")
-        return stamp.twin
+        return Speaker(stamp.twin, Once(stamp.twin, stamp.nonce, 2 * self._skew + 4))
+
+
+def replayed() -> RefusedError:
+    """Return the refusal of a message that the store knows by what it was signed with."""
+    return RefusedError(401, "this message has been sent before, with the same nonce", REPLAYED, "peers-replayed")
 
 
 def response_headers(twin: int, keys: Mapping[int, bytes], caller: Caller, status: int, body: bytes) -> dict[str, str]:
@@ -153,10 +165,10 @@ def read_keys(settings: RelaySettings) -> dict[int, bytes]:
     return {peer.twin: read_key(Path(peer.key_file)) for peer in settings.peers if peer.key_file}
 
 
-def make_gate(settings: RelaySettings, twin: int, keys: Mapping[int, bytes], store: Store) -> Gate:
+def make_gate(settings: RelaySettings, twin: int, keys: Mapping[int, bytes]) -> Gate:
     """Return the way that *settings* say."""
     if settings.tls.is_on:
         return CertificateGate()
     if keys:
-        return KeyGate(twin, keys, store, settings.clock_skew)
+        return KeyGate(twin, keys, settings.clock_skew)
     return LoopbackGate()

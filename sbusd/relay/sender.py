@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from sbusd.config.relay import RelaySettings
@@ -52,7 +53,8 @@ class Sender:
         # A relay that has not said by then what became of a message is dead, or so slow that the other host gets a copy.
         self._claim_seconds = 2 * settings.request_timeout + settings.lease
         self._wake = asyncio.Event()
-        self._sends: dict[asyncio.Task[None], int] = {}
+        self._sends: dict[asyncio.Task[bool], int] = {}
+        self._busy: Counter[int] = Counter()
         self._away: set[int] = set()
 
     def wake(self) -> None:
@@ -80,25 +82,42 @@ class Sender:
 
     async def _send_due(self, twin: int) -> float:
         """Begin to send what is due at *twin*; return after how many seconds to look again."""
-        busy = sum(each == twin for each in self._sends.values())
-        if busy >= TWIN_SENDS:
+        if self._is_busy(twin):
             return TURN_SECONDS  # the end of one wakes us
-        due, claims = await self._store.claim(twin, TWIN_SENDS - busy, self._claim_seconds)
+        due, claims = await self._store.claim(twin, TWIN_SENDS - self._busy[twin], self._claim_seconds)
         for claim in claims:
-            task = asyncio.create_task(self._send(claim))
-            self._sends[task] = twin
-            task.add_done_callback(self._done)
-        return TURN_SECONDS if due < 0 or busy + len(claims) >= TWIN_SENDS else max(0.001, due)
+            self.begin(claim)
+        return TURN_SECONDS if due < 0 or self._is_busy(twin) else max(0.001, due)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        """Look for more. What was wrong is told: Redis away is the others' to tell, and anything else is a mistake."""
-        del self._sends[task]
-        self._wake.set()
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, RedisAwayError):
+    def hold_seconds(self, twin: int) -> float:
+        """Return for how many seconds a message for *twin* is to be held that is sent at once; 0: it has to wait for others."""
+        return 0.0 if self._is_busy(twin) else self._claim_seconds
+
+    def begin(self, claim: Claim) -> None:
+        """Send what is held. Must be called within the loop."""
+        task = asyncio.get_running_loop().create_task(self._send(claim))
+        self._sends[task] = claim.twin
+        self._busy[claim.twin] += 1
+        task.add_done_callback(self._done)
+
+    def _is_busy(self, twin: int) -> bool:
+        """Return whether no more goes to *twin* now."""
+        return self._busy[twin] >= TWIN_SENDS
+
+    def _done(self, task: asyncio.Task[bool]) -> None:
+        """Look for more, if something may wait. What was wrong is told: Redis away is the others' to tell, all else is a mistake."""
+        twin = self._sends.pop(task)
+        error = None if task.cancelled() else task.exception()
+        if self._is_busy(twin) or task.cancelled() or error is not None or not task.result():
+            self._wake.set()
+        self._busy[twin] -= 1
+        if not self._busy[twin]:
+            del self._busy[twin]
+        if error is not None and not isinstance(error, RedisAwayError):
             self._journal.tell_of(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
 
-    async def _send(self, claim: Claim) -> None:
-        """Try once to send one message, and note what came of it."""
+    async def _send(self, claim: Claim) -> bool:
+        """Try once to send one message, and note what came of it; return whether it has arrived."""
         message = Message.parse(claim.body)
         began = time.monotonic_ns()
         outcome, reason = "sent", ""
@@ -117,6 +136,7 @@ class Sender:
         call = (self._call_of(message.uid) if claim.is_request else None) or call_digest(0, b"", claim.id)
         self._witness.saw(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began, call))
         await self._conclude(claim, message, outcome, reason)
+        return outcome == "sent"
 
     async def _conclude(self, claim: Claim, message: Message, outcome: str, reason: str) -> None:
         """Bring the message into the state that follows."""

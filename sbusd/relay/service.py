@@ -65,13 +65,14 @@ class Relay:
         self._tls: ssl.SSLContext | None = server_context(settings.tls) if settings.tls.is_on else None
         self._link = RedisLink(settings.redis)
         self._store = Store(self._link, settings, uuid.uuid4().hex)
-        self._gate = make_gate(settings, twin, self._keys, self._store)
+        self._gate = make_gate(settings, twin, self._keys)
         self._desk = Desk(twin, settings, self._store, journal, wake=self._wake)
         self._witness = witness or NoWitness()
         self._told = BusWitness(settings.bus, self._store.count, self._witness.saw) if settings.bus else None
         self._join = Join(twin, settings, store=self._store, desk=self._desk, journal=journal) if settings.bus else None
         self._sender: Sender | None = None
         self._away_since: float | None = None
+        self._is_known = asyncio.Event()
 
     async def run(self) -> None:
         """Relay until cancelled.
@@ -91,6 +92,7 @@ class Relay:
             witness=self._told or self._witness,
             call_of=self._join.callers.digest_of if self._join is not None else lambda _uid: None,
         )
+        self._desk.sends = self._sender
         try:
             async with self._listening() as listen, asyncio.TaskGroup() as tasks:
                 self._tell_started(listen)
@@ -156,10 +158,10 @@ class Relay:
 
     async def _serve(self, queue: str) -> None:
         """Deal with what comes in *queue*."""
+        await self._is_known.wait()  # else others, who see no lease, would take it for dead
         while True:
             for raw in await self._store.take(queue, BATCH):
                 await self._desk.take(queue, raw)
-            self._wake()
             self._note_redis_back()
 
     def _wake(self) -> None:
@@ -178,6 +180,7 @@ class Relay:
         """Say that this relay lives, and take over from those that do not."""
         while True:
             recovered = await self._store.live()
+            self._is_known.set()
             if recovered:
                 self._journal.tell(RECOVERED, messages=recovered)
             self._alive()

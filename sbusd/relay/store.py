@@ -12,9 +12,11 @@
     reply ──take──▶ taken ──respond──▶ retry:<twin> ──claim──▶ sending ──sent──▶ done
     POST /zbus-reply ──admit──▶ reply ──take──▶ taken ──answer──▶ ret, and the backlog forgets it
 
-What a relay has taken lies in a list of its own; if it dies, another gives that back (:meth:`Store.live`). What it had given to a
-service of the bus is not given to one again, for nobody knows whether that ran it: it is answered with an error. A change finds its
-message where it must be, or does nothing: so a relay that was only slow does no harm when it goes on. Spec: sbus-relay(8).
+Where there is room, what is to be sent is held by who sends it from the beginning, and does not wait to be claimed: each change is a
+write on Redis's disk. What a relay has taken lies in a list of its own; if it dies, another gives that back (:meth:`Store.live`). What
+it had given to a service of the bus is not given to one again, for nobody knows whether that ran it: it is answered with an error. A
+change finds its message where it must be, or does nothing: so a relay that was only slow does no harm when it goes on.
+Spec: sbus-relay(8).
 """
 
 from __future__ import annotations
@@ -48,6 +50,8 @@ class Order:
     seconds_left: float
     full: Message
     """The answer if there is no room."""
+    hold_seconds: float = 0.0
+    """For how long it is held to be sent at once; 0: whoever claims it sends it."""
 
     def arguments(self) -> tuple[Argument, ...]:
         """Return it as the script takes it."""
@@ -63,6 +67,7 @@ class Order:
             self.seconds_left,
             self.full.encode(),
             here,
+            self.hold_seconds,
         )
 
 
@@ -77,13 +82,22 @@ class Claim:
     """Retries that are left."""
     attempt: int
     """Which attempt this is, from 1."""
-    seconds_left: float
     twin: int
 
     @property
     def is_request(self) -> bool:
         """Whether it is a request; else an answer."""
         return self.id.startswith("q:")
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """What a message was signed with, so that it is taken once."""
+
+    twin: int
+    nonce: str
+    seconds: float
+    """For how long it is remembered."""
 
 
 class Store:
@@ -103,21 +117,20 @@ class Store:
     async def take(self, queue: str, most: int) -> list[bytes]:
         """Return up to *most* messages of *queue*; waits for the first. What was taken before and not dealt with comes first."""
         taken = queues.taken(self.relay, queue)
-        left: list[bytes] = await self._link.command("LRANGE", taken, 0, most - 1)
-        if left:
-            return left
+        raws: list[bytes] = await self._link.script("take", queue, taken, most, self.relay)
+        if raws:
+            return raws
         first = await self._link.command("BLMOVE", queue, taken, "LEFT", "RIGHT", WAIT_SECONDS)
-        if first is None:
-            return []
-        more: list[bytes] = await self._link.script("take", queue, taken, most - 1)
-        return [first, *more]
+        return [] if first is None else [first]
 
     async def next_number(self, twin: int) -> int:
         """Return the number of the next request to *twin*: no other ever has it."""
         return int(await self._link.command("INCR", queues.counter(twin)))
 
-    async def dispatch(self, raw: bytes, orders: Sequence[Order]) -> list[str]:
+    async def dispatch(self, raw: bytes, orders: Sequence[Order]) -> list[tuple[str, Claim | None]]:
         """Turn the client's request *raw* into *orders*; return what became of each, nothing if another relay has it.
+
+        With it comes what is ours to send at once.
 
         Without *raw* they are calls of the bus, which were in no queue.
         """
@@ -125,7 +138,13 @@ class Store:
         taken = self._taken(queues.LOCAL) if raw else ""
         head = (taken, raw, settings.backlog_messages, settings.queue_messages, self._lifetime)
         said = await self._link.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
-        return [str(each, "ascii") for each in said]
+        return [
+            (
+                str(word, "ascii"),
+                Claim(f"q:{order.message.uid}", token, order.message.encode(), order.message.try_, 1, order.twin) if token else None,
+            )
+            for order, (word, token) in zip(orders, said, strict=False)
+        ]
 
     async def waiting_request(self, uid: str) -> Message | None:
         """Return the request *uid* of this host that waits for an answer, None if there is none."""
@@ -176,9 +195,16 @@ class Store:
         """Be done with so many answers, the first of those that were taken."""
         await self._link.command("LPOP", self._taken(queues.answers(self.relay)), number)
 
-    async def respond(self, raw: bytes, reply: Message, queue: str, seconds_left: float) -> str:
-        """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``."""
-        return await self._said("respond", self._taken(queue), raw, reply.uid, reply.dst[0], reply.encode(), seconds_left)
+    async def respond(
+        self, raw: bytes, reply: Message, queue: str, seconds_left: float, hold_seconds: float = 0.0
+    ) -> tuple[str, Claim | None]:
+        """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``.
+
+        With *hold_seconds* it is ours to send at once, and comes with that.
+        """
+        twin, body = reply.dst[0], reply.encode()
+        word, token = await self._link.script("respond", self._taken(queue), raw, reply.uid, twin, body, seconds_left, hold_seconds)
+        return str(word, "ascii"), Claim(f"r:{twin}:{reply.uid}", token, body, 0, 1, twin) if token else None
 
     async def discard(self, raw: bytes, queue: str, answers: Sequence[tuple[str, Message]] = ()) -> str:
         """Be done with *raw*, which is no message: ``answered``, ``kept`` for a person, or ``gone``."""
@@ -192,10 +218,7 @@ class Store:
     async def claim(self, twin: int, most: int, seconds: float) -> tuple[float, list[Claim]]:
         """Return up to *most* messages for *twin* that are due, ours for *seconds*; and when the next is due, -1 if there is none."""
         due, found = await self._link.script("claim", twin, most, seconds)
-        claims = [
-            Claim(id_.decode(), token, body, int(tries), int(attempt), float(left), twin)
-            for id_, token, body, tries, attempt, left in found
-        ]
+        claims = [Claim(id_.decode(), token, body, int(tries), int(attempt), twin) for id_, token, body, tries, attempt in found]
         return float(due), claims
 
     async def sent(self, claim: Claim) -> str:
@@ -212,15 +235,21 @@ class Store:
         """Be done with an answer that its host does not take."""
         return await self._said("drop", claim.id, claim.twin, claim.token, counted)
 
-    async def accept(self, twin: int, request: Message, digest: str, seconds_left: float) -> str:
-        """Take the request of another host: ``accepted``, ``repeated``, or what is full: ``queue``, ``open``, ``memory``."""
+    async def accept(self, twin: int, request: Message, digest: str, seconds_left: float, once: Once | None = None) -> str:
+        """Take the request of another host: ``accepted``, ``repeated``, or what is full: ``queue``, ``open``, ``memory``.
+
+        ``replayed`` if *once* was used before.
+        """
         settings = self._settings
         bounds = (settings.queue_messages, settings.peer_requests, settings.peer_memory)
-        return await self._said("accept", twin, request.uid, digest, seconds_left, request.encode(), *bounds)
+        return await self._said("accept", twin, request.uid, digest, seconds_left, request.encode(), *bounds, *_signed_with(once))
 
-    async def admit(self, reply: Message) -> str:
-        """Take the answer of another host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full."""
-        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages)
+    async def admit(self, reply: Message, once: Once | None = None) -> str:
+        """Take the answer of another host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full.
+
+        ``forged`` if another twin was asked, ``replayed`` if *once* was used before.
+        """
+        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages, reply.src, *_signed_with(once))
 
     async def expired(self, most: int) -> list[Message]:
         """Return up to *most* requests of this host whose time is over."""
@@ -229,10 +258,6 @@ class Store:
     async def hasten(self, most: int) -> int:
         """Let what waits for another try be due now, *most* for each twin; return how many did."""
         return int(await self._link.script("hasten", most))
-
-    async def is_new(self, twin: int, nonce: str, seconds: float) -> bool:
-        """Return whether *twin* has not used *nonce* in the last *seconds*; it has now."""
-        return await self._link.command("SET", queues.nonce(twin, nonce), "1", "NX", "EX", math.ceil(seconds)) is not None
 
     async def count(self, name: str, number: int = 1) -> None:
         """Count *name*."""
@@ -245,3 +270,8 @@ class Store:
     async def _said(self, script: str, *arguments: Argument) -> str:
         """Run a script that says one word."""
         return str(await self._link.script(script, *arguments), "ascii")
+
+
+def _signed_with(once: Once | None) -> tuple[str, int]:
+    """Return *once* as the scripts take it."""
+    return ("", 0) if once is None else (queues.nonce(once.twin, once.nonce), math.ceil(once.seconds))

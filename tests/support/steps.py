@@ -136,8 +136,12 @@ class World:
             with contextlib.suppress(redis.ConnectionError):  # it may be down
                 if value := found():
                     return value
-            assert time.monotonic() < end, f"in vain waited for: {what}"
+            assert time.monotonic() < end, f"in vain waited for: {what}; there are {self._left()}"
             await asyncio.sleep(0.01)
+
+    def _left(self) -> dict[int, list[str]]:
+        """Return what is left in each Redis."""
+        return {twin: sorted(key.decode() for key in client.keys("msgbus.*")) for twin, client in self.clients.items()}
 
     async def serve(self) -> None:
         """Answer requests as an application does, for ever."""

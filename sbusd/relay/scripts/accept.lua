@@ -1,4 +1,6 @@
--- A request of another host. ARGV: twin, uid, digest, seconds left, body, bound of a queue, of open requests, of remembered ones.
+-- A request of another host. ARGV: twin, uid, digest, seconds left, body, bound of a queue, of open requests, of remembered ones;
+-- what it was signed with, and for how long that is remembered.
+if not is_new(ARGV[9], ARGV[10]) then return 'replayed' end
 local twin, uid, most = ARGV[1], ARGV[2], tonumber(ARGV[6])
 local seen, open = R .. 'seen:' .. twin, R .. 'open:' .. twin
 local member = uid .. ':' .. ARGV[3]

@@ -1,5 +1,8 @@
--- An answer of another host. ARGV: uid, body, bound of a queue. Whose it may be has been looked at.
-if redis.call('HEXISTS', P .. 'backlog', ARGV[1]) == 0 then
+-- An answer of another host. ARGV: uid, body, bound of a queue, twin that sent it; what it was signed with, and for how long that
+-- is remembered.
+if not is_new(ARGV[5], ARGV[6]) then return 'replayed' end
+local asked = redis.call('HGET', P .. 'backlog', ARGV[1])
+if not asked then
   if redis.call('EXISTS', R .. 'done:' .. ARGV[1]) == 1 then
     count('answers-repeated')
     return 'repeated'
@@ -7,6 +10,7 @@ if redis.call('HEXISTS', P .. 'backlog', ARGV[1]) == 0 then
   count('answers-unasked')
   return 'unasked'
 end
+if cjson.decode(asked).dst[1] ~= tonumber(ARGV[4]) then return 'forged' end
 if not has_room(P .. 'reply', tonumber(ARGV[3])) then
   count('answers-deferred')
   return 'queue'

@@ -52,16 +52,34 @@ local function answer(ret, body, most, lifetime, ours)
   return 'answered'
 end
 
-local function forget(id, twin)
-  redis.call('ZREM', P .. 'retry:' .. twin, id)
-  redis.call('ZREM', R .. 'sending:' .. twin, id)
-  redis.call('DEL', R .. 'message:' .. id)
+-- What a message was signed with, empty if with nothing, is good once.
+local function is_new(nonce, seconds)
+  return nonce == '' or redis.call('SET', nonce, '1', 'NX', 'EX', seconds)
 end
 
-local function enqueue(id, twin, body, tries, deadline)
+local function forget(id, twin)
+  local waiting, sending = P .. 'retry:' .. twin, R .. 'sending:' .. twin
+  redis.call('ZREM', waiting, id)
+  redis.call('ZREM', sending, id)
+  redis.call('DEL', R .. 'message:' .. id)
+  if redis.call('EXISTS', waiting, sending) == 0 then redis.call('SREM', R .. 'twins', twin) end
+end
+
+-- A relay sends the message, for so many seconds: one that has not said then what became of it has died over it. Returns the token,
+-- which is what is stored, to the digit: a later hold of the same message has another. And the number of the attempt.
+local function hold(id, twin, seconds)
+  redis.call('ZADD', R .. 'sending:' .. twin, stamp(now() + seconds), id)
+  local attempt = redis.call('HINCRBY', R .. 'message:' .. id, 'attempts', 1)
+  return redis.call('ZSCORE', R .. 'sending:' .. twin, id), attempt
+end
+
+-- The message is to be sent: by this relay, which holds it for so many seconds and gets the token, or, if they are 0, by any.
+local function enqueue(id, twin, body, tries, deadline, seconds)
   redis.call('HSET', R .. 'message:' .. id, 'body', body, 'tries', tries, 'attempts', 0, 'deadline', stamp(deadline))
-  redis.call('ZADD', P .. 'retry:' .. twin, stamp(now()), id)
   redis.call('SADD', R .. 'twins', twin)
+  if seconds > 0 then return (hold(id, twin, seconds)) end
+  redis.call('ZADD', P .. 'retry:' .. twin, stamp(now()), id)
+  return ''
 end
 
 -- What ends a request: its place in the backlog is free exactly once, so it gets exactly one answer.

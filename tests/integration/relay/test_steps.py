@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis
 
+from sbusd.relay.sender import Sender
 from sbusd.relay.service import Relay
 from tests.support.relays import RedisServer
 from tests.support.steps import Step, World
@@ -20,11 +21,18 @@ DOWN_SECONDS = 0.1
 
 STEPS = [
     *((FIRST, name) for name in ("BLMOVE", "take", "INCR", "dispatch", "claim", "sent", "HGET", "admit", "answer")),
-    *((SECOND, name) for name in ("SET", "accept", "BLMOVE", "deliver", "respond", "claim", "sent")),
+    *((SECOND, name) for name in ("accept", "BLMOVE", "deliver", "respond", "claim", "sent")),
 ]
 
 at_each_step = pytest.mark.parametrize(("twin", "name"), STEPS)
 before_and_after = pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+
+
+@pytest.fixture(autouse=True)
+def _without_room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have nothing sent at once where the step is that in which what has to wait is claimed."""
+    if request.node.callspec.params["name"] == "claim":
+        monkeypatch.setattr(Sender, "hold_seconds", lambda _sender, _twin: 0.0)
 
 
 @before_and_after

@@ -1,0 +1,56 @@
+"""The store of a relay in a real Redis, for a test that plays what is around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from sbusd.config.relay import RelaySettings
+from sbusd.relay import queues
+from sbusd.relay.messages import Message
+from sbusd.relay.redis_link import RedisLink
+from sbusd.relay.store import Order, Store
+from tests.support.relays import RedisServer
+from tests.support.towns import FIRST, SECOND
+
+
+@contextlib.asynccontextmanager
+async def opened(server: RedisServer, **settings: Any) -> AsyncIterator[Store]:
+    """Open the store of a relay of its own at *server*."""
+    link = RedisLink(str(server.path))
+    try:
+        yield Store(link, RelaySettings(twin=FIRST, **settings), uuid.uuid4().hex)
+    finally:
+        await link.close()
+
+
+def run_with(server: RedisServer, body: Callable[[Store, Any], Awaitable[None]], **settings: Any) -> None:
+    """Run *body* with a store and a client of its Redis, to its end."""
+
+    async def run() -> None:
+        async with opened(server, **settings) as store, asyncio.timeout(30):
+            with server.client() as client:
+                await body(store, client)
+
+    asyncio.run(run())
+
+
+def order(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: int = SECOND, what: str = "send") -> Order:
+    """Return a request of the first twin whose answer comes in ``ret-<number>``."""
+    message = Message(uid=f"{twin}.{number}", cmd="x", src=FIRST, dst=(twin,), ret=f"ret-{number}", try_=tries)
+    return Order(what, message, message.ret, twin, 60.0, message.failure("no room", 1.0), hold_seconds)
+
+
+def reply_to(request: Message, **members: Any) -> Message:
+    """Return the answer to *request*."""
+    return request.with_(src=request.dst[0], dst=(request.src,), ret=queues.REPLY, **members)
+
+
+async def taken(store: Store, client: Any, queue: str, raw: bytes) -> bytes:
+    """Put *raw* into *queue*, and take it."""
+    client.rpush(queue, raw)
+    assert await store.take(queue, 64) == [raw]
+    return raw
