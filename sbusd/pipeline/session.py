@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
+from sbusd.record.extras import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,7 +81,7 @@ def _start() -> SparkSession:
         from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional package
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
-        raise PipelineError("PySpark is not installed: pip install 'sbusd[pipeline]'") from None
+        raise PipelineError(f"PySpark is not installed: {how_to_install('pipeline')}") from None
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:

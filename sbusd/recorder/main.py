@@ -16,8 +16,7 @@ from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-
-NO_PYARROW = "pyarrow is not installed; install it with: pip install 'sbusd[recorder]'"
+from sbusd.record.extras import how_to_install
 
 NEEDS_PERSON = 78
 """Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
@@ -75,7 +74,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(NO_PYARROW, NEEDS_PERSON)
+        _fail(f"pyarrow is not installed; install it with: {how_to_install('recorder')}", NEEDS_PERSON)
     from sbusd.recorder.journal import RecorderJournal  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415

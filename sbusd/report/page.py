@@ -9,6 +9,7 @@ import json
 from importlib import resources
 from typing import Any
 
+from sbusd.record.extras import how_to_install
 from sbusd.report.errors import ReportError
 
 _POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -55,6 +56,6 @@ def _library() -> str:
     try:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an optional package
     except ImportError:
-        raise ReportError("the chart library is not installed: pip install 'sbusd[pipeline]'") from None
+        raise ReportError(f"the chart library is not installed: {how_to_install('pipeline')}") from None
     library: str = get_plotlyjs()
     return library

@@ -17,14 +17,13 @@ from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
+from sbusd.record.extras import how_to_install
 
 if TYPE_CHECKING:
     from sbusd.recorder.replay import Recorded, Replay
 
 PROGRESS_SECONDS = 0.5
 """How often a person is told how far it is."""
-
-NO_PYARROW = "records need pyarrow, which is not installed; install it with: pip install 'sbusd[recorder]'"
 
 
 class NoPyarrowError(SbusError):
@@ -122,7 +121,7 @@ def require_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        raise NoPyarrowError(NO_PYARROW) from None
+        raise NoPyarrowError(f"records need pyarrow, which is not installed; install it with: {how_to_install('recorder')}") from None
 
 
 def _summarize(replay: Replay, publication: Publication, refused: int, json: JsonStyle) -> None:
