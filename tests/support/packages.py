@@ -4,7 +4,7 @@
 
     packages.require_packages()          # skips the test where they cannot be built
     root = packages.boot_root()          # Path: a whole root that systemd-nspawn(1) boots; use it with --volatile=overlay
-    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .version; bind the folder, install in the root with
+    built = packages.debian_packages()   # Packages: .folder, .bus, .python, .relay, .recorder, .version; bind the folder, install with
                                          #   apt-get install -y --no-install-recommends /debs/NAME.deb ...  (built.names)
     newer = packages.with_version(built, f"{built.version}+next", folder)  # the same packages under a higher version, for an upgrade
 
@@ -40,6 +40,8 @@ class Packages:
     """python3-sbusd: the Python package and its extension modules."""
     relay: Path
     """sbus-relay: calls between hosts."""
+    recorder: Path
+    """sbus-recorder: the record, its tables and its report; pyarrow is no package of Debian's."""
     version: str
     """As dpkg has it, such as ``0.1.0-1``; with a plus sign and something more it is higher."""
 
@@ -76,7 +78,7 @@ def with_version(packages: Packages, version: str, folder: Path) -> Packages:
     Raises:
         subprocess.CalledProcessError: dpkg-deb(1) refuses.
     """
-    for path in (packages.python, packages.bus, packages.relay):
+    for path in (packages.python, packages.bus, packages.relay, packages.recorder):
         _repack(path, version, folder)
     return _packages_in(folder)
 
@@ -86,7 +88,8 @@ def _packages_in(folder: Path) -> Packages:
     (bus,) = folder.glob("sbusd_*.deb")
     (python,) = folder.glob("python3-sbusd_*.deb")
     (relay,) = folder.glob("sbus-relay_*.deb")
-    return Packages(folder, bus, python, relay, bus.name.split("_")[1])
+    (recorder,) = folder.glob("sbus-recorder_*.deb")
+    return Packages(folder, bus, python, relay, recorder, bus.name.split("_")[1])
 
 
 def _repack(path: Path, version: str, folder: Path) -> None:

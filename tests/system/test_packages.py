@@ -71,7 +71,7 @@ def test_both_kinds_of_package_have_the_same_files(built: Packages, rpms: Path, 
     for path in [*built.folder.glob("*.deb"), *rpms.glob("*.rpm")]:
         (tmp_path / path.name).write_bytes(path.read_bytes())
     log = tmp_path / "log"
-    script = "for each in sbusd_*.deb python3-sbusd_*.deb sbus-relay_*.deb; do dpkg-deb --fsys-tarfile $each | tar --list; done >deb"
+    script = "for each in sbus*.deb python3-sbusd_*.deb; do dpkg-deb --fsys-tarfile $each | tar --list; done >deb"
     run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)
     script = "rpm --query --package --list --dbpath /tmp/rpmdb $(ls *.rpm | grep --invert-match src) >rpm"
     run_in(root_of(BUILD), tmp_path, ["sh", "-c", script], log=log)

@@ -16,9 +16,6 @@ from tools.stage import ROOT
 DEBIAN = ROOT / "packaging/debian"
 SPEC = ROOT / "packaging/rpm/sbusd.spec"
 
-NOT_YET = {"recorder", "pipeline"}
-"""Services that need what the bus does not, and come with packages of their own: all that is called sbus-NAME, or 50-NAME."""
-
 _PLACES = {
     "%{_bindir}/": "usr/bin/",
     "%{_unitdir}/": "units/system/",
@@ -29,6 +26,8 @@ _PLACES = {
     "%{_journalcatalogdir}/": "units/catalog/",
     "%{_sysconfdir}/sbus/": "etc/",
     "%{_datadir}/sbus/": "etc/sbusd.toml.d/",
+    "%{python3_sitearch}/sbus-recorder.pth": "packaging/sbus-recorder.pth",
+    "%{python3_sitearch}/": "",
 }
 """Where the spec installs files, and where they are here."""
 
@@ -37,15 +36,9 @@ def _things() -> set[str]:
     """Return all that has to be in a package: paths here, ``usr/bin/NAME`` for scripts, ``sbusd/NAME`` for parts of the Python package."""
     files = source_files()
     things = {str(path) for path in files if path.parts[0] in {"units", "man", "etc"}}
+    things |= {str(path) for path in files if path.suffix == ".pth"}
     things |= {f"usr/bin/{name}" for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]}
-    return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] == "sbusd"}
-
-
-def _is_not_yet(thing: str) -> bool:
-    """Return whether *thing* belongs to a service that is not packaged."""
-    parent, _, name = thing.rpartition("/")
-    # sbus-record(5) goes with the recorder.
-    return parent != "sbusd" and any(re.match(rf"(\d\d-)?(sbus-)?{service.removesuffix('er')}", name) for service in NOT_YET)
+    return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] in {"sbusd", "pyspark_sbus"}}
 
 
 def _debian_patterns() -> list[str]:
@@ -61,7 +54,7 @@ def _here(pattern: str) -> str:
 
 def _rpm_patterns() -> list[str]:
     """Return the patterns of what the RPMs install, the Python package apart."""
-    listed = re.findall(r"^(?:%config\(noreplace\) )?(%\{_\w+\}/\S+)$", SPEC.read_text().partition("\n%files\n")[2], flags=re.MULTILINE)
+    listed = re.findall(r"^(?:%config\(noreplace\) )?(%\{\w+\}/\S+)$", SPEC.read_text().partition("\n%files\n")[2], flags=re.MULTILINE)
     return [_in_tree(pattern) for pattern in listed]
 
 
@@ -75,8 +68,8 @@ def _in_tree(pattern: str) -> str:
 def _wrong(things: Iterable[str], patterns: list[str]) -> list[str]:
     """Return a line for each of *things* that is in no package or in two, and for each pattern that takes nothing."""
     taken = {thing: [p for p in patterns if fnmatchcase(thing, p) or thing.startswith(f"{p}/")] for thing in things}
-    wrong = [f"{thing}: in no package" for thing, takers in taken.items() if not takers and not _is_not_yet(thing)]
-    wrong += [f"{thing}: {takers}" for thing, takers in taken.items() if len(takers) > 1 or (takers and _is_not_yet(thing))]
+    wrong = [f"{thing}: in no package" for thing, takers in taken.items() if not takers]
+    wrong += [f"{thing}: {takers}" for thing, takers in taken.items() if len(takers) > 1]
     return wrong + [f"{p}: takes nothing" for p in patterns if not any(p in takers for takers in taken.values()) and "dist-info" not in p]
 
 
@@ -85,15 +78,8 @@ def test_debian_packages_have_everything_once() -> None:
 
 
 def test_rpms_have_everything_once() -> None:
-    things = {thing for thing in _things() if not thing.startswith("sbusd/")}
+    things = {thing for thing in _things() if not thing.startswith("sbusd/")}  # %{pyproject_files}
     assert not _wrong(things, _rpm_patterns())
-
-
-def test_both_leave_out_the_same_services() -> None:
-    left_out = set(re.findall(r"^usr/bin/sbus-(\w+)$", (DEBIAN / "not-installed").read_text(), flags=re.MULTILINE))
-    removed = re.search(r"^for part in ([\w ]+); do$", SPEC.read_text(), flags=re.MULTILINE)
-    assert removed is not None
-    assert left_out == set(removed[1].split()) == NOT_YET
 
 
 @pytest.mark.parametrize(
@@ -101,8 +87,7 @@ def test_both_leave_out_the_same_services() -> None:
     [
         ({"man/new.1"}, ["man/sbus*"], ["man/new.1: in no package", "man/sbus*: takes nothing"]),
         ({"man/sbus.7"}, ["man/sbus*", "man/sbus.7"], ["man/sbus.7: ['man/sbus*', 'man/sbus.7']"]),
-        ({"usr/bin/sbus-recorder"}, ["usr/bin/sbus-recorder"], ["usr/bin/sbus-recorder: ['usr/bin/sbus-recorder']"]),
-        ({"usr/bin/sbus-pipeline", "man/sbus-recorder.8"}, [], []),
+        ({"usr/bin/sbus-recorder"}, ["usr/bin/sbus-recorder"], []),
         ({"sbusd/relay", "sbusd/py.typed"}, ["sbusd"], []),
         ({"units/catalog/sbusd.catalog"}, ["units/catalog"], []),
     ],
@@ -115,4 +100,4 @@ def test_the_spec_is_understood() -> None:
     assert _in_tree("%{_mandir}/man7/sbus.7*") == "man/sbus.7"
     assert _in_tree("%{_unitdir}/sbus@.socket") == "units/system/sbus@.socket"
     assert len(_rpm_patterns()) > 15
-    assert {Path(pattern).parts[0] for pattern in _rpm_patterns()} == {"usr", "units", "man", "etc"}
+    assert {Path(pattern).parts[0] for pattern in _rpm_patterns()} == {"usr", "units", "man", "etc", "packaging", "pyspark_sbus"}
