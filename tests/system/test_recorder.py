@@ -1,0 +1,208 @@
+"""The record as a service: the package sbus-recorder on a booted machine, with a pyarrow where the administrator puts it."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import shutil
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.pipeline.main import ARCHIVE, TABLES
+from sbusd.record.extras import LOCAL
+from tests.support.catalog import CATALOG, entries
+from tests.support.container import Container, boot_root
+from tests.support.packages import Packages
+from tests.support.skips import require
+from tests.support.wheels import pyarrow_for
+from tests.system.conftest import APT_INSTALL, boot, install
+
+UNIT = "sbus-recorder.service"
+PIPELINE = "sbus-pipeline.service"
+MESSAGES = 400
+"""How many are published before, between and after each of two restarts."""
+
+OF_THE_RECORDER = {"ProcSubset=", "ProtectProc=", "UMask="}
+"""What the recorder may and the bus may not: it looks up the unit of each client in /proc, and its group may read the record."""
+
+OF_THE_PIPELINE = {
+    *(
+        "IPAddressDeny=",
+        "MemoryDenyWriteExecute=",
+        "ProcSubset=",
+        "RestrictAddressFamilies=~AF_(INET|INET6)",
+        "SystemCallFilter=~@resources",
+    ),
+    *("SupplementaryGroups=", "UMask="),
+}
+"""What the pipeline may and the bus may not: a Java machine compiles while it runs, and its parts talk over a loopback of their own; it
+is in the recorder's group, and its own may read the tables."""
+
+_ROWS = f"""
+import json, pathlib
+import pyarrow.parquet as pq
+root = pathlib.Path({str(ARCHIVE)!r})
+entries = [json.loads(path.read_bytes()) for path in sorted((root / "index").glob("*.json"))]
+rows = [row for entry in entries for row in pq.ParquetFile(root / entry["path"]).read(["seq", "kind", "key", "payload", "uid"]).to_pylist()]
+rows.sort(key=lambda row: row["seq"])
+print(json.dumps([[row["kind"], row["key"], (row["payload"] or b"").decode(), row["uid"]] for row in rows]))
+"""
+"""Prints all rows of the archive as JSON, without this project's own code."""
+
+_TRAFFIC = f"""
+import pathlib
+import pyarrow.parquet as pq
+files = pathlib.Path({str(TABLES)!r}, "traffic").glob("date=*/hour=*/*.parquet")
+print(sum(row["messages"] for file in files for row in pq.ParquetFile(file).read().to_pylist() if row["prefix"] == "test/numbers"))
+"""
+"""Prints how many messages the table has, without Spark."""
+
+
+@pytest.fixture(scope="module")
+def machine(built: Packages) -> Iterator[Container]:
+    """A machine with the bus and the recorder's package; of what Debian lacks it has pyarrow, in a place where nobody looks."""
+    made = boot(built, {pyarrow_for(boot_root()): "/opt/pyarrow", **spark_folders()})
+    try:
+        install(made, built)
+        made.run(f"{APT_INSTALL} /opt/packages/{built.recorder.name}")
+        yield made
+    finally:
+        made.stop()
+
+
+def spark_folders() -> dict[Path, str]:
+    """Return the folders of this machine's Java and PySpark, and where they are in the other: none where there is no Java here."""
+    java = shutil.which("java")
+    spec = importlib.util.find_spec("pyspark"), importlib.util.find_spec("py4j")
+    if java is None or spec[0] is None or spec[1] is None:
+        return {}
+    home = Path(java).resolve().parents[1]
+    folders = {Path(place): f"/opt/pyspark/{found.name}" for found in spec if found for place in found.submodule_search_locations or ()}
+    # Its own files are links into /etc.
+    etc = {path: str(path) for path in Path("/etc").glob("java-*-openjdk")}
+    return {**folders, **etc, home: "/opt/java"}
+
+
+@pytest.fixture(scope="module")
+def recording(machine: Container) -> Container:
+    """The same, with what README.Debian has an administrator do; the recorder runs."""
+    machine.run(f"mkdir --parents {LOCAL} && ln --symbolic --target-directory={LOCAL} /opt/pyarrow/*")
+    machine.run("install --mode=644 --target-directory=/etc/sbus/sbusd.toml.d -D /usr/share/sbus/50-recorder.toml")
+    machine.run("systemctl try-restart sbus.service")
+    machine.run(f"systemctl reset-failed {UNIT}; systemctl enable --quiet --now {UNIT}")
+    return machine
+
+
+def publish(machine: Container, first: int) -> None:
+    """Publish the next :data:`MESSAGES` as alice, each a number."""
+    machine.run(f"seq {first} {first + MESSAGES - 1} | sbusctl pub --lines test/numbers", user="alice")
+
+
+def rows(machine: Container) -> list[tuple[str, str | None, str, int | None]]:
+    """Return kind, key, payload and user of all rows in segments, as they were recorded. The recorder does not run, so that all are."""
+    return [tuple(row) for row in json.loads(machine.run("python3 -", stdin=_ROWS).stdout)]
+
+
+def test_nothing_is_recorded_until_somebody_says_so(machine: Container) -> None:
+    for unit in (UNIT, "sbus-pipeline.timer"):
+        assert machine.run(f"systemctl is-enabled {unit}", check=False).stdout == "disabled\n"
+        assert machine.run(f"systemctl is-active {unit}", check=False).stdout == "inactive\n"
+
+
+def test_without_pyarrow_it_says_once_how_to_get_it(machine: Container) -> None:
+    assert machine.run(f"systemctl start {UNIT}", check=False).status != 0
+    shown = machine.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {UNIT}").split()
+    assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
+    advice = "python3 -m pip install --target /usr/local/lib/sbusd 'pyarrow>=17'"
+    assert f"pyarrow is not installed; install it with: {advice}" in machine.output(f"journalctl --unit={UNIT}")
+    refused = machine.run("sbus-pipeline --archive /tmp --tables /tmp/tables", check=False)
+    assert refused.status == 1
+    assert refused.stderr.startswith("sbus-pipeline: ")
+    assert len(refused.stderr.splitlines()) == 1
+    assert advice in machine.run("sbusctl report", check=False).stderr
+
+
+def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container) -> None:
+    pid = recording.output(f"systemctl show --property=MainPID --value {UNIT}")
+    assert recording.output(f"stat --format=%U /proc/{pid}; grep CapEff /proc/{pid}/status").split() == [
+        "sbus-recorder",
+        "CapEff:",
+        "0" * 16,
+    ]
+    publish(recording, 0)
+    # The restarted bus keeps the recorder's connection: it cannot tell.
+    recording.run("systemctl restart sbus.service")
+    publish(recording, MESSAGES)
+    recording.run(f"systemctl kill --signal=KILL {UNIT}")
+    recording.wait_for(f"test $(systemctl show --property=NRestarts --value {UNIT}) -eq 1 && systemctl is-active {UNIT}")
+    publish(recording, 2 * MESSAGES)
+    recording.run(f"systemctl stop {UNIT}")
+    alice = int(recording.output("id --user alice"))
+    found = rows(recording)
+    numbers = [row[2:] for row in found if row[:2] == ("message", "test/numbers")]
+    kept = Counter(payload for payload, uid in numbers if uid == alice)
+    assert len(numbers) == kept.total()
+    # Those of the second round that were in memory when it was killed: a fifth of a second's; nothing of any other is missing.
+    sure = {str(number) for number in (*range(MESSAGES), *range(2 * MESSAGES, 3 * MESSAGES))}
+    assert sure <= kept.keys() <= {str(number) for number in range(3 * MESSAGES)}
+    assert set(kept.values()) == {1}
+    assert "restart" in {kind for kind, *_ in found}
+
+
+def test_its_records_explain_themselves(recording: Container) -> None:
+    shown = recording.output(f"journalctl --unit={UNIT} --catalog --no-hostname")
+    subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-recorder.catalog"))}
+    told = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
+    assert len(told) >= 2, shown
+    assert "Documentation: man:sbus-recorder(8)" in shown
+    assert "@SBUS" not in shown
+    assert "Traceback" not in shown
+
+
+def test_the_pipeline_may_read_what_was_recorded_and_others_may_not(recording: Container) -> None:
+    recording.run(f"runuser --user sbus-pipeline -- ls {ARCHIVE}/index")
+    assert "Permission denied" in recording.run(f"ls {ARCHIVE}", user="alice", check=False).stderr
+    assert recording.run(f"runuser --user sbus-pipeline -- touch {ARCHIVE}/index/mine", check=False).status != 0
+    # As its unit has it started, it says in one line what is missing here.
+    assert recording.run(f"systemctl start {PIPELINE}", check=False).status != 0
+    said = recording.output(f"journalctl --unit={PIPELINE} --output=cat SYSLOG_IDENTIFIER=sbus-pipeline").splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("sbus-pipeline: Spark needs Java, and there is none: install Java 17 or later")
+
+
+def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> None:
+    require(bool(spark_folders()), "needs Java and PySpark on this machine", could_run=True)
+    recording.run(f"ln --symbolic --target-directory={LOCAL} /opt/pyspark/*; ln --symbolic /opt/java/bin/java /usr/bin/java")
+    published = sum(row[:2] == ("message", "test/numbers") for row in rows(recording))
+    since = recording.output("date '+%Y-%m-%d %H:%M:%S'")
+    recording.run(f"systemctl start {PIPELINE}")
+    assert int(recording.run("python3 -", stdin=_TRAFFIC).stdout) == published > 0
+    assert recording.output(f"journalctl --unit={PIPELINE} --since='{since}' --output=cat _SYSTEMD_UNIT={PIPELINE}") == ""
+
+
+@pytest.mark.parametrize(("unit", "may"), [(UNIT, OF_THE_RECORDER), (PIPELINE, OF_THE_PIPELINE)])
+def test_systemd_finds_as_little_as_in_the_bus_but_for_what_it_needs(machine: Container, unit: str, may: set[str]) -> None:
+    analyse = "systemd-analyze security --offline=true --no-pager --json=short /usr/lib/systemd/system/"
+
+    def exposed(unit: str) -> set[str]:
+        found = json.loads(machine.output(f"{analyse}{unit}"))
+        return {each["name"] for each in found if each["set"] is False and float(each["exposure"] or 0) > 0}
+
+    assert exposed(unit) - exposed("sbus.service") == may
+    machine.run(f"systemd-analyze verify --man=no --recursive-errors=no {unit} sbus-pipeline.timer")
+
+
+def test_purge_leaves_nothing_but_what_the_administrator_fetched(recording: Container) -> None:
+    recording.run(f"systemctl start {UNIT}; rm /etc/sbus/sbusd.toml.d/50-recorder.toml")
+    recording.run("apt-get purge --yes --quiet=2 sbus-recorder && systemctl daemon-reload")
+    asked = "getent passwd sbus-recorder sbus-pipeline; getent group sbus-recorder sbus-pipeline; pgrep --full sbus-recorder$"
+    assert recording.run(asked, check=False).stdout == ""
+    kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log"
+    names = "-name '*sbus-recorder*' -o -name '*sbus-pipeline*' -o -name '50-recorder*'"
+    assert recording.output(f"find / \\( {kept} \\) -prune -o \\( {names} \\) -print") == ""
+    recording.run(f"test -d {LOCAL}/pyarrow")
+    assert recording.output("systemctl is-active sbus.socket") == "active"
