@@ -13,8 +13,11 @@ from tools.stage import ROOT
 PARTS = ("LICENSE", "README.md", "etc", "man", "packaging", "pyproject.toml", "pyspark_sbus", "sbusd", "units")
 """What of the tree goes into packages, or says how they are built."""
 
-_BUILT = {".so", ".c", ".cpp", ".html", ".pyc"}
+_BUILT = {".so", ".pyc"}
 """What is built beside the sources and ignored, where there is no git to say so."""
+
+_BUILT_BY_CYTHON = {".c", ".cpp", ".html"}
+"""The same, of what is beside a ``.pyx`` of that name; the report's page is a source."""
 
 
 def source_files(root: Path = ROOT) -> list[Path]:
@@ -54,4 +57,9 @@ def copy_to(folder: Path, files: list[Path], root: Path = ROOT) -> None:
 def _files_below(path: Path) -> Iterable[Path]:
     """Return *path* if it is a file, else the files below it that are sources."""
     below = [path] if path.is_file() else path.rglob("*")
-    return [each for each in below if each.is_file() and each.suffix not in _BUILT]
+    return [each for each in below if each.is_file() and not _is_built(each)]
+
+
+def _is_built(path: Path) -> bool:
+    """Return whether *path* has been built from sources beside it."""
+    return path.suffix in _BUILT or (path.suffix in _BUILT_BY_CYTHON and path.with_suffix(".pyx").exists())
