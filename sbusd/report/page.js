@@ -110,7 +110,7 @@
     }], {
       // Room behind the longest bar for its number.
       xaxis: { showticklabels: false, showgrid: false, zeroline: false, range: [0, most * 1.2] },
-      yaxis: { tickvals: shown.map((_, row) => row), ticktext: texts }, bargap: 0.3,
+      yaxis: { tickvals: shown.map((_, row) => row), ticktext: texts, showgrid: false }, bargap: 0.3,
     }, 22 + 26 * shown.length);
   }
 
@@ -186,7 +186,7 @@
     draw("flows", edges.length ? [{
       type: "sankey", orientation: "h", arrangement: "snap",
       node: {
-        label: named.map((each) => label(of(each), innerWidth < 600 ? 14 : 30)), pad: 16, thickness: 14, line: { width: 0 },
+        label: named.map((each) => label(of(each), innerWidth < 600 ? 17 : 30)), pad: 16, thickness: 14, line: { width: 0 },
         color: named.map((each) => (each.kind === "key" ? keyColour(each.number) : each.number < 0 ? GREY : userColour(each.number))),
         customdata: named.map((each) => label(of(each), 90)), hovertemplate: "%{customdata}<br>%{value:,}<extra></extra>",
       },
