@@ -6,6 +6,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 Value = TypeVar("Value", bound=Hashable)
 
 OTHERS = "all others"
@@ -22,6 +25,12 @@ class Categories(Generic[Value]):
     def number(self, value: Value | None) -> int:
         """Return the number of *value*."""
         return self._numbers.get(value, len(self.labels) - 1)
+
+    def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the number of each of *values*: a month has millions."""
+        # The values that have a name stand in the order of their numbers; a null is found like any other.
+        named = pa.array(list(self._numbers), values.type)
+        return pc.fill_null(pc.index_in(values, value_set=named), len(self.labels) - 1)
 
 
 def most_used(

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sbusd.report.categories import UNKNOWN, Categories, most_used
 from sbusd.report.coverage import Coverage, coverage_of
-from sbusd.report.sums import BIN, added_up, with_bins
+from sbusd.report.sums import BIN, added_up, added_up_entries, replaced, with_bins
 from sbusd.tables.reading import Snapshot
 
 BINS = 120
@@ -105,9 +106,11 @@ def _traffic(
 ) -> tuple[int, dict[str, list[Any]]]:
     """Return messages and bytes by time, key, user and host, and how many minutes a point stands for: *finest*, or more."""
     sums = ("messages", "bytes", "recipients", "unheard")
+    # By number before they are added up: of ten thousand prefixes the page tells few dozens apart.
+    table = replaced(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
     for minutes in _STEPS[_STEPS.index(finest) :]:
         rows = added_up(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
-        placed = [((row[BIN], keys.number(row["prefix"]), users.number(row["uid"]), hosts.index(row["host"])), row) for row in rows]
+        placed = [((row[BIN], row["prefix"], row["uid"], hosts.index(row["host"])), row) for row in rows]
         columns = _columns(("bin", "key", "user", "host"), sums, placed)
         if len(columns["bin"]) <= MOST_POINTS:
             break
@@ -126,11 +129,15 @@ def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
 def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
     """Return deliveries from user by key to user; no recipient's number is -1, where the record does not know them."""
     sums = ("deliveries", "bytes")
+    to = table.column("to_uid")
+    table = replaced(
+        table,
+        from_uid=users.numbers(table.column("from_uid")),
+        prefix=keys.numbers(table.column("prefix")),
+        to_uid=pc.if_else(pc.is_null(to), -1, users.numbers(to)),
+    )
     rows = added_up(table, ["from_uid", "prefix", "to_uid", "host"], sums)
-    placed = []
-    for row in rows:
-        to = -1 if row["to_uid"] is None else users.number(row["to_uid"])
-        placed.append(((users.number(row["from_uid"]), keys.number(row["prefix"]), to, hosts.index(row["host"])), row))
+    placed = [((row["from_uid"], row["prefix"], row["to_uid"], hosts.index(row["host"])), row) for row in rows]
     return _columns(("from", "key", "to", "host"), sums, placed)
 
 
@@ -139,17 +146,15 @@ def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
     rows = _first(added_up(table, by, sums, largest=["latency_max_us"]), "calls")
-    histograms: dict[tuple[Any, ...], Counter[int]] = {}
-    for row in table.select([*by, "latencies"]).to_pylist():
-        counts = histograms.setdefault(tuple(row[name] for name in by), Counter())
-        for entry in row["latencies"] or ():
-            counts[entry["bucket"]] += entry["calls"]
+    places = {tuple(row[name] for name in by): place for place, row in enumerate(rows)}
+    groups = [places.get(party) for party in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
+    latencies = added_up_entries(groups, table.column("latencies"), "bucket", "calls")
     columns = _columns(
         ("cmd", "user", "host"),
         (*sums, "latency_max_us"),
         [((_cut(row["cmd"]), users.number(row["caller_uid"]), hosts.index(row["host"])), row) for row in rows],
     )
-    return {**columns, "latencies": [sorted(histograms[tuple(row[name] for name in by)].items()) for row in rows]}
+    return {**columns, "latencies": [latencies.get(place, []) for place in range(len(rows))]}
 
 
 def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:

@@ -28,6 +28,36 @@ def with_bins(table: pa.Table, minutes: int) -> pa.Table:
     return table.append_column(BIN, pc.divide(micros, minutes * 60 * 10**6))
 
 
+def replaced(table: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
+    """Return *table* with other values in the columns of these names."""
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, values)
+    return table
+
+
+def added_up_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key: str, value: str) -> dict[int, list[tuple[int, int]]]:
+    """Return for each group, sorted, what the *entries* of its rows add up to: *key* and sum of *value* of lists of such structs.
+
+    *groups* has the group of each row, None for none.
+    """
+    chosen = pa.array(groups, pa.int64())
+    filled = pc.is_valid(chosen)
+    lists = entries.combine_chunks().filter(filled)
+    structs = lists.flatten()
+    flat = pa.table(
+        {
+            "group": chosen.filter(filled).take(pc.list_parent_indices(lists)),
+            "key": pc.struct_field(structs, key),
+            "value": pc.struct_field(structs, value),
+        }
+    )
+    summed = flat.group_by(["group", "key"]).aggregate([("value", "sum")]).sort_by([("group", "ascending"), ("key", "ascending")])
+    found: dict[int, list[tuple[int, int]]] = {}
+    for group, number, count in zip(*(summed.column(name).to_pylist() for name in ("group", "key", "value_sum")), strict=True):
+        found.setdefault(group, []).append((number, count))
+    return found
+
+
 def total(table: pa.Table, name: str) -> int:
     """Return the sum of one column; 0 where there are no rows."""
     return int(pc.sum(table.column(name)).as_py() or 0)
