@@ -15,6 +15,12 @@ from tests.bench.relays import Relay, confined, load_cpus
 RUN_SECONDS = 60
 """After which a run is given up; none takes a tenth of it."""
 PAYLOAD_BYTES = 64
+BATCH_WINDOW = 1_024
+"""The same where batches are sent: of 64 messages, which the daemon handles in a turn, two on each of the ways, and as many to spare."""
+
+TOGETHER = 64
+"""Messages in each batch of a publisher that sends batches."""
+
 WINDOW = 128
 """Messages in flight: two batches, one on its way in and one on its way out. A socket holds 277, so neither the daemon's queue nor the
 floor's blocking is measured. Of 128 to 2,048 it is the one whose rounds differ least; the rates are the same for all."""
@@ -53,9 +59,17 @@ class Generator:
 
     program: Path
 
-    def pump(self, relay: Relay, messages: int, *, receivers: int = 1, keys: int = 1) -> Flow:
-        """Publish *messages* in single packets, on *keys* keys in turns, to *receivers* subscribers of them all."""
-        return Flow(**self._run("pump", relay, n=messages, w=messages // 10, r=receivers, k=keys, W=WINDOW, b=PAYLOAD_BYTES))
+    def pump(
+        self, relay: Relay, messages: int, *, receivers: int = 1, keys: int = 1, into_batches: bool = False, in_batches: bool = False
+    ) -> Flow:
+        """Publish *messages* on *keys* keys in turns to *receivers* subscribers of them all.
+
+        *into_batches*: these want batches; *in_batches*: the publisher sends some of :data:`TOGETHER`, and not single packets.
+        """
+        options = {"r": receivers, "k": keys, "b": PAYLOAD_BYTES, "B": int(into_batches), "W": WINDOW}
+        if in_batches:
+            options |= {"g": TOGETHER, "W": BATCH_WINDOW}
+        return Flow(**self._run("pump", relay, n=messages, w=messages // 10, **options))
 
     def trip(self, relay: Relay, messages: int) -> Trip:
         """Send *messages* one after the other, each when the one before it has come."""

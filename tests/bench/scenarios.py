@@ -74,9 +74,10 @@ class Bench:
         with started([str(self._commands.floor), str(path)], path) as relay:
             yield relay
 
-    def flow(self, relay: Relay, *, receivers: int = 1, keys: int = 1) -> Flow:
+    def flow(self, relay: Relay, *, receivers: int = 1, keys: int = 1, into_batches: bool = False, in_batches: bool = False) -> Flow:
         """Measure throughput once, with as many messages as make the plan's deliveries."""
-        return self.generator.pump(relay, self.plan.deliveries // receivers, receivers=receivers, keys=keys)
+        messages = self.plan.deliveries // receivers
+        return self.generator.pump(relay, messages, receivers=receivers, keys=keys, into_batches=into_batches, in_batches=in_batches)
 
     def trip(self, relay: Relay) -> float:
         """Measure the median round trip once, in nanoseconds."""
@@ -115,6 +116,28 @@ def _fan_out_to(bench: Bench, receivers: int) -> Line:
     with bench.daemon() as daemon:
         values, references = in_turns(bench.plan.rounds, lambda: bench.flow(daemon, receivers=receivers), lambda: bench.flow(daemon))
     return Line(f"1:{receivers}: CPU per delivery, to that of 1:1", Unit.NANOSECONDS, _cpus(values), Bound(0.6), _cpus(references))
+
+
+BATCHES = (
+    ("1:1, batches out", 1, False, 1.0, 0.85),
+    ("1:1, batches in and out", 1, True, 4.0, 0.15),
+    ("1:8, batches out", 8, False, 3.0, 0.2),
+    ("1:64, batches out", 64, False, 5.0, 0.1),
+)
+"""What is measured with batches: words, receivers, whether the publisher sends them too, and the bounds of rate and CPU."""
+
+
+def batches(bench: Bench) -> list[Line]:
+    """Receivers want batches: deliveries and the daemon's CPU for each beside the floor's at 1:1, which takes and gives single packets."""
+    lines = []
+    for words, receivers, in_batches, rate, cpu in BATCHES:
+        with bench.daemon() as daemon, bench.floor() as floor:
+            measure = partial(bench.flow, daemon, receivers=receivers, into_batches=True, in_batches=in_batches)
+            values, references = in_turns(bench.plan.rounds, measure, partial(bench.flow, floor))
+        bound = Bound(rate, at_least=True)
+        lines.append(Line(f"{words}: rate, to the floor's at 1:1", Unit.PER_SECOND, _rates(values), bound, _rates(references)))
+        lines.append(Line(f"{words}: CPU per delivery, likewise", Unit.NANOSECONDS, _cpus(values), Bound(cpu), _cpus(references)))
+    return lines
 
 
 def wildcards(bench: Bench) -> list[Line]:
@@ -179,6 +202,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "rest": rest,
     "one-to-one": one_to_one,
     "fan-out": fan_out,
+    "batches": batches,
     "wildcards": wildcards,
     "round-trip": round_trip,
     "idle-connections": idle_connections,

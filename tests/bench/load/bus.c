@@ -94,6 +94,14 @@ void bus_subscribe(int fd, const char *pattern) {
     bus_send(fd, packet, (size_t)length);
 }
 
+void bus_tell(int fd, const char *wish) {
+    char packet[64];
+    int length = snprintf(packet, sizeof packet, "CMSG %s", wish);
+    if (length >= (int)sizeof packet)
+        die("the wish is too long");
+    bus_send(fd, packet, (size_t)length);
+}
+
 void bus_barrier(int fd) {
     static const char ping[] = "CMSG !/bus/ping\0bench";
     char answer[512];

@@ -32,6 +32,14 @@ void bus_send(int fd, const void *packet, size_t length);
 /* Add a pattern. */
 void bus_subscribe(int fd, const char *pattern);
 
+/* What a batch begins with, and how much a packet takes in it beside itself. */
+#define BATCH_HEAD "CMSG !/batch"
+#define BATCH_HEAD_BYTES sizeof BATCH_HEAD
+#define BATCH_LENGTH_BYTES sizeof(uint32_t)
+
+/* Tell the bus a wish that it does not answer. */
+void bus_tell(int fd, const char *wish);
+
 /* Wait until the bus has handled all that *fd* sent; any other packet that comes first is an error: nothing may be left over. */
 void bus_barrier(int fd);
 

@@ -23,10 +23,10 @@ static uint32_t number(int option, const char *text) {
 static struct options parse(int argc, char **argv) {
     struct options options = {
         .seconds = 60, .messages = 100000, .warm_up = 1000, .payload = 64, .receivers = 1,
-        .window = 128, .keys = 1, .connections = 1, .patterns = 1,
+        .window = 128, .keys = 1, .together = 1, .connections = 1, .patterns = 1,
     };
     int option;
-    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:c:P:")) != -1) {
+    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:g:B:c:P:")) != -1) {
         switch (option) {
         case 's': options.path = optarg; break;
         case 'p': options.relay_pid = (int)number(option, optarg); break;
@@ -37,15 +37,17 @@ static struct options parse(int argc, char **argv) {
         case 'r': options.receivers = number(option, optarg); break;
         case 'W': options.window = number(option, optarg); break;
         case 'k': options.keys = number(option, optarg); break;
+        case 'g': options.together = number(option, optarg); break;
+        case 'B': options.batches = number(option, optarg); break;
         case 'c': options.connections = number(option, optarg); break;
         case 'P': options.patterns = number(option, optarg); break;
         default: exit(1);
         }
     }
     errno = 0;
-    if (!options.path || optind != argc || !options.messages || !options.receivers || options.window < 2)
+    if (!options.path || optind != argc || !options.messages || !options.receivers || options.window < 2 || !options.together)
         die("usage: load pump|trip|hold -s PATH [-p PID] [-t SECONDS] [-n MESSAGES] [-w WARM-UP] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
-            "[-k KEYS] [-c CONNECTIONS] [-P PATTERNS]");
+            "[-k KEYS] [-g MESSAGES TOGETHER] [-B 0|1] [-c CONNECTIONS] [-P PATTERNS]");
     return options;
 }
 

@@ -4,11 +4,14 @@
 #include "modes.h"
 #include "window.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/epoll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -24,6 +27,51 @@ struct receiver {
 };
 
 static struct window *window;
+
+static char outgoing[BENCH_PACKET_BYTES];
+static size_t outgoing_bytes;
+
+/* Send what has been collected: one message alone, or several as a batch. */
+static void flush_messages(int fd, uint32_t count) {
+    size_t alone = count == 1 ? BATCH_HEAD_BYTES + BATCH_LENGTH_BYTES : 0;
+    if (count)
+        bus_send(fd, outgoing + alone, outgoing_bytes - alone);
+    outgoing_bytes = BATCH_HEAD_BYTES;
+}
+
+static void collect(const struct message *message) {
+    uint32_t length = htole32((uint32_t)message->length);
+    if (outgoing_bytes + BATCH_LENGTH_BYTES + message->length > sizeof outgoing)
+        die("so many messages do not fit into a batch");
+    memcpy(outgoing + outgoing_bytes, &length, BATCH_LENGTH_BYTES);
+    memcpy(outgoing + outgoing_bytes + BATCH_LENGTH_BYTES, message->packet, message->length);
+    outgoing_bytes += BATCH_LENGTH_BYTES + message->length;
+}
+
+/* Publish in batches: what is collected goes out before the publisher waits for anything. */
+static void publish_together(int fd, const struct options *options, struct message *message) {
+    uint32_t all = options->warm_up + options->messages, collected = 0;
+    memcpy(outgoing, BATCH_HEAD, BATCH_HEAD_BYTES);
+    outgoing_bytes = BATCH_HEAD_BYTES;
+    for (uint32_t sent = 0; sent < all; sent++) {
+        bool is_full = sent - atomic_load_explicit(&window->received, memory_order_relaxed) >= options->window;
+        if (collected == options->together || is_full || sent == options->warm_up) {
+            flush_messages(fd, collected);
+            collected = 0;
+        }
+        if (sent == options->warm_up) {
+            window_wait(window, sent);
+            window->start_cpu_ns = cpu_ns(options->relay_pid);
+            window->start_ns = now_ns();
+        }
+        if (is_full)
+            window_wait(window, sent - options->window / 2);
+        message_number(message, sent);
+        collect(message);
+        collected++;
+    }
+    flush_messages(fd, collected);
+}
 
 static void publish(int fd, const struct options *options, struct message *message) {
     uint32_t all = options->warm_up + options->messages;
@@ -51,14 +99,31 @@ static void prepare_batch(void) {
     }
 }
 
+static void take_apart(struct receiver *receiver, const struct message *like, const char *batch, size_t length) {
+    for (size_t place = BATCH_HEAD_BYTES; place < length;) {
+        uint32_t inner;
+        memcpy(&inner, batch + place, BATCH_LENGTH_BYTES);
+        place += BATCH_LENGTH_BYTES;
+        inner = le32toh(inner);
+        if (inner > length - place)
+            bus_unexpected(batch, length);
+        message_check(like, batch + place, inner, receiver->received++);
+        place += inner;
+    }
+}
+
 static void receive_batch(struct receiver *receiver, const struct message *like) {
     int count = recvmmsg(receiver->fd, headers, BATCH, MSG_DONTWAIT, NULL);
     if (count < 0 && (errno == EINTR || errno == EAGAIN))
         return;
     if (count < 0)
         die("recv from the bus");
-    for (int i = 0; i < count; i++)
-        message_check(like, buffers[i], headers[i].msg_len, receiver->received++);
+    for (int i = 0; i < count; i++) {
+        if (headers[i].msg_len > BATCH_HEAD_BYTES && memcmp(buffers[i], BATCH_HEAD, BATCH_HEAD_BYTES) == 0)
+            take_apart(receiver, like, buffers[i], headers[i].msg_len);
+        else
+            message_check(like, buffers[i], headers[i].msg_len, receiver->received++);
+    }
 }
 
 /* One process is all receivers, and waits in the same way for one and for many: what a relay pays to wake a receiver depends on how that
@@ -96,7 +161,10 @@ static pid_t start_publisher(int fd, const struct options *options, struct messa
     if (child == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
         deadline(options->seconds, "the publisher");
-        publish(fd, options, message);
+        if (options->together > 1)
+            publish_together(fd, options, message);
+        else
+            publish(fd, options, message);
         _exit(0);
     }
     return child;
@@ -114,6 +182,8 @@ void pump(const struct options *options) {
     for (uint32_t i = 0; i < options->receivers; i++) {
         receivers[i].fd = bus_connect(options->path);
         bus_subscribe(receivers[i].fd, MESSAGE_PATTERN);
+        if (options->batches)
+            bus_tell(receivers[i].fd, "batch/on");
         bus_barrier(receivers[i].fd);
     }
     int source = bus_connect(options->path), status;
