@@ -33,6 +33,7 @@ cdef struct Head:
 cdef class Router:
     cdef Node* root
     cdef CacheEntry* cache
+    cdef CacheEntry* last               # the place in it that was of use last
     cdef size_t cached_bytes
     cdef size_t cache_limit
     cdef uint64_t generation

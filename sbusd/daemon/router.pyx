@@ -46,6 +46,22 @@ cdef uint64_t hash_of(const char* key, size_t length, uint64_t seed) noexcept no
     return value ^ (value >> 29)
 
 
+cdef bint is_about(CacheEntry* entry, const char* key, size_t length, uint64_t generation) noexcept nogil:
+    """Return whether a place in the cache holds the route of a key."""
+    return (entry.generation == generation and entry.key_length == length
+            and memcmp(entry.block + entry.count * sizeof(uint32_t), key, length) == 0)
+
+
+cdef Route answer_of(CacheEntry* entry) noexcept nogil:
+    """Return the route that a place in the cache holds."""
+    cdef Route answer
+    answer.slots = <const uint32_t*>entry.block
+    answer.count = entry.count
+    answer.refusal = entry.refusal
+    answer.rules = entry.rules
+    return answer
+
+
 cdef class Router:
     """Patterns by slot, and the slots that a key reaches; the methods without underscore in Python are for tests."""
 
@@ -55,6 +71,7 @@ cdef class Router:
         self.cache = <CacheEntry*>calloc(CACHE_PLACES, sizeof(CacheEntry))
         if self.cache is NULL:
             raise MemoryError
+        self.last = self.cache
         self.cache_limit = cache_bytes
         self.generation = 1                 # a place never used has generation 0
         self.seed = int.from_bytes(os.urandom(8), "little")
@@ -149,21 +166,23 @@ cdef class Router:
     cdef Route route(self, const char* key, size_t length) noexcept nogil:
         """Return the recipients of *key*, from the cache or by a walk."""
         cdef Route answer
-        cdef CacheEntry* entry
+        cdef CacheEntry* entry = self.last
         cdef uint32_t guard = 0
-        cdef uint64_t hash = hash_of(key, length, self.seed)
-        cdef size_t place = hash & (CACHE_PLACES - 1)
+        cdef uint64_t hash
+        cdef size_t place
         cdef int way
+        # Who publishes much publishes to few keys: the same key again needs no hash.
+        if is_about(entry, key, length, self.generation):
+            self.hits += 1
+            return answer_of(entry)
+        hash = hash_of(key, length, self.seed)
+        place = hash & (CACHE_PLACES - 1)
         for way in range(2):
             entry = &self.cache[place ^ way]
-            if (entry.hash == hash and entry.generation == self.generation and entry.key_length == length
-                    and memcmp(entry.block + entry.count * sizeof(uint32_t), key, length) == 0):
+            if entry.hash == hash and is_about(entry, key, length, self.generation):
                 self.hits += 1
-                answer.slots = <const uint32_t*>entry.block
-                answer.count = entry.count
-                answer.refusal = entry.refusal
-                answer.rules = entry.rules
-                return answer
+                self.last = entry
+                return answer_of(entry)
         self.misses += 1
         answer.refusal = self.refusal_of(key, length, &guard)
         answer.rules = self.rules_for(key, length)
