@@ -6,6 +6,7 @@ from struct import Struct
 
 from sbusd.client.messages import Message
 from sbusd.protocol.batches import LENGTH_BYTES, join_batch
+from sbusd.protocol.peers import Peer
 
 __all__ = ["join_batch", "measure_run", "message_of", "take_apart"]
 
@@ -57,10 +58,10 @@ def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
     return messages
 
 
-def message_of(packet: bytes) -> Message | None:
-    """Return the message that *packet*, no batch, is, or None if it is none."""
+def message_of(packet: bytes, sender: Peer | None = None) -> Message | None:
+    """Return the message that *packet*, no batch, is, from *sender*, or None if it is none."""
     if packet.startswith(_VERB):
         nul = packet.find(b"\0", len(_VERB))
         if nul >= 0:
-            return Message(packet[len(_VERB) : nul], packet[nul + 1 :])
+            return Message(packet[len(_VERB) : nul], packet[nul + 1 :], sender)
     return None

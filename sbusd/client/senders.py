@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from sbusd.client.messages import Message
+from sbusd.client.runs import message_of
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import Publish, parse_packet
 from sbusd.protocol.peers import Peer, parse_sender
 
 SENT_HEAD = b"CMSG " + controls.FROM
@@ -36,7 +36,7 @@ class Senders:
             if len(self._peers) >= _CACHED_SENDERS:
                 self._peers.clear()
             self._peers[head] = sender
-        parsed = parse_packet(inner)
-        if not isinstance(parsed, Publish):
+        message = message_of(inner, sender)
+        if message is None:
             raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {inner[:24]!r}… with a sender, which is no MSG")
-        return Message(parsed.key, parsed.payload, sender)
+        return message

@@ -15,6 +15,7 @@ from sbusd.client.messages import Message
 from sbusd.protocol.batches import BATCH_HEAD, join_batch, parse_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.peers import make_peer
 from tests.support.skips import require
 
 START = len(BATCH_HEAD)
@@ -48,6 +49,8 @@ def test_a_message_is_like_any_other(scanner: ModuleType) -> None:
     assert hash(message) == hash(Message(b"a/b", b"x"))
     assert repr(message) == repr(Message(b"a/b", b"x"))
     assert message.sender is None
+    sender = make_peer(7, b"!/cred/1/2/3")
+    assert scanner.message_of(b"MSG a/b\0x", sender) == Message(b"a/b", b"x", sender)
     for field in ("key", "payload", "sender"):
         with pytest.raises(AttributeError):
             setattr(message, field, b"c")
