@@ -68,7 +68,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
             raise PipelineError("under spark-submit the master is its own option: give --master to spark-submit")
     else:
         check_java(os.environ)
-        _prepare_environment(os.environ, master)
+        prepare_environment(os.environ, master)
     with quiet_engine():
         session = _start()
     configured = {name for name, _ in session.sparkContext.getConf().getAll()}
@@ -95,7 +95,7 @@ def _start() -> SparkSession:
         raise PipelineError(f"Spark does not start: {_first_line(error)}") from None
 
 
-def _prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
+def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
     """Put into *environ* what Spark's launcher reads there. What the user has put there stands behind, so it wins."""
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     environ.setdefault(_MALLOC, _ARENAS)
