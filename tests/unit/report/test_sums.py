@@ -17,7 +17,7 @@ histograms = st.none() | st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)
 
 @given(st.lists(st.tuples(st.none() | st.integers(0, 3), histograms), max_size=12), st.integers(0, 12))
 def test_entries_of_lists_add_up_by_group(rows: list[tuple[int | None, list[tuple[int, int]] | None]], cut: int) -> None:
-    lists = [entries and [{"bucket": bucket, "calls": calls} for bucket, calls in entries] for _, entries in rows]
+    lists = [None if entries is None else [{"bucket": bucket, "calls": calls} for bucket, calls in entries] for _, entries in rows]
     chunks = [pa.table({"e": pa.array(part, ENTRIES)}) for part in (lists[:cut], lists[cut:])]
     wanted: dict[int, Counter[int]] = {}
     for group, entries in rows:
