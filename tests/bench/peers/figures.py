@@ -62,6 +62,11 @@ class Cell:
         """Return the median of the rounds, in base units, or None if there are none."""
         return median(self.rounds[metric]) if metric in self.rounds else None
 
+    def best(self, metric: Metric) -> float | None:
+        """Return the best of the rounds: what else a machine does can only make one worse."""
+        choose = max if metric.more_is_better else min
+        return choose(self.rounds[metric]) if metric in self.rounds else None
+
     def ratio(self, metric: Metric, reference: Cell) -> float | None:
         """Return the median of the ratios to *reference*, round by round; None if one of them was not measured."""
         if metric not in self.rounds or metric not in reference.rounds:
@@ -130,6 +135,16 @@ def medians(metric: Metric, rows: Sequence[Row]) -> str:
         return digits(None if middle is None else middle / metric.size)
 
     return matrix(f"{metric.name}, {metric.unit}", rows, write)
+
+
+def bests(metric: Metric, rows: Sequence[Row]) -> str:
+    """Lay out the best round of *metric*, in its unit."""
+
+    def write(_row: Row, cell: Cell) -> str:
+        best = cell.best(metric)
+        return digits(None if best is None else best / metric.size)
+
+    return matrix(f"{metric.name}, {metric.unit}, in the best round", rows, write)
 
 
 def ratios(metric: Metric, rows: Sequence[Row], reference: str) -> str:

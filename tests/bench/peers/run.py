@@ -30,6 +30,7 @@ from tests.bench.peers.figures import (
     Cell,
     Metric,
     Row,
+    bests,
     left_out,
     listing,
     losses,
@@ -206,6 +207,7 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
         yield LEGEND
         yield medians(RATE, over_c)
         yield ratios(RATE, over_c, OVER_C[0].name)
+        yield bests(RATE, over_c)
         yield medians(CPU, over_c)
         yield medians(BUSY, over_c)
         yield from (listing(row, (P50, P99), OVER_C[0].name) for row in over_c if row.name == TRIP)

@@ -11,6 +11,7 @@ from tests.bench.peers.figures import (
     RATE,
     Cell,
     Row,
+    bests,
     digits,
     left_out,
     listing,
@@ -44,6 +45,12 @@ def test_a_ratio_is_the_median_of_pairs_and_not_the_ratio_of_medians() -> None:
 def test_a_spread_is_the_range_by_the_median() -> None:
     assert cell([80.0, 100.0, 130.0]).spread(RATE) == pytest.approx(0.5)
     assert Cell().spread(RATE) is None
+
+
+def test_the_best_round_is_the_fastest_or_the_cheapest() -> None:
+    made = cell([80.0, 130.0, 100.0], [5.0, 3.0, 4.0])
+    assert (made.best(RATE), made.best(CPU), made.best(P50)) == (130.0, 3.0, None)
+    assert bests(RATE, [row(sbusd=cell([1e3, 3e3]))]).splitlines()[-1].split() == ["sbusd", "3"]
 
 
 def test_a_contender_that_failed_once_has_no_figures_at_all() -> None:
