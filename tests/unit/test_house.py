@@ -33,7 +33,7 @@ _WORKPLACE = re.compile(
 _BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.(so|c|cpp)$")
 """What is ignored where there is no git to say so."""
 
-MANUAL = {"sbus.7", "sbus-protocol.7", "sbus-rpc.7", "sbus-spark.7", "sbus-record.5", "sbusd.toml.5"}
+MANUAL = {"sbus.7", "sbus-protocol.7", "sbus-rpc.7", "sbus-spark.7", "sbus-performance.7", "sbus-record.5", "sbusd.toml.5"}
 """The pages of what is no program; each program of pyproject.toml has its own."""
 
 
