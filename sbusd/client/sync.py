@@ -1,9 +1,10 @@
 """The bus for programs that wait: :class:`Bus`. ``aio`` is the same for asyncio.
 
 A ``Bus`` belongs to one thread. It reads its socket only inside a call that waits: ``receive`` and iteration, ``subscribe``,
-``whoami``, ``ping``, ``control``, and ``publish`` when the socket is full. What comes for other subscriptions meanwhile waits in their
-queues. With ``Overflow.BLOCK``, the default, a full queue stops the reading; then such a call raises ``InboxFull``, since nobody but
-its caller can make room. The default bounds are four times the bus's own, so only a subscription left unread gets there.
+``whoami``, ``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. What comes for other subscriptions meanwhile
+waits in their queues. With ``Overflow.BLOCK``, the default, a full queue stops the reading; then such a call raises ``InboxFull``,
+since nobody but its caller can make room. The default bounds are four times the bus's own, so only a subscription left unread gets
+there.
 """
 
 from __future__ import annotations
