@@ -57,6 +57,7 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         "it failed at once",
         "twin 1002 cannot be reached",
         'the caller got "hello from 1001, and back from 1002", once',
+        "hello twin 1001\n       and goodbye",
         "got all 2000 numbers in order, once each, and nobody had to connect again",
         '"event":"new"',
         '"event":"remove"',

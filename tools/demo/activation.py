@@ -50,13 +50,7 @@ class ActivatedBus:
 
     def wait_for_subscriber(self, key: str, count: int = 1) -> None:
         """Wait until *count* connections would get a message with *key*, as the bus tells its owner."""
-        pause = threading.Event()
-        with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
-            for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
-                if len(json.loads(bus.control(controls.TRACE, key))["recipients"]) >= count:
-                    return
-                pause.wait(PAUSE_SECONDS)
-        raise DemoError(f"nobody has subscribed to {key}")
+        wait_for_subscriber(self.path, key, count)
 
     def wait_for_tap(self, process: subprocess.Popen[str]) -> None:
         """Wait until *process* is told of everything, as the bus tells its owner."""
@@ -134,6 +128,17 @@ class ActivatedBus:
         if self._process.stderr is not None:
             self._process.stderr.close()
         return self._process.returncode
+
+
+def wait_for_subscriber(path: Path, key: str, count: int = 1) -> None:
+    """Wait until *count* connections to the bus at *path* would get a message with *key*, as the bus tells its owner."""
+    pause = threading.Event()
+    with Bus.connect(str(path), timeout=TIMEOUT_SECONDS) as bus:
+        for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
+            if len(json.loads(bus.control(controls.TRACE, key))["recipients"]) >= count:
+                return
+            pause.wait(PAUSE_SECONDS)
+    raise DemoError(f"nobody has subscribed to {key}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Two hosts of the demonstration, each with a Redis and a relay of its own, and a call from one to the other through a pulled cable."""
+"""Two hosts of the demonstration, each with a bus, a Redis and a relay of its own, and calls from one to the other."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from pyroute2 import NetlinkError
 
+from tools.demo.activation import wait_for_subscriber
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs, stop
 from tools.stage import Stage
@@ -43,11 +44,13 @@ key_file = "{key}"
 
 
 class Host:
-    """A twin: a network namespace, a Redis, a relay, and programs that speak with the Redis alone."""
+    """A twin: a network namespace, a bus, a Redis, a relay, and programs that speak with the Redis alone."""
 
-    def __init__(self, twin: int, namespace: str, folder: Path, narrator: Narrator) -> None:
-        """*folder* is its disk."""
+    def __init__(self, twin: int, namespace: str, folder: Path, narrator: Narrator, bus: Path | None = None) -> None:
+        """*folder* is its disk; *bus* a bus that is there, else it gets one."""
         self.twin = twin
+        self.bus = bus or folder / "sbus.socket"
+        self._has_bus = bus is not None
         self.redis = folder / "redis.sock"
         self.configuration = folder / "relay.toml"
         self._folder = folder
@@ -58,15 +61,28 @@ class Host:
 
     @contextmanager
     def running(self, stage: Stage) -> Iterator[None]:
-        """Run its Redis, and its relay by *stage*."""
+        """Run its Redis, and by *stage* its bus, if it needs one, and its relay."""
         redis = {"unixsocket": str(self.redis), "dir": str(self._folder), **_REDIS}
         words = ["redis-server", *(word for name, value in redis.items() for word in (f"--{name}", value))]
         relay = ["sbus-relay", "-C", str(self.configuration)]
-        with self._started(words, words, self._folder / "redis.log") as server:
+        with self._running_bus(stage), self._started(words, words, self._folder / "redis.log") as server:
             self._await(server, self._answers, f"the Redis of {self.twin}")
             with self._started(relay, stage.program(*relay), self._log, stage.env) as process:
                 self._await(process, lambda: "relaying for twin" in self.told, f"the relay of {self.twin}")
                 yield
+
+    @contextmanager
+    def _running_bus(self, stage: Stage) -> Iterator[None]:
+        """Run its bus, if it needs one."""
+        if self._has_bus:
+            yield
+            return
+        configuration = self._folder / "sbusd.toml"
+        configuration.touch()
+        words = ["sbusd", "-f", "-a", str(self.bus), "-C", str(configuration)]
+        with self._started(words, stage.program(*words), self._folder / "bus.log", stage.env) as process:
+            self._await(process, self.bus.is_socket, f"the bus of {self.twin}")
+            yield
 
     @property
     def told(self) -> str:
@@ -129,10 +145,10 @@ class Host:
 
 
 class Hosts:
-    """The scene of the two, whose relays tell their attempts on the bus."""
+    """The scene of the two."""
 
     def __init__(self, bus: Path, stage: Stage, programs: Programs, narrator: Narrator, folder: Path) -> None:
-        """The relays are run by *stage*, which has what they need, as are *programs*."""
+        """*bus* is that of the first host. The relays are run by *stage*, which has what they need, as are *programs*."""
         self._bus = bus
         self._stage = stage
         self._programs = programs
@@ -154,10 +170,12 @@ class Hosts:
         with village:
             places = " and ".join(f"twin {twin} at {village.address(twin)}" for twin in (FIRST, SECOND))
             narrator.remark(f"two network namespaces stand for them: {places}")
-            first, second = (Host(twin, village.name(twin), self._folder / str(twin), narrator) for twin in (FIRST, SECOND))
+            first = Host(FIRST, village.name(FIRST), self._folder / str(FIRST), narrator, self._bus)
+            second = Host(SECOND, village.name(SECOND), self._folder / str(SECOND), narrator)
             self._introduce(first, second, village)
             with first.running(self._stage), second.running(self._stage):
                 self._call(first, second, village)
+                self._call_over_buses(first, second)
                 self._programs.run(None, "sbusctl", "relay", "status", "--redis", str(first.redis))
 
     def _introduce(self, first: Host, second: Host, village: Village) -> None:
@@ -166,7 +184,7 @@ class Hosts:
         key.touch(0o600)
         key.write_text(secrets.token_hex(32))
         for host, other in ((first, second), (second, first)):
-            places = {"redis": host.redis, "bus": self._bus, "address": village.address(other.twin), "key": key}
+            places = {"redis": host.redis, "bus": host.bus, "address": village.address(other.twin), "key": key}
             host.configuration.write_text(_SETTINGS.format(twin=host.twin, other=other.twin, **places))
 
     def _call(self, caller: Host, callee: Host, village: Village) -> None:
@@ -189,6 +207,23 @@ class Hosts:
         if got["err"] or words != f"hello from {caller.twin}, and back from {callee.twin}":
             raise DemoError(f"that is not the answer: {got}")
         narrator.remark(f'the caller got "{words}", once, though it asked while nobody could be reached')
+
+    def _call_over_buses(self, caller: Host, callee: Host) -> None:
+        """Call from the bus of one to a service on that of the other."""
+        narrator, twin = self._narrator, str(callee.twin)
+        narrator.remark(
+            f"and from bus to bus: a service on {twin}'s serves other hosts, which has to be said, and is called on {caller.twin}'s"
+        )
+        for host, other in ((caller, callee), (callee, caller)):
+            wait_for_subscriber(host.bus, f"relay/{other.twin}/hello")  # its relay has joined it
+        script = 'echo "hello twin $SBUS_CALLER_TWIN"; cat'
+        words = ["--address", str(callee.bus), "--allow-twin", str(caller.twin), "--exec", "sh", "--", "-c", script]
+        with self._programs.running(None, "sbusctl", "serve", "hello", *words):
+            wait_for_subscriber(callee.bus, "relayed/hello")
+            said = self._programs.run(None, "sbusctl", "call", "--twin", twin, "hello", "and goodbye")
+        if said != f"hello twin {caller.twin}\nand goodbye":
+            raise DemoError(f"that is not what the service said: {said!r}")
+        narrator.remark("the service knows which host calls, by the key that the two share")
 
 
 def _encoded(words: str) -> str:
