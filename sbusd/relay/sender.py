@@ -23,6 +23,9 @@ from sbusd.relay.store import Claim, Store
 TWIN_SENDS = 16
 """Messages that are on their way to one twin: enough to fill a network, and few enough for the other's limit of connections."""
 
+TWIN_SENDS_AGAIN = TWIN_SENDS * 3 // 4
+"""With so few, more are claimed of what waits: several at a time, for each claim is a way to Redis."""
+
 TURN_SECONDS = 1.0
 """How often what other relays at the same Redis left is looked for, if nothing is due sooner."""
 
@@ -55,6 +58,7 @@ class Sender:
         self._wake = asyncio.Event()
         self._sends: dict[asyncio.Task[bool], int] = {}
         self._busy: Counter[int] = Counter()
+        self._crowded: set[int] = set()  # twins for which messages may wait that are due
         self._away: set[int] = set()
 
     def wake(self) -> None:
@@ -67,7 +71,9 @@ class Sender:
             while True:
                 self._wake.clear()
                 delay = TURN_SECONDS
-                for twin in await self._store.twins():
+                twins = await self._store.twins()
+                self._crowded.intersection_update(twins)
+                for twin in twins:
                     delay = min(delay, await self._send_due(twin))
                 try:
                     async with asyncio.timeout(delay):
@@ -84,14 +90,22 @@ class Sender:
         """Begin to send what is due at *twin*; return after how many seconds to look again."""
         if self._is_busy(twin):
             return TURN_SECONDS  # the end of one wakes us
-        due, claims = await self._store.claim(twin, TWIN_SENDS - self._busy[twin], self._claim_seconds)
+        most = TWIN_SENDS - self._busy[twin]
+        due, claims = await self._store.claim(twin, most, self._claim_seconds)
+        if len(claims) < most:
+            self._crowded.discard(twin)
+        else:
+            self._crowded.add(twin)
         for claim in claims:
             self.begin(claim)
         return TURN_SECONDS if due < 0 or self._is_busy(twin) else max(0.001, due)
 
     def hold_seconds(self, twin: int) -> float:
         """Return for how many seconds a message for *twin* is to be held that is sent at once; 0: it has to wait for others."""
-        return 0.0 if self._is_busy(twin) else self._claim_seconds
+        if self._is_busy(twin):
+            self._crowded.add(twin)
+        # Who comes while others wait stands behind them.
+        return 0.0 if twin in self._crowded else self._claim_seconds
 
     def begin(self, claim: Claim) -> None:
         """Send what is held. Must be called within the loop."""
@@ -108,9 +122,10 @@ class Sender:
         """Look for more, if something may wait. What was wrong is told: Redis away is the others' to tell, all else is a mistake."""
         twin = self._sends.pop(task)
         error = None if task.cancelled() else task.exception()
-        if self._is_busy(twin) or task.cancelled() or error is not None or not task.result():
-            self._wake.set()
         self._busy[twin] -= 1
+        may_claim = twin in self._crowded and self._busy[twin] <= TWIN_SENDS_AGAIN
+        if may_claim or task.cancelled() or error is not None or not task.result():
+            self._wake.set()
         if not self._busy[twin]:
             del self._busy[twin]
         if error is not None and not isinstance(error, RedisAwayError):

@@ -61,7 +61,7 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         "got all 2000 numbers in order, once each, and nobody had to connect again",
         '"event":"new"',
         '"event":"remove"',
-        f"2 calls, 1 failed; 0 messages lost, 1 refusal; nothing is known to be missing\n       written to {report}\n",
+        f"3 calls, 1 failed; 0 messages lost, 1 refusal; nothing is known to be missing\n       written to {report}\n",
         "Everything happened as said",
     ):
         assert said in done.stdout

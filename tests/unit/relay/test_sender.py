@@ -191,7 +191,8 @@ def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.
         made.road.is_open.set()
         while len(made.books.noted) < 2 * TWIN_SENDS + 1 or made.sender._sends:
             await asyncio.sleep(0)
-        assert made.sender.hold_seconds(SECOND) > 0.0
+        while made.sender.hold_seconds(SECOND) == 0.0:  # until it has seen that nothing waits
+            await asyncio.sleep(0)
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
@@ -199,6 +200,30 @@ def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.
     made = run(body)
     assert len(made.road.brought) == 2 * TWIN_SENDS + 1
     assert capsys.readouterr().err == ""
+
+
+def test_who_comes_while_others_wait_stands_behind_them() -> None:
+    """Else those who wait would wait for ever while new ones take each place that becomes free."""
+
+    async def body(made: Made) -> None:
+        made.road.is_open.clear()
+        for number in range(TWIN_SENDS):
+            assert made.sender.hold_seconds(SECOND) > 0.0
+            made.sender.begin(claim(number + 1))
+        assert made.sender.hold_seconds(SECOND) == 0.0
+        made.books.waiting = [claim(TWIN_SENDS + 1)]
+        made.road.is_open.set()
+        await made.settle()
+        assert made.sender.hold_seconds(SECOND) == 0.0
+        running = asyncio.create_task(made.sender.run())
+        while made.sender.hold_seconds(SECOND) == 0.0:
+            await asyncio.sleep(0)
+        assert made.books.waiting == []
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+    run(body)
 
 
 def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
