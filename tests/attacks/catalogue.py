@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sbusd.protocol.batches import LENGTH_BYTES, join_batch
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks import roles
 from tests.attacks.attacker import Role
@@ -16,6 +17,9 @@ Roles = Callable[[], tuple[Role, ...]]
 """Makes the roles anew: some hold an iterator."""
 
 _HUGE = b"MSG huge/x\0" + bytes(MAX_PACKET_BYTES - 11)
+
+BATCH_BYTES = 200_000
+"""Of a hostile batch: as large as a socket's buffer is by default."""
 
 _SMALL_QUOTAS = """[quotas]
 connections = 32
@@ -29,6 +33,11 @@ connection_rate = 10
 connection_burst = 100
 """
 """Which one user soon exhausts, while another works under the same."""
+
+
+def _batch(packet: bytes) -> bytes:
+    """Return a batch of one packet again and again."""
+    return join_batch([packet] * (BATCH_BYTES // (len(packet) + LENGTH_BYTES)))
 
 
 def _exhausting() -> tuple[Role, ...]:
@@ -81,5 +90,14 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
     Attack("huge packets, 16 slow ones", lambda: (roles.never_reads(16, b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))), True),
+    Attack("batches of tiny packets", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
+    Attack("batches, 64 connections", lambda: (roles.floods(64, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
+    Attack("batches of controls", lambda: (roles.floods(1, itertools.repeat(_batch(b"CMSG !/bus/stats"))),), takes_a_share=True),
+    Attack("malformed batches", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")[:-1])),), takes_a_share=True),
+    Attack(
+        "blocked within batches",
+        lambda: (roles.never_reads(1, b"SUB stuck"), roles.floods(128, itertools.repeat(_batch(b"MSG stuck\0")))),
+        takes_a_share=True,
+    ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
 )
