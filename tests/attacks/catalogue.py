@@ -96,7 +96,7 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("malformed batches", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")[:-1])),), takes_a_share=True),
     Attack(
         "blocked within batches",
-        lambda: (roles.never_reads(1, b"SUB stuck"), roles.floods(128, itertools.repeat(_batch(b"MSG stuck\0")))),
+        lambda: (roles.never_reads(1, b"SUB stuck"), roles.floods(128, itertools.repeat(_batch(b"MSG stuck\0" + bytes(1_000))))),
         takes_a_share=True,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
