@@ -99,7 +99,7 @@ cdef cppclass Connection:
     uint32_t batch_limit        # packets handled of it in a turn
     uint32_t reads              # packets read from its socket at once; batches are packets here
     Backlog* backlog            # what was read and is not handled yet; NULL: nothing
-    bint is_pending             # that can go on
+    bint is_pending             # it can go on with that
     bint is_held_up             # not read until its user's backlogs are shorter; counted in `blockers`
     uint32_t turn               # the last in which it was ready
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
