@@ -42,7 +42,7 @@ def test_each_member_answers_or_fails_on_its_own(face: str, mini: MiniBus, clerk
     clerks.add(work=fail)
     third = clerks.add(work=lambda _request: mini.hang_up(third.connection))
     with Bus.connect(mini.address) as silent, silent.subscribe("rpc/work", silent.address + b"rpc/work"):
-        one, two, three, four = call_all(face, mini.address, "work", 0.1)
+        one, two, three, four = call_all(face, mini.address, "work", 2.0)
     assert one.result() == b"one"
     assert isinstance(two.error, RemoteError)
     assert isinstance(three.error, PeerDisconnected)
