@@ -31,9 +31,16 @@ class Connections:
         self._most_of_address = most_of_address
         self.refused = refused
         self._of: Counter[str] = Counter()
+        self._is_closed = False
+
+    def close(self) -> None:
+        """Let nobody in any more: who was accepted just before the listening socket was closed comes after all others are sent away."""
+        self._is_closed = True
 
     def enter(self, address: str) -> bool:
         """Return whether a connection from *address* may stay."""
+        if self._is_closed:
+            return False
         reason = ""
         if self._of.total() >= self._most:
             reason = f"there are {self._most} already: connections in relay.toml"

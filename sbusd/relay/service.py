@@ -146,7 +146,14 @@ class Relay:
             bound = server.sockets[0].getsockname()
             yield f"[{host}]:{bound[1]}" if ":" in host else f"{host}:{bound[1]}"
         finally:
-            server.close()
+            # Whom asyncio has accepted but not yet attached to its server it forgets, unclosed, when that closes (before Python 3.12).
+            for listening in server.sockets:
+                asyncio.get_running_loop().remove_reader(listening.fileno())
+            connections.close()
+            try:
+                await asyncio.sleep(0)
+            finally:
+                server.close()
             http.pre_shutdown()
             await http.shutdown(1.0)
 
