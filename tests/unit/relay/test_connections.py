@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from sbusd.events import Event
 from sbusd.relay.connections import Connections
-from sbusd.relay.journal import CROWDED, Event
+from sbusd.relay.journal import CROWDED
 
 
 def test_too_many_are_refused_and_counted_and_come_in_when_others_have_left() -> None:
