@@ -118,6 +118,21 @@ class World:
         self.clients[FIRST].rpush(queues.LOCAL, *(json.dumps(request("x", SECOND, ret=ret, try_=1000)) for ret in rets))
         return rets
 
+    async def send_until(self, step: Step) -> list[str]:
+        """Push requests, as :meth:`send` does, until *step* has happened.
+
+        Mostly two are enough. On a slow machine a request may miss a step: one whose answer comes before the word that it has arrived is
+        never noted as sent.
+        """
+        rets = await self.send(2)
+        for _ in range(30):
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(3):
+                    await step.happened.wait()
+                    return rets
+            rets += await self.send(1)
+        raise AssertionError(f"{len(rets)} requests, and none took the step {step.name}")
+
     async def check(self, rets: list[str]) -> None:
         """Wait until nothing is under way; each of *rets* has one answer, and the application had each request once."""
         await self.soon(lambda: all(self.clients[FIRST].llen(ret) for ret in rets), "the answers")

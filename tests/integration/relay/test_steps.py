@@ -46,9 +46,7 @@ def test_a_relay_that_dies_at_a_step_loses_and_doubles_nothing(
         for each in (FIRST, SECOND):
             await world.start(each, step if each == twin else None)
         application = asyncio.create_task(world.serve())
-        rets = await world.send(2)
-        async with asyncio.timeout(30):
-            await step.happened.wait()
+        rets = await world.send_until(step)
         await world.stop(twin)
         await world.start(twin)
         await world.check(rets)
@@ -77,9 +75,7 @@ def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
         for each in (FIRST, SECOND):
             await world.start(each, step if each == twin else None)
         application = asyncio.create_task(world.serve())
-        rets = await world.send(2)
-        async with asyncio.timeout(30):
-            await step.happened.wait()
+        rets = await world.send_until(step)
         await world.check(rets)
         application.cancel()
 
