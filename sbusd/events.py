@@ -16,6 +16,7 @@ from typing import ClassVar
 
 from systemd import journal
 
+from sbusd.journal_stream import is_journal_stream
 from sbusd.protocol.printable import printable
 
 
@@ -53,7 +54,7 @@ class EventJournal:
 
     def __init__(self, environment: Mapping[str, str] = os.environ, send: Send = journal.send) -> None:
         """*send* is systemd's, sd_journal_send(3)."""
-        self._send = send if _is_journal_stream(environment.get("JOURNAL_STREAM", "")) else None
+        self._send = send if is_journal_stream(environment) else None
 
     def tell(self, event: Event, **facts: str | int) -> None:
         """Tell that *event* happened, with its *facts*. Never raises: what cannot be told must not end the service."""
@@ -65,12 +66,3 @@ class EventJournal:
                 fields = {f"SBUS_{name.upper()}": str(fact) for name, fact in facts.items()}
                 priority = str(int(event.priority))
                 self._send(text, MESSAGE_ID=event.id, PRIORITY=priority, SYSLOG_IDENTIFIER=self.identifier, SBUS_EVENT=event.name, **fields)
-
-
-def _is_journal_stream(stream: str) -> bool:
-    """Return whether standard error is the stream that systemd says it connected to the journal, as ``device:inode``."""
-    try:
-        error = os.fstat(2)
-    except OSError:
-        return False
-    return stream == f"{error.st_dev}:{error.st_ino}"

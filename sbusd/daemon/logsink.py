@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from sbusd.daemon.messages import LogMessage
+from sbusd.journal_stream import is_journal_stream
 from sbusd.protocol.printable import printable
 
 JOURNAL_SOCKET = "/run/systemd/journal/socket"
@@ -143,18 +144,9 @@ def choose_sink(*, background: bool, environment: Mapping[str, str] = os.environ
 
     Otherwise a person started it: then they read on standard error. Spec: sbusd(8); $JOURNAL_STREAM in systemd.exec(5).
     """
-    if os.path.exists(JOURNAL_SOCKET) and (background or _is_journal_stream(environment.get("JOURNAL_STREAM", ""))):
+    if os.path.exists(JOURNAL_SOCKET) and (background or is_journal_stream(environment)):
         return JournalSink()
     return StandardErrorSink()
-
-
-def _is_journal_stream(stream: str) -> bool:
-    """Return whether standard error is the stream that systemd says it connected to the journal, as ``device:inode``."""
-    try:
-        error = os.fstat(2)
-    except OSError:
-        return False
-    return stream == f"{error.st_dev}:{error.st_ino}"
 
 
 def _value(value: Fact) -> bytes:

@@ -23,9 +23,10 @@ MAY_IMPORT = {
     "protocol": set(),
     "config": {"protocol"},
     "client": {"protocol"},
-    "events": {"protocol"},
+    "journal_stream": set(),
+    "events": {"protocol", "journal_stream"},
     "supervision": set(),
-    "daemon": {"protocol", "config"},
+    "daemon": {"protocol", "config", "journal_stream"},
     "record": {"protocol"},
     "ctl": _CLIENTS_USE | {"events", "record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
     "feeds": _CLIENTS_USE,

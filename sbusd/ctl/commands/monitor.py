@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -12,6 +11,7 @@ import typer
 
 from sbusd.client import Gap, TapItem, TapRecord
 from sbusd.ctl.commands.call import peer_json
+from sbusd.ctl.following import follow
 from sbusd.ctl.formats import local_time, text_or_base64
 from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
 from sbusd.ctl.processes import Process, process_of, user_id, user_name
@@ -115,29 +115,6 @@ def command(
             follow(tap.receive, scribe, count, deadline)
         finally:
             flush()
-
-
-def follow(
-    receive: Callable[[float | None], TapItem],
-    scribe: Scribe,
-    count: int | None,
-    deadline: float | None,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Print what *receive* returns, until *count* records are printed or *clock* reaches *deadline*; flush when nothing more is there."""
-    while count is None or scribe.printed < count:
-        try:
-            item = receive(0)
-        except TimeoutError:
-            flush()
-            remaining = None if deadline is None else deadline - clock()
-            if remaining is not None and remaining <= 0:
-                return
-            try:
-                item = receive(remaining)
-            except TimeoutError:
-                return
-        scribe.write(item)
 
 
 def record_line(record: TapRecord, process: Process) -> str:

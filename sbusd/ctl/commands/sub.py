@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Gap, Message, Reconnected
+from sbusd.ctl.following import follow
 from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
 from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
 from sbusd.ctl.quantities import human_plural
@@ -35,13 +36,13 @@ class Printer:
     end: bytes
     json: JsonStyle
     wall: Callable[[], float] = time.time
-    messages: int = 0
+    printed: int = 0
 
-    def print(self, item: Item) -> None:
+    def write(self, item: Item) -> None:
         """Write a message to standard output; news of a loss to standard error, and as JSON to standard output where that is asked for."""
         if isinstance(item, Message):
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
-            self.messages += 1
+            self.printed += 1
         elif isinstance(item, Gap):
             words = f"{human_plural(item.lost, 'message')} lost here: this reader was too slow"
             self._note(
@@ -79,34 +80,8 @@ def command(
             follow(subscription.receive, printer, count, deadline)
         finally:
             flush()
-    if count is not None and timeout is not None and printer.messages < count:
-        raise TooFewError(printer.messages, count, timeout)
-
-
-def follow(
-    receive: Callable[[float | None], Item],
-    printer: Printer,
-    count: int | None,
-    deadline: float | None,
-    clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Print what *receive* returns, until *count* messages are printed or *clock* reaches *deadline*.
-
-    Standard output is flushed whenever nothing more is there at once: prompt for a slow bus, and few system calls for a fast one.
-    """
-    while count is None or printer.messages < count:
-        try:
-            item = receive(0)
-        except TimeoutError:
-            flush()
-            remaining = None if deadline is None else deadline - clock()
-            if remaining is not None and remaining <= 0:
-                return
-            try:
-                item = receive(remaining)
-            except TimeoutError:
-                return
-        printer.print(item)
+    if count is not None and timeout is not None and printer.printed < count:
+        raise TooFewError(printer.printed, count, timeout)
 
 
 def _piece(template: str | None, json: JsonStyle, *, raw: bool) -> Piece:

@@ -9,7 +9,8 @@ import pytest
 
 from sbusd.client import Gap, Message, Peer, TapItem, TapRecord
 from sbusd.client.tap import tap_item
-from sbusd.ctl.commands.monitor import Filter, Scribe, follow, record_json, record_line
+from sbusd.ctl.commands.monitor import Filter, Scribe, record_json, record_line
+from sbusd.ctl.following import follow
 from sbusd.ctl.output import JsonStyle
 from sbusd.ctl.processes import Process
 from sbusd.protocol.errors import ProtocolError

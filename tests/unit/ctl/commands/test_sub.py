@@ -8,7 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import Gap, Message, Reconnected
-from sbusd.ctl.commands.sub import Item, Printer, TooFewError, follow
+from sbusd.ctl.commands.sub import Item, Printer, TooFewError
+from sbusd.ctl.following import follow
 from sbusd.ctl.formats import json_piece, raw_piece
 from sbusd.ctl.main import application
 from sbusd.ctl.output import JsonStyle
@@ -55,7 +56,7 @@ def test_it_ends_after_as_many_messages_and_leaves_the_rest(capsysbinary: pytest
     printer = _printer()
     follow(source.receive, printer, 2, None, source.clock)
     assert capsysbinary.readouterr().out == b"a\nb\n"
-    assert printer.messages == 2
+    assert printer.printed == 2
     assert source.items == [_message(b"c")]
 
 
