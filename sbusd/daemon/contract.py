@@ -239,6 +239,13 @@ class Switch(Protocol):
         May return early, with 0, when a signal has arrived; only a watched descriptor is sure to end the wait.
         """
 
+    def run(self, timeout_ms: int) -> None:
+        """Take turns for *timeout_ms* (-1: for ever; 0: one turn), while nothing but messages passes.
+
+        Returns after the turn in which the sink or the callback of a watched descriptor was called, or a signal has arrived; may do so
+        after any turn.
+        """
+
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*, any bytes without NUL; whether it is allowed is the sink's matter."""
 

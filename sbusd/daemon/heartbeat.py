@@ -54,17 +54,17 @@ class Heartbeat:
         self._traffic = Traffic(0, 0)
         self._measured_at = now
         self._told = ""
-        self._is_settled = False
-        """Whether the status holds until something happens."""
+        self.is_settled = False
+        """Whether the status holds until something happens: the loop must then return as soon as anything does."""
 
     def beat(self) -> int:
         """Give the signs of life that are due, and return for how many ms the loop may wait at most; -1 is for ever."""
         if not self._manager.is_there:
             return -1
         now = self._clock()
-        if self._is_settled and now < self._due_at:
+        if self.is_settled and now < self._due_at:
             # Something has happened: a turn has ended before it had to.
-            self._is_settled = False
+            self.is_settled = False
             self._due_at = min(self._alive_at, self._status_at)
         if now >= self._due_at:
             self._give(now)
@@ -83,17 +83,17 @@ class Heartbeat:
                 states.append(f"STATUS={status}")
         if states and not self._manager.offer("\n".join(states)):
             self._failed()
-            self._is_settled = False
+            self.is_settled = False
             self._due_at = now + RETRY_SECONDS
             return
         if is_alive:
             self._alive_at = now + self._alive_seconds
         if is_status:
             # A rate holds only while messages come; that there are none is told before the bus may rest.
-            self._is_settled = traffic.messages == self._traffic.messages
+            self.is_settled = traffic.messages == self._traffic.messages
             self._traffic, self._measured_at, self._told = traffic, now, status
             self._status_at = now + STATUS_SECONDS
-        self._due_at = self._alive_at if self._is_settled else min(self._alive_at, self._status_at)
+        self._due_at = self._alive_at if self.is_settled else min(self._alive_at, self._status_at)
 
 
 def _status(traffic: Traffic, rate: float) -> str:

@@ -85,6 +85,7 @@ cdef struct Batch:
     bint is_tallied             # somebody wants to know what became of its packets
     Tally tally[BATCH_PARTS]    # set to nothing by who tallies
     iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received, each with room for its length in front of it
+    bint has_copies             # some of `kept` may be there
     Packet* kept[BATCH_PARTS]   # each one's shared copy, made when the first recipient has to wait for it; else NULL
 
 
@@ -121,7 +122,7 @@ cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcep
 cdef char* data_of(Packet* packet) noexcept nogil
 cdef void release(Packet* packet) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
-cdef void end_batch(Batch* batch, size_t count) noexcept nogil
+cdef void end_batch(Batch* batch) noexcept nogil
 cdef void let_head_go(Head* head) noexcept nogil
 cdef size_t waiting_count(Outbox* box) noexcept nogil
 cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil

@@ -229,6 +229,7 @@ cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, Head* 
     """Let one packet of a batch wait, or lose it."""
     cdef size_t length = batch.parts[index].iov_len + (0 if head is NULL else head.part.iov_len)
     cdef Packet* kept_head = NULL
+    batch.has_copies = True
     if (not is_kept(box, batch.payer, length, may_block)
             or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
             or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
@@ -330,10 +331,13 @@ cdef void let_head_go(Head* head) noexcept nogil:
         head.kept = NULL
 
 
-cdef void end_batch(Batch* batch, size_t count) noexcept nogil:
-    """Let go of the copies that the first *count* packets of a batch needed."""
+cdef void end_batch(Batch* batch) noexcept nogil:
+    """Let go of the copies that packets of a batch needed."""
     cdef size_t i
-    for i in range(count):
+    if not batch.has_copies:
+        return
+    batch.has_copies = False
+    for i in range(<size_t>BATCH_PARTS):
         if batch.kept[i] is not NULL:
             release(batch.kept[i])
             batch.kept[i] = NULL

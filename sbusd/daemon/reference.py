@@ -303,6 +303,10 @@ class Switch:
             self._bury(self._ending.pop())
         return len(ready)
 
+    def run(self, timeout_ms: int) -> None:
+        """Take one turn."""
+        self.turn(timeout_ms)
+
     def _pending(self) -> list[_Connection]:
         """Return who goes on with what it sent before."""
         live = sorted(self._by_number.values(), key=lambda each: each.number)

@@ -58,7 +58,10 @@ class Run:
             heartbeat = Heartbeat(self._manager, self._broker.traffic, lambda: self._journal.record(messages.SERVICE_MANAGER_DEAF))
             while not self._broker.is_done:
                 wait_ms = heartbeat.beat()
-                switch.turn(0 if self._is_unsettled else wait_ms)
+                if self._is_unsettled:
+                    wait_ms = 0
+                # What the service manager was told holds until something happens: it is then told anew in time.
+                (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
                 self._is_unsettled = self._is_unsettled and self._broker.settle()
                 self._obey(signals, handover)
             self._manager.stopping()

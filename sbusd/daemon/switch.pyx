@@ -25,7 +25,7 @@ from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.intake cimport BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, record_bytes, resume, store, take
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, BATCH_PARTS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
+    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
     data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
@@ -63,6 +63,8 @@ cdef enum:
     MAX_PENALTY_MS = 100
     MAX_USER_PENALTY_MS = 1000  # of a user with all connections, after a costly batch
     RECENT_NS = 1000000         # who was served within so long is about to come again: a costly packet would make him wait
+    SINGLES = 8                 # who has sent so many packets one by one is read so: looking for a second one each time costs a round trip
+                                # more than a hundredth; every so many times it is looked for all the same
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
@@ -98,6 +100,7 @@ cdef cppclass Connection:
     uint64_t rules              # bit i: publish rule i is about it
     uint32_t batch_limit        # packets handled of it in a turn
     uint32_t reads              # packets read from its socket at once; batches are packets here
+    uint32_t singles            # reads in a row that found one packet
     Backlog* backlog            # what was read and is not handled yet; NULL: nothing
     bint is_pending             # it can go on with that
     bint is_held_up             # not read until its user's backlogs are shorter; counted in `blockers`
@@ -182,6 +185,7 @@ cdef class Switch:
     cdef int64_t clock                          # nanoseconds: when what was served last ended
     cdef Account* served_account                # whose packets were read last
     cdef int64_t served_at, other_at            # when those were, and when another user's before
+    cdef bint is_disturbed                      # something has happened in a turn of `run` that is not traffic alone
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
     cdef int64_t block_timeout                  # milliseconds
@@ -305,6 +309,7 @@ cdef class Switch:
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
         fresh.reads = BATCH_PACKETS
+        fresh.singles = 0
         fresh.backlog = NULL
         fresh.is_pending = fresh.is_held_up = False
         fresh.turn = 0
@@ -378,8 +383,9 @@ cdef class Switch:
         self.sink.accept_failed(failure)
         return 0
 
-    cdef int resume(self) except -1:
+    cdef int resume(self) except -1 with gil:
         """Accept again."""
+        self.is_disturbed = True
         if self.spare < 0:
             self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         self.is_paused = not self.watch_listeners(EPOLLIN)
@@ -399,43 +405,48 @@ cdef class Switch:
 
     def turn(self, int timeout_ms):
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
-        cdef int count, idle, i, giving_way = 0, served = 0
+        cdef int count
+        with nogil:
+            count = self.take_turn(timeout_ms)
+        return count
+
+    def run(self, int timeout_ms):
+        """Take turns until something has happened that is not traffic alone, or the time is over."""
+        cdef int64_t end = now_ns() + <int64_t>timeout_ms * 1000000
+        cdef int left = timeout_ms
+        with nogil:
+            self.is_disturbed = False
+            while True:
+                self.take_turn(left)
+                if timeout_ms >= 0:
+                    left = <int>((end - self.clock + 999999) // 1000000)
+                if self.is_disturbed or (timeout_ms >= 0 and left <= 0):
+                    break
+
+    cdef int take_turn(self, int timeout_ms) except -1 nogil:
+        """Take one turn, with the interpreter's lock only for what is not traffic."""
+        cdef int count, i, giving_way = 0, served = 0
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        timeout_ms = self.until_deadline(timeout_ms) if self.pending.empty() else 0
-        if self.is_buffer_large and timeout_ms != 0:
-            idle = RELEASE_MS if timeout_ms < 0 or timeout_ms > RELEASE_MS else timeout_ms
-            with nogil:
-                count = epoll_wait(self.epoll, self.ready, READY_EVENTS, idle)
-            if count == 0:
-                self.release_buffer()
-                timeout_ms -= idle if timeout_ms > 0 else 0
-        else:
-            count = 0
-        if count == 0:
-            with nogil:
-                count = epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() else 0)
+        self.clock = now_ns()
         if count < 0:
+            self.is_disturbed = True
             if errno == EINTR:
                 return 0
-            raise OSError(errno, f"epoll_wait: {os.strerror(errno)}")
+            with gil:
+                raise OSError(errno, f"epoll_wait: {os.strerror(errno)}")
         if count == 0 and self.is_paused:
             self.resume()
         self.turns += 1
-        self.clock = now_ns()
         count = self.add_pending(count)
         self.count_readable(count)
         for i in range(count):
             data = self.ready[i].data.u64
-            if data & LISTENER:
-                self.accept_some(<int>(data & 0xFFFFFFFF))
+            if data >= LISTENER:
+                self.serve_other(data)
                 self.clock = now_ns()       # what strangers cost must not be laid at the door of who is served next
-            elif data & WATCHED:
-                # A callback may have ended the watch of another descriptor that was ready too.
-                if (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
-                    callback()
-                self.clock = now_ns()
             elif self.gives_way(self.slots[data]):
                 # It is not read now; what waits for it goes out all the same.
                 giving_way += 1
@@ -448,10 +459,33 @@ cdef class Switch:
         if giving_way and not served:
             self.serve_giving_way(count)
         self.end_blocks()
-        self.report_losses()
+        if self.informed.size():
+            self.report_losses()
         while self.ending.size():
             self.bury()
         return count
+
+    cdef int wait(self, int timeout_ms) noexcept nogil:
+        """Wait for readiness, and give back meanwhile what large packets took; return what epoll_wait(2) does."""
+        cdef int count, idle
+        if self.is_buffer_large and timeout_ms != 0:
+            idle = RELEASE_MS if timeout_ms < 0 or timeout_ms > RELEASE_MS else timeout_ms
+            count = epoll_wait(self.epoll, self.ready, READY_EVENTS, idle)
+            if count != 0:
+                return count
+            self.release_buffer()
+            timeout_ms -= idle if timeout_ms > 0 else 0
+        return epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+
+    cdef int serve_other(self, uint64_t data) except -1 with gil:
+        """Handle the readiness of what is not a connection."""
+        self.is_disturbed = True
+        if data & LISTENER:
+            self.accept_some(<int>(data & 0xFFFFFFFF))
+        # A callback may have ended the watch of another descriptor that was ready too.
+        elif (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
+            callback()
+        return 0
 
     cdef int add_pending(self, int count) noexcept nogil:
         """Add to what is ready those who go on with what they sent before; return how many that makes."""
@@ -482,7 +516,7 @@ cdef class Switch:
         cdef Account* account = connection.out.account
         return connection.gives_way_until > self.clock or (account is not NULL and account.gives_way_until > self.clock)
 
-    cdef int serve_giving_way(self, int count) except -1:
+    cdef int serve_giving_way(self, int count) except -1 nogil:
         """Serve those who give way, for nobody else has anything to do: for a moment only, since somebody may have meanwhile."""
         cdef int64_t end = self.clock + GIVEN_TURNS * self.turn_time
         cdef int i
@@ -545,11 +579,10 @@ cdef class Switch:
         madvise(self.buffer, SLOT_BYTES * BATCH_PACKETS, MADV_DONTNEED)
         return 0
 
-    cdef int serve(self, Connection* connection, uint32_t events) except -1:
+    cdef int serve(self, Connection* connection, uint32_t events) except -1 nogil:
         """Handle one connection's readiness."""
-        cdef size_t count, i = 0
+        cdef size_t count, i
         cdef uint64_t walked, received
-        cdef int64_t started
         if connection.is_ending:
             return 0
         if events & EPOLLOUT:
@@ -564,13 +597,10 @@ cdef class Switch:
             walked, received = self.router.visited, self.received_bytes
             self.control_time = 0
             count = self.receive(connection, events)
-            while i < count and not connection.is_ending:
-                i = self.route(connection, i, count)
+            if count and not connection.is_ending:
+                i = self.route(connection, 0, count)
                 if i < count:
-                    started = now_ns()
-                    self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
-                    self.control_time += now_ns() - started
-                    i += 1
+                    self.obey(connection, i, count)
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
             self.assess(
@@ -584,6 +614,19 @@ cdef class Switch:
                 self.finish(connection, HANGUP)
         elif not connection.is_reading and events & (EPOLLHUP | EPOLLERR):
             self.finish(connection, HANGUP)
+        return 0
+
+    cdef int obey(self, Connection* connection, size_t i, size_t count) except -1 with gil:
+        """Hand the *i*-th packet of a batch to the control plane, and go on with those behind it."""
+        cdef int64_t started
+        self.is_disturbed = True
+        while i < count:
+            started = now_ns()
+            self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+            self.control_time += now_ns() - started
+            if connection.is_ending:
+                break
+            i = self.route(connection, i + 1, count)
         return 0
 
     cdef void assess(self, Connection* connection, size_t count, uint64_t walk_cost, uint64_t own_cost) noexcept nogil:
@@ -638,7 +681,11 @@ cdef class Switch:
         """Take what the socket has, and keep what is more than is handled now: batches hold as many packets as their sender likes."""
         cdef int count, i = 0, taken = 0
         cdef size_t before
-        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, NULL)
+        cdef uint32_t limit = min(<uint32_t>self.intake.limit, connection.reads)
+        if connection.singles >= SINGLES and connection.singles % SINGLES:
+            limit = 1
+        count = recvmmsg(connection.out.fd, self.inbound, limit, MSG_DONTWAIT, NULL)
+        connection.singles = connection.singles + 1 if count == 1 else 0
         if count < 0:
             self.receive_failed(connection)
             return
@@ -885,9 +932,7 @@ cdef class Switch:
         if self.taps.noted.size():
             self.taps.deliver(&self.batch, sender.id, sender.cred)
             self.settle_taps()
-            end_batch(&self.batch, BATCH_PARTS)
-        elif self.touched.size():
-            end_batch(&self.batch, BATCH_PARTS)
+        end_batch(&self.batch)
         self.touched.clear()
 
     cdef Head* name_of(self, Connection* sender) noexcept nogil:
@@ -1015,11 +1060,12 @@ cdef class Switch:
             self.taps.remove(connection.slot)
             self.ending.push_back(connection.slot)
 
-    cdef int report_refusals(self, Connection* sender) except -1:
+    cdef int report_refusals(self, Connection* sender) except -1 with gil:
         """Tell the sink, once for each reason, which packets of the batch were not routed."""
         cdef int refusal
         cdef uint64_t count
         cdef bytes packet
+        self.is_disturbed = True
         for refusal in range(MESSAGE_REFUSALS):
             count = self.refused[refusal]
             if count:
@@ -1028,10 +1074,11 @@ cdef class Switch:
                 self.sink.refused(sender.id, Refusal(refusal), packet[4:].partition(b"\0")[0], count)
         return 0
 
-    cdef int report_losses(self) except -1:
+    cdef int report_losses(self) except -1 with gil:
         """Tell the sink which connections were told of a loss."""
         cdef uint64_t told
         cdef Connection* connection
+        self.is_disturbed = True
         while self.informed.size():
             connection = self.slots[self.informed.back()]
             self.informed.pop_back()
@@ -1043,12 +1090,13 @@ cdef class Switch:
                 self.sink.lost(connection.id, told)
         return 0
 
-    cdef int bury(self) except -1:
+    cdef int bury(self) except -1 with gil:
         """Take down one connection that has ended, and tell the sink."""
         cdef Connection* connection = self.slots[self.ending.back()]
         cdef cpp_map[string, uint32_t].iterator pattern = connection.patterns.begin()
         cdef uint32_t n
         cdef uint64_t number = connection.id
+        self.is_disturbed = True
         self.ending.pop_back()
         while pattern != connection.patterns.end():
             for n in range(dereference(pattern).second):

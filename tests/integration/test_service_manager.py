@@ -63,6 +63,27 @@ def test_a_bus_tells_of_its_life(watched: Daemon, systemd: socket.socket) -> Non
     assert hear(systemd, b"STOPPING=1").startswith(b"STOPPING=1\nEXTEND_TIMEOUT_USEC=")
 
 
+def test_messages_alone_wake_the_status_of_a_bus_at_rest(daemon: StartDaemon, systemd: socket.socket) -> None:
+    """Without a watchdog nothing else would: the loop is left only for what is not a message."""
+    made = daemon(env={"NOTIFY_SOCKET": systemd.getsockname()})
+    reader, publisher = made.client(), made.client()
+    reader.subscribe(b"a")
+    while not systemd.recv(4096).endswith(b"STATUS=2 clients, 0 messages/s"):
+        pass
+    systemd.settimeout(0.01)
+    for _ in range(3_000):
+        publisher.publish(b"a")
+        reader.receive()
+        try:
+            told = systemd.recv(4096)
+        except TimeoutError:
+            continue
+        assert told.startswith(b"STATUS=2 clients, ")
+        assert not told.endswith(b" 0 messages/s")
+        return
+    raise AssertionError("the status was never told again")
+
+
 def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: socket.socket) -> None:
     hear(systemd, b"WATCHDOG=1")
     watched.process.send_signal(signal.SIGSTOP)

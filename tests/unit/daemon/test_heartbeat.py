@@ -79,6 +79,18 @@ def test_an_idle_bus_without_a_watchdog_is_not_woken() -> None:
     assert len(systemd.heard) == 1
 
 
+def test_a_status_without_traffic_holds_until_the_loop_returns() -> None:
+    systemd = Listening(0.0)
+    heartbeat = systemd.heartbeat()
+    systemd.pass_time(int(STATUS_SECONDS) * 1_000)
+    assert heartbeat.beat() == -1
+    settled = [heartbeat.is_settled]
+    systemd.pass_time(1)
+    assert 0 < heartbeat.beat() <= STATUS_SECONDS * 1_000
+    settled.append(heartbeat.is_settled)
+    assert settled == [True, False]
+
+
 def test_without_a_service_manager_the_loop_may_wait_for_ever() -> None:
     calls: list[int] = []
     heartbeat = Heartbeat(ServiceManager("", 0.0), lambda: Traffic(0, 0), lambda: calls.append(1))

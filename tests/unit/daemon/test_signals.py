@@ -66,7 +66,8 @@ def test_the_signals_are_given_back() -> None:
         os.fstat(fd)
 
 
-def test_a_signal_ends_the_wait_of_a_switch(world: World) -> None:
+@pytest.mark.parametrize("wait", ["turn", "run"])
+def test_a_signal_ends_the_wait_of_a_switch(world: World, wait: str) -> None:
     stopped: list[bool] = []
     with Signals(lambda: stopped.append(True)) as signals:
         world.switch.watch(signals.fileno(), signals.drain)
@@ -74,7 +75,7 @@ def test_a_signal_ends_the_wait_of_a_switch(world: World) -> None:
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.01)
             while not stopped:
-                world.switch.turn(-1)
+                (world.switch.run if wait == "run" else world.switch.turn)(-1)
         finally:
             signal.signal(signal.SIGALRM, previous)
         world.run()
