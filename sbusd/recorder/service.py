@@ -160,6 +160,8 @@ class Recorder:
             self._wait(recording, end)
             for heard in self._tap.hear(TURN_PACKETS if messages is None else min(TURN_PACKETS, messages - self.messages)):
                 self._take(heard)
+                if messages is not None and self.messages >= messages:
+                    break  # the rest of a batch is more than was asked for
             recording.tick()
             self._tell()
             if converter.failure is not None:

@@ -14,7 +14,8 @@ from sbusd.client.backoff import Backoff
 from sbusd.client.connection import RECEIVE_BYTES, is_gone, open_socket, parse_target
 from sbusd.client.errors import NoBus, RemoteRefusal
 from sbusd.protocol import controls
-from sbusd.protocol.errors import ErrorCode, SbusError
+from sbusd.protocol.batches import is_batch, parse_batch
+from sbusd.protocol.errors import ErrorCode, ProtocolError, SbusError
 from sbusd.protocol.packets import control_packet, parse_error
 
 _TAP_HEAD = b"CMSG " + controls.TAP + b"\0"
@@ -70,6 +71,17 @@ Heard = bytes | Missed | Away | Back | Standing
 """What :meth:`Tap.hear` yields: packets of the tap, and what befell it."""
 
 
+def _packets_in(packet: bytes) -> Iterator[bytes | Missed]:
+    """Yield a packet, or what is in a batch; at a fault in one, that an unknown number was missed."""
+    if not is_batch(packet):
+        yield packet
+        return
+    try:
+        yield from parse_batch(packet)
+    except ProtocolError:
+        yield Missed(None)
+
+
 class Tap:
     """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`hear`; without a connection call it when it is :attr:`due`."""
 
@@ -102,8 +114,10 @@ class Tap:
         sock = open_socket(self._target, _OPEN_SECONDS)
         try:
             sock.settimeout(_OPEN_SECONDS)
-            for packet in (control_packet(controls.FEATURES), control_packet(controls.ADDRESS), self._demand):
-                sock.send(packet)
+            # A bus that knows no batches does not answer to that, and sends what it tells packet by packet.
+            for wish in (controls.FEATURES, controls.ADDRESS, controls.BATCH_ON):
+                sock.send(control_packet(wish))
+            sock.send(self._demand)
             sock.send(control_packet(controls.PING, _TOKEN))
             self._await_begin(sock, self._clock() + _OPEN_SECONDS)
             sock.setblocking(False)
@@ -135,7 +149,8 @@ class Tap:
         return self._backoff.due if self._socket is None else None
 
     def hear(self, limit: int) -> Iterator[Heard]:
-        """Yield what there is, at most *limit* packets, and stop where the socket is empty. Tries to connect when that is due.
+        """Yield what there is, and stop where the socket is empty, or after *limit* packets with what came in a batch with the last one.
+        Tries to connect when that is due.
 
         Raises:
             TapRefusedError: a new bus does not let this user listen.
@@ -144,9 +159,7 @@ class Tap:
             yield from self._come_back()
         early, self._early = self._early, []
         yield from early
-        for _ in range(limit):
-            if self._socket is None:
-                return
+        while limit > 0 and self._socket is not None:
             try:
                 size = self._socket.recv_into(self._buffer)
             except BlockingIOError:
@@ -157,9 +170,11 @@ class Tap:
             if size == 0:
                 yield self._gone("it ended the connection")
                 return
-            heard = self._read(bytes(self._buffer[:size]))
-            if heard is not None:
-                yield heard
+            for packet in _packets_in(bytes(self._buffer[:size])):
+                limit -= 1
+                heard = packet if isinstance(packet, Missed) else self._read(packet)
+                if heard is not None:
+                    yield heard
 
     def ask_for_end(self) -> None:
         """Let the bus say when all has been heard that is for this tap now: see ``has_ended``. What comes behind it is heard as well."""
@@ -176,22 +191,25 @@ class Tap:
     def _await_begin(self, sock: socket.socket, deadline: float) -> None:
         """Read until the bus has answered; what the tap tells before is kept. Raises OSError, TapRefusedError."""
         refusal: RemoteRefusal | None = None
-        while True:
+        has_begun = False
+        while not has_begun:
             if self._clock() > deadline:
                 raise TimeoutError
             size = sock.recv_into(self._buffer)
             if size == 0:
                 raise NoBus(self._target.text, f"it ended the connection{f': {refusal.said}' if refusal else ''}")
-            packet = bytes(self._buffer[:size])
-            if packet.startswith(_ERROR_HEAD):
-                refusal = RemoteRefusal(*parse_error(packet[len(_ERROR_HEAD) :]))
-                self._check_refusal(refusal)
-            elif packet.startswith(_FEATURES_HEAD):
-                self._check_features(packet[len(_FEATURES_HEAD) :])
-            elif packet == _PING_HEAD + _TOKEN:
-                return
-            elif (heard := self._read(packet)) is not None:
-                self._early.append(heard)
+            for packet in _packets_in(bytes(self._buffer[:size])):
+                if isinstance(packet, Missed):
+                    self._early.append(packet)
+                elif packet.startswith(_ERROR_HEAD):
+                    refusal = RemoteRefusal(*parse_error(packet[len(_ERROR_HEAD) :]))
+                    self._check_refusal(refusal)
+                elif packet.startswith(_FEATURES_HEAD):
+                    self._check_features(packet[len(_FEATURES_HEAD) :])
+                elif packet == _PING_HEAD + _TOKEN:
+                    has_begun = True
+                elif (heard := self._read(packet)) is not None:
+                    self._early.append(heard)
 
     def _check_refusal(self, refusal: RemoteRefusal) -> None:
         """Raise TapRefusedError if *refusal* is about the tap."""

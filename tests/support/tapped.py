@@ -46,6 +46,7 @@ class TappedBus:
         self._listener.settimeout(TIMEOUT_SECONDS)
         self._client: socket.socket | None = None
         self.demand = b""
+        self.wants_batches = False
         self.asked: list[bytes] = []
         """Places behind which subscriptions were asked for: see :meth:`answer_question`."""
 
@@ -76,6 +77,9 @@ class TappedBus:
             return [b"CMSG !/conn/whoami\0!/conn/%d/" % OWN_ID]
         if packet.startswith(b"CMSG !/bus/ping\0"):
             return [*early, packet]
+        if packet == b"CMSG batch/on":
+            self.wants_batches = True
+            return []
         if packet.startswith(b"CMSG tap/on"):
             self.demand = packet
         return [] if self._refusal is None else [b"CMSG !/bus/error\0" + self._refusal]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.client.errors import NoBus
+from sbusd.protocol.batches import join_batch
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
 from tests.support.tapped import FEATURES, OWN_ID, TappedBus, message_packet
 
@@ -41,6 +42,7 @@ def hear(tap: Tap, count: int) -> list[Heard]:
 def test_it_demands_its_pattern_and_knows_its_number(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         assert bus.demand == b"CMSG tap/on\0net/"
+        assert bus.wants_batches
         assert tap.own_id == OWN_ID
         assert tap.address == str(bus.path)
         assert tap.due is None
@@ -63,6 +65,26 @@ def test_it_hears_no_more_at_once_than_it_is_asked_for(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(*(message_packet(b"%d" % number) for number in range(5)))
         assert [len(list(tap.hear(2))) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_it_takes_batches_apart_from_the_first_packet_on(bus: TappedBus) -> None:
+    with closing(opened(bus, join_batch([message_packet(b"early"), b"MSG a\0b", message_packet(b"on time")]))) as tap:
+        bus.tell(join_batch([message_packet(b"a"), b"CMSG !/bus/lost\x0012", message_packet(b"b")]), message_packet(b"c"))
+        early, one, two = message_packet(b"early"), message_packet(b"on time"), message_packet(b"a")
+        assert hear(tap, 6) == [early, one, two, Missed(12), message_packet(b"b"), message_packet(b"c")]
+
+
+def test_a_batch_is_heard_to_its_end_though_it_holds_more_than_was_asked_for(bus: TappedBus) -> None:
+    with closing(opened(bus)) as tap:
+        bus.tell(join_batch([message_packet(b"%d" % number) for number in range(5)]), message_packet(b"5"))
+        assert [len(list(tap.hear(2))) for _ in range(3)] == [5, 1, 0]
+
+
+def test_a_fault_in_a_batch_is_an_unknown_loss_behind_what_stands_in_front_of_it(bus: TappedBus) -> None:
+    faulty = join_batch([message_packet(b"a"), message_packet(b"b")])[:-1]
+    with closing(opened(bus, b"CMSG !/batch")) as tap:
+        bus.tell(faulty, message_packet(b"c"))
+        assert hear(tap, 4) == [Missed(None), message_packet(b"a"), Missed(None), message_packet(b"c")]
 
 
 def test_the_end_of_the_bus_is_told_and_a_new_one_found(bus: TappedBus) -> None:

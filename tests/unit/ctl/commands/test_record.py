@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.ctl.commands.record import Notes
+from sbusd.protocol.batches import join_batch
 from sbusd.recorder.journal import RESUMED, SUSPENDED
 from tests.support.recorders import recorded
 from tests.support.tapped import TappedBus, message_packet
@@ -33,11 +34,13 @@ def start(bus: TappedBus, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=ENV, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_it_records_so_many_messages_and_says_so(bus: TappedBus, tmp_path: Path) -> None:
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_it_records_so_many_messages_and_says_so(bus: TappedBus, tmp_path: Path, in_batch: bool) -> None:
     folder = tmp_path / "r"
     with start(bus, "--archive", str(folder), "--pattern", "a/", "-n", "3", "--keep", "2") as process:
         bus.accept()
-        bus.tell(*(message_packet(b"a/%d" % number, b"payload") for number in range(5)))
+        packets = [message_packet(b"a/%d" % number, b"payload") for number in range(5)]
+        bus.tell(*([join_batch(packets)] if in_batch else packets))
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, f"recorded 3 messages and 1 other row into {folder}\n", "")
     assert bus.demand == b"CMSG tap/on\0a/"
