@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Annotated, BinaryIO, Protocol
 
 import typer
@@ -24,6 +25,9 @@ class Publisher(Protocol):
 
     def publish(self, key: bytes, payload: bytes) -> None:
         """Send a message."""
+
+    def coalesce(self) -> AbstractContextManager[None]:
+        """Let messages leave together until the end of the block."""
 
     def ping(self) -> float:
         """Wait until the bus has routed all that was sent before."""
@@ -84,8 +88,8 @@ def one_payload(payload: str | None, source: BinaryIO) -> bytes:
     return data
 
 
-def publish_lines(bus: Publisher, key: bytes, payloads: Iterator[bytes]) -> None:
-    """Publish each of *payloads* under *key*, and wait until all are routed.
+def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]]) -> None:
+    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are routed.
 
     Raises:
         MessageError: a payload is too large; those before it have been routed.
@@ -93,17 +97,19 @@ def publish_lines(bus: Publisher, key: bytes, payloads: Iterator[bytes]) -> None
     """
     count = 0
     try:
-        for payload in payloads:
-            bus.publish(key, payload)
-            count += 1
+        for payloads in groups:
+            with bus.coalesce():
+                for payload in payloads:
+                    bus.publish(key, payload)
+                    count += 1
     except (ProtocolError, PayloadTooLarge, InputTooLongError) as error:
         bus.ping()
         raise MessageError(count + 1, error) from None
     bus.ping()
 
 
-def read_records(source: BinaryIO, end: bytes) -> Iterator[bytes]:
-    """Yield what stands before each *end* in *source*, as soon as it is there, and what stands behind the last, if anything.
+def read_records(source: BinaryIO, end: bytes) -> Iterator[list[bytes]]:
+    """Yield what stands before each *end* in *source*, all that is there at once, and what stands behind the last, if anything.
 
     Raises:
         InputTooLongError: a record is longer than the largest packet, however much longer.
@@ -113,8 +119,8 @@ def read_records(source: BinaryIO, end: bytes) -> Iterator[bytes]:
     read1 = getattr(source, "read1", source.read)
     while chunk := read1(_CHUNK_BYTES):
         *records, pending = (pending + chunk).split(end)
-        yield from records
+        yield records
         if len(pending) > MAX_PACKET_BYTES:
             raise InputTooLongError
     if pending:
-        yield pending
+        yield [pending]

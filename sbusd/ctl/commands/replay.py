@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import sys
@@ -102,7 +103,7 @@ def command(
         of_host = "" if host is None else f" of host {host}"
         raise NothingRecordedError(f"{archive}: there is no record{of_host} in this folder")
     total = sum(entry.kinds.get("message", 0) for entry in entries)
-    with settings.connect() as bus:
+    with settings.connect() as bus, contextlib.nullcontext() if speed else bus.coalesce():
         publication = Publication(bus)
         refusal: str | None = None
         try:

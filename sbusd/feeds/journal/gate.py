@@ -13,6 +13,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from sbusd.client import AnswerLost, Bus, Disconnected, NoBus, PayloadTooLarge, RemoteRefusal, Scope, Statistics
@@ -38,6 +39,9 @@ class Connection(Protocol):
 
     def publish(self, key: str, payload: bytes) -> None:
         """Send one message. Raises Disconnected, PayloadTooLarge."""
+
+    def coalesce(self) -> AbstractContextManager[None]:
+        """Let messages leave together until the end of the block. Raises Disconnected there."""
 
     def control(self, key: bytes, payload: bytes) -> bytes:
         """Return the answer to a control message. Raises Disconnected, RemoteRefusal."""
@@ -129,12 +133,13 @@ class Gate:
         """Publish *batch*, wait until it is routed, and return how many of it were refused."""
         refused = 0
         before = bus.statistics.refusals
-        for key, payload in batch:
-            try:
-                bus.publish(key, payload)
-            except PayloadTooLarge as wrong:
-                refused += 1
-                self._note_refusal(str(wrong))
+        with bus.coalesce():
+            for key, payload in batch:
+                try:
+                    bus.publish(key, payload)
+                except PayloadTooLarge as wrong:
+                    refused += 1
+                    self._note_refusal(str(wrong))
         while True:
             try:
                 bus.ping()

@@ -135,8 +135,9 @@ class _Connection:
         if self._bus is None:
             self._bus = Bus.connect(self._address)
             self._bus.tell("echo/off")
-        for key, payload in messages:
-            self._bus.publish(key, payload)
+        with self._bus.coalesce():
+            for key, payload in messages:
+                self._bus.publish(key, payload)
         self._bus.ping()
 
     def __enter__(self) -> _Connection:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from collections.abc import Iterator
 
 import pytest
 from typer.testing import CliRunner
@@ -26,6 +28,13 @@ class FakeBus:
         if payload == b"!nul":
             raise ProtocolError(ErrorCode.EINVAL, "key 'a' has a NUL byte")
         self.done.append(payload)
+
+    @contextlib.contextmanager
+    def coalesce(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self.done.append(b"flush")
 
     def ping(self) -> float:
         self.done.append(b"ping")
@@ -86,16 +95,16 @@ def test_the_largest_packet_bounds_what_is_read() -> None:
     ],
 )
 def test_records(data: bytes, end: bytes, records: list[bytes]) -> None:
-    assert list(read_records(io.BytesIO(data), end)) == records
-    assert list(read_records(_Slow([data[i : i + 1] for i in range(len(data))]), end)) == records
+    for source in (io.BytesIO(data), _Slow([data[i : i + 1] for i in range(len(data))])):
+        assert [record for group in read_records(source, end) for record in group] == records
 
 
 def test_a_record_is_there_before_the_next_is_written() -> None:
     parts = [b"one\n", b"two\nthr", b"ee\n"]
     records = read_records(_Slow(parts), b"\n")
-    assert next(records) == b"one"
+    assert next(records) == [b"one"]
     assert len(parts) == 2
-    assert list(records) == [b"two", b"three"]
+    assert list(records) == [[b"two"], [b"three"]]
 
 
 def test_a_record_without_end_is_not_read_for_ever() -> None:
@@ -107,16 +116,16 @@ def test_a_record_without_end_is_not_read_for_ever() -> None:
 
 def test_all_lines_are_published_and_then_awaited() -> None:
     bus = FakeBus()
-    publish_lines(bus, b"k", iter([b"a", b"b"]))
-    assert bus.done == [b"a", b"b", b"ping"]
+    publish_lines(bus, b"k", [[b"a", b"b"], [b"c"]])
+    assert bus.done == [b"a", b"b", b"flush", b"c", b"flush", b"ping"]
 
 
 @pytest.mark.parametrize(("bad", "reason"), [(b"!large", "packet of 500000 bytes"), (b"!nul", "key 'a' has a NUL byte")])
 def test_a_line_that_cannot_be_published_is_named_by_its_number(bad: bytes, reason: str) -> None:
     bus = FakeBus()
     with pytest.raises(MessageError, match=f"standard input, message 3: {reason}.*; 2 messages before it published"):
-        publish_lines(bus, b"k", iter([b"a", b"b", bad, b"c"]))
-    assert bus.done == [b"a", b"b", b"ping"]
+        publish_lines(bus, b"k", [[b"a"], [b"b", bad, b"c"]])
+    assert bus.done == [b"a", b"flush", b"b", b"flush", b"ping"]
 
 
 @pytest.mark.parametrize("arguments", [["pub", "-l", "k", "payload"], ["pub", "-0", "k", "payload"], ["pub"], ["pub", "a", "b", "c"]])

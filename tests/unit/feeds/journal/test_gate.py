@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 import pytest
@@ -35,6 +36,9 @@ class FakeBus:
         if self.life is not None and len(self.published) >= self.life:
             raise Disconnected("here")
         self.published.append(payload)
+
+    def coalesce(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def control(self, key: bytes, payload: bytes) -> bytes:
         assert key == controls.EXPLAIN
