@@ -20,6 +20,7 @@ cdef struct Intake:                 # the packets that are handled together
 
 
 cdef struct Backlog:                # received and not handled yet; its records follow it in the same allocation
+    Backlog* next                   # what comes behind it, or NULL
     size_t size                     # bytes of them all
     size_t place                    # where the record is that comes next
     size_t offset                   # how far the batch in it is taken apart; 0: not at all
@@ -34,5 +35,6 @@ cdef bint take(Intake* intake, char* packet, size_t length, bint is_cut) noexcep
 cdef Backlog* new_backlog(size_t size) noexcept nogil
 cdef size_t record_bytes(const char* packet, size_t length, size_t offset) noexcept nogil
 cdef void store(Backlog* backlog, const char* packet, size_t length, bint is_cut, size_t offset) noexcept nogil
+cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcept nogil
 cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil
 cdef list packets_of(Backlog* backlog)

@@ -3,7 +3,8 @@
 """What a connection has sent, on its way to be handled: single packets, and what is in batches. Spec: sbus-protocol(7) §6, ``!/batch``.
 
 A batch is taken apart where it was received, a bounded number of packets at a time. What is then left of it, and of what was read from
-the socket together with it, is kept as the connection's backlog, and goes on before the socket is read again.
+the socket together with it, is kept as the connection's backlog, and goes on before the socket is read again. What was taken and could
+not be handled in time is put back in front of that: backlogs are a chain.
 """
 
 from libc.stdint cimport uint32_t
@@ -77,6 +78,7 @@ cdef Backlog* new_backlog(size_t size) noexcept nogil:
     """Return an empty backlog for records of *size* bytes together, or NULL if memory is short; free(3) ends it."""
     cdef Backlog* backlog = <Backlog*>malloc(sizeof(Backlog) + size)
     if backlog is not NULL:
+        backlog.next = NULL
         backlog.size = size
         backlog.place = backlog.offset = 0
     return backlog
@@ -97,8 +99,26 @@ cdef void store(Backlog* backlog, const char* packet, size_t length, bint is_cut
     backlog.place += sizeof(Record) + record.length
 
 
+cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcept nogil:
+    """Return a backlog of the packets from *first* on, in front of *following*; NULL if memory is short."""
+    cdef size_t i, size = 0
+    cdef Backlog* backlog
+    for i in range(first, intake.count):
+        size += sizeof(Record) + intake.parts[i].iov_len
+    backlog = new_backlog(size)
+    if backlog is NULL:
+        return NULL
+    for i in range(first, intake.count):
+        # A batch that was taken as one packet has a fault, and will be taken as one again.
+        intake.batches -= not intake.is_cut[i] and is_batch(<char*>intake.parts[i].iov_base, intake.parts[i].iov_len)
+        store(backlog, <char*>intake.parts[i].iov_base, intake.parts[i].iov_len, intake.is_cut[i], 0)
+    backlog.place = 0
+    backlog.next = following
+    return backlog
+
+
 cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil:
-    """Take what comes next of a backlog; its *place* is then its *size* if that was all."""
+    """Take what comes next of a backlog, not of those behind it; its *place* is then its *size* if that was all."""
     cdef Record record
     cdef char* place
     while intake.count < intake.limit and backlog.place < backlog.size:
@@ -113,16 +133,20 @@ cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil:
 
 
 cdef list packets_of(Backlog* backlog):
-    """Return the packets of a backlog, each with whether the kernel cut it; of a batch that is being taken apart, a batch of the rest."""
+    """Return the packets of a chain of backlogs, each with whether the kernel cut it; of a batch that is being taken apart, a batch of the
+    rest."""
     cdef Record record
-    cdef size_t at = backlog.place, offset = backlog.offset
+    cdef size_t at, offset
     cdef char* packet
     found = []
-    while at < backlog.size:
-        memcpy(&record, <char*>backlog + sizeof(Backlog) + at, sizeof(Record))
-        packet = <char*>backlog + sizeof(Backlog) + at + sizeof(Record)
-        rest = packet[offset:record.length]
-        found.append((BATCH_HEAD[:<size_t>BATCH_HEAD_BYTES] + rest if offset else rest, bool(record.is_cut)))
-        at += sizeof(Record) + record.length
-        offset = 0
+    while backlog is not NULL:
+        at, offset = backlog.place, backlog.offset
+        while at < backlog.size:
+            memcpy(&record, <char*>backlog + sizeof(Backlog) + at, sizeof(Record))
+            packet = <char*>backlog + sizeof(Backlog) + at + sizeof(Record)
+            rest = packet[offset:record.length]
+            found.append((BATCH_HEAD[:<size_t>BATCH_HEAD_BYTES] + rest if offset else rest, bool(record.is_cut)))
+            at += sizeof(Record) + record.length
+            offset = 0
+        backlog = backlog.next
     return found

@@ -22,7 +22,9 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.daemon.heads cimport append_sender
-from sbusd.daemon.intake cimport BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, record_bytes, resume, store, take
+from sbusd.daemon.intake cimport (
+    BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
+)
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
     BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
@@ -581,7 +583,7 @@ cdef class Switch:
 
     cdef int serve(self, Connection* connection, uint32_t events) except -1 nogil:
         """Handle one connection's readiness."""
-        cdef size_t count, i
+        cdef size_t count, i = 0
         cdef uint64_t walked, received
         if connection.is_ending:
             return 0
@@ -600,9 +602,12 @@ cdef class Switch:
             if count and not connection.is_ending:
                 i = self.route(connection, 0, count)
                 if i < count:
-                    self.obey(connection, i, count)
+                    i = self.obey(connection, i, count)
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
+            if i < count and not connection.is_ending:
+                self.keep_unhandled(connection, i)
+                count = i
             self.assess(
                 connection,
                 count,
@@ -616,18 +621,20 @@ cdef class Switch:
             self.finish(connection, HANGUP)
         return 0
 
-    cdef int obey(self, Connection* connection, size_t i, size_t count) except -1 with gil:
-        """Hand the *i*-th packet of a batch to the control plane, and go on with those behind it."""
+    cdef ssize_t obey(self, Connection* connection, size_t i, size_t count) except -1 with gil:
+        """Hand the *i*-th packet of a batch to the control plane, and go on with those behind it until the time is over: one costly
+        question may stand in front of 63 others. Return the number of the first packet that is not handled."""
         cdef int64_t started
         self.is_disturbed = True
         while i < count:
             started = now_ns()
             self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
             self.control_time += now_ns() - started
-            if connection.is_ending:
+            i += 1
+            if connection.is_ending or self.control_time > <uint64_t>self.turn_time:
                 break
-            i = self.route(connection, i + 1, count)
-        return 0
+            i = self.route(connection, i, count)
+        return i
 
     cdef void assess(self, Connection* connection, size_t count, uint64_t walk_cost, uint64_t own_cost) noexcept nogil:
         """Let a connection that costs much be read in smaller batches, and give way to others after a long one.
@@ -724,6 +731,24 @@ cdef class Switch:
                   self.inbound[i].msg_hdr.msg_flags & MSG_TRUNC, offset if i == first else 0)
         self.open_backlog(connection)
 
+    cdef void keep_unhandled(self, Connection* connection, size_t first) noexcept nogil:
+        """Keep the packets of the batch at hand from *first* on, as if they had not been received yet, in front of what is kept already."""
+        cdef Backlog* kept = put_back(&self.intake, first, connection.backlog)
+        cdef size_t i
+        cdef uint64_t length = 0
+        if kept is NULL:
+            self.finish(connection, BROKEN)     # as in keep_rest
+            return
+        for i in range(first, self.intake.count):
+            length += self.batch.parts[i].iov_len
+        connection.received_bytes -= length
+        self.received_bytes -= length
+        connection.received_packets -= self.intake.count - first
+        self.received_packets -= self.intake.count - first
+        connection.backlog = kept
+        if connection.out.account is not NULL:
+            connection.out.account.unread += kept.size
+
     cdef void open_backlog(self, Connection* connection) noexcept nogil:
         """Go to the start of a backlog, and count it."""
         connection.backlog.place = 0
@@ -733,11 +758,13 @@ cdef class Switch:
     cdef void settle_backlog(self, Connection* connection) noexcept nogil:
         """After some of a backlog was handled: end it if that was all, or if nobody will go on with it."""
         cdef Account* account = connection.out.account
-        if connection.backlog is not NULL and (connection.backlog.place == connection.backlog.size or connection.is_ending):
+        cdef Backlog* ended
+        while connection.backlog is not NULL and (connection.backlog.place == connection.backlog.size or connection.is_ending):
+            ended = connection.backlog
+            connection.backlog = ended.next
             if account is not NULL:
-                account.unread -= connection.backlog.size
-            free(connection.backlog)
-            connection.backlog = NULL
+                account.unread -= ended.size
+            free(ended)
             if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES:
                 self.let_read(account)
         self.note_pending(connection)
@@ -1554,10 +1581,14 @@ cdef class Switch:
     def close(self, *, bint keeps_connections=False):
         """Close every connection without telling the sink, and the switch's own descriptors."""
         cdef uint32_t slot
+        cdef Backlog* unread
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
-                free(self.slots[slot].backlog)
+                while self.slots[slot].backlog is not NULL:
+                    unread = self.slots[slot].backlog
+                    self.slots[slot].backlog = unread.next
+                    free(unread)
                 self.leave_account(self.slots[slot])
                 if keeps_connections:
                     close(self.slots[slot].out.fd)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import ConnectionCounters, End, Refusal, Sight
+from sbusd.daemon.contract import UNREAD_BYTES, ConnectionCounters, End, Refusal, Sight
+from sbusd.protocol.batches import join_batch
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.support import skips
@@ -191,6 +192,42 @@ def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_worl
     # Now nobody else has anything to do, so they wait for nobody.
     world.run()
     assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == 3
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+@pytest.mark.parametrize("in_batch", [False, True])
+def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world: MakeWorld, in_batch: bool) -> None:
+    """Else 64 of them, sent at once, would hold everybody up for as long as they take together."""
+    world = make_world(of=Asked)
+    asker, other = world.connect(), world.connect()
+    world.switch.set_party(asker, 1_000)
+    world.switch.set_party(other, 2_000)
+    questions = [b"CMSG nothing"] * 3 + [b"MSG nobody\0"]
+    for packet in [join_batch(questions)] if in_batch else questions:
+        world.send(asker, packet)
+    for received in (1, 2):
+        world.send(other, b"MSG nobody\0")
+        world.switch.turn(0)
+        assert world.switch.connection_counters(other).received_packets == received
+        assert world.switch.connection_counters(asker).received_packets == 1
+    world.run()
+    assert world.switch.connection_counters(asker).received_packets == 4
+    assert world.receive(asker) == [b"CMSG nothing"] * 3
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_what_was_put_back_is_no_burden_once_it_is_handled(make_world: MakeWorld) -> None:
+    """It counts among what a user may have unhandled: if it went on to count, the user would not be read any more."""
+    world = make_world(LimitSettings(turn_time=0.0))
+    client = world.connect()
+    world.switch.set_party(client, 1_000)
+    rounds = 3 * UNREAD_BYTES // 150_000
+    for _ in range(rounds):
+        for packet in (b"CMSG x", b"MSG nobody\0" + bytes(150_000)):
+            assert world.send(client, packet)
+        world.run()
+        world.receive(client)
+    assert world.switch.connection_counters(client).received_packets == 2 * rounds
 
 
 @pytest.mark.parametrize("switch_kind", ["compiled"])

@@ -1,0 +1,93 @@
+"""A control packet that takes longer than a turn may: what stands behind it is put back, and goes on in the next turn as if nothing were.
+
+The compiled switch has no time at all here, so that it handles one control packet in a turn, and the plain one has all of it. Of one
+sender everything must come out the same, packet by packet: what it is answered, what others hear, and what is counted.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from contextlib import closing
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sbusd.config.settings import LimitSettings
+from sbusd.daemon.contract import PublishRule
+from sbusd.protocol.batches import BATCH_HEAD, is_batch, parse_batch
+from tests.support.world import World
+
+MESSAGES = st.sampled_from(
+    [b"MSG a\0one", b"MSG a/b\0two", b"MSG !/reserved\0", b"MSG denied\0", b"MSG %b\0" % (b"k" * 3_000), b"MSG nobody\0"]
+)
+CONTROLS = st.sampled_from(
+    b"CMSG ping|SUB a|SUB a/*|UNSUB a|UNSUB x|CMSG batch/on|CMSG receipt/always\0t|CMSG sender/on|CMSG echo/off|CMSG echo/on".split(b"|")
+)
+PACKETS = st.lists(st.one_of(CONTROLS, MESSAGES), min_size=1, max_size=30)
+FAULTS = st.sampled_from([b"\1", b"\0\0\0\0", b"\5\0\0\0MSG", b"\xff\xff\xff\xff", struct.pack("<I", 18) + b"CMSG !/batch\0" + bytes(5)])
+BAD = b"BAD x"
+"""Ends the connection."""
+
+
+@st.composite
+def sendings(draw: st.DrawFn) -> list[bytes]:
+    """Draw what a client sends: single packets and batches, whole and faulty."""
+    sent: list[bytes] = []
+    for packets in draw(st.lists(PACKETS, min_size=1, max_size=6)):
+        if draw(st.booleans()):
+            inner = b"".join(struct.pack("<I", len(packet)) + packet for packet in packets)
+            sent.append(BATCH_HEAD + inner + draw(st.just(b"") | FAULTS))
+        else:
+            sent += packets
+    return [*sent, BAD] if draw(st.integers(0, 9)) == 0 else sent
+
+
+def flat(packets: list[bytes]) -> list[bytes]:
+    """Return *packets* one by one: what leaves together is not the same."""
+    return [inner for packet in packets for inner in (parse_batch(packet) if is_batch(packet) else [packet])]
+
+
+def summed(told: list[tuple[object, ...]]) -> tuple[list[tuple[object, ...]], Counter[object]]:
+    """Return what the sink was told, and apart the refusals, which are told once for those of a turn."""
+    sums: Counter[object] = Counter()
+    others: list[tuple[object, ...]] = []
+    for report in told:
+        match report:
+            case ("refused", number, refusal, _, int(count)):
+                sums[number, refusal] += count
+            case ("ended", number, end, _):
+                others.append(("ended", number, end))
+            case _:
+                others.append(report)
+    return others, sums
+
+
+@settings(deadline=None, max_examples=300)
+@given(sent=sendings(), turns=st.none() | st.integers(1, 8), heir=st.sampled_from(["compiled", "reference"]))
+def test_of_one_sender_all_comes_out_the_same(sent: list[bytes], turns: int | None, heir: str) -> None:
+    limits = LimitSettings(key_bytes=2_000)
+    outcomes = []
+    for kind, turn_time in (("compiled", 0.0), ("reference", limits.turn_time)):
+        with closing(World(kind, replace(limits, turn_time=turn_time))) as world:
+            world.set_publish_rules((PublishRule(b"denied", False),))
+            reader, sender = world.connect(b""), world.connect()
+            for number in (reader, sender):
+                world.set_party(number, number, rules=1, cred=b"!/cred/0/0/%d" % number)
+            for packet in sent:
+                assert world.send(sender, packet)
+            if turns is not None and kind == "compiled":
+                for _ in range(turns):
+                    world.switch.turn(0)
+                if sender in world.switch.connections():
+                    world.hand_over(heir)
+            world.run()
+            heard = [flat(world.drain(number)) for number in (reader, sender)]
+            counts = world.switch.counters()
+            numbers = (counts.received_packets, counts.received_bytes, counts.messages, counts.refused_packets, counts.received_batches)
+            is_there = sender in world.switch.connections()
+            mine = (world.switch.patterns(sender), world.switch.connection_counters(sender)) if is_there else None
+            outcomes.append((heard, summed(world.told), numbers, mine))
+            world.check_balance()
+    assert outcomes[0] == outcomes[1]
