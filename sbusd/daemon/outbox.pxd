@@ -55,6 +55,7 @@ cdef cppclass Account:      # one user
     Pool room
     uint64_t turn           # the last turn in which a connection of it was readable
     uint32_t readable       # how many of them were then
+    uint64_t served_turn    # the last turn in which anything of it was handled
     int64_t gives_way_until # nanoseconds of the monotonic clock: until then, the connections of other users go first
     size_t unread           # bytes of its connections' backlogs
     vector[Blocked] held_up # its connections that are not read until those are shorter

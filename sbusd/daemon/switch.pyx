@@ -65,8 +65,7 @@ cdef enum:
     MAX_PENALTY_MS = 100
     MAX_USER_PENALTY_MS = 1000  # of a user with all connections, after a costly batch
     RECENT_NS = 1000000         # who was served within so long is about to come again: a costly packet would make him wait
-    SINGLES = 8                 # who has sent so many packets one by one is read so: looking for a second one each time costs a round trip
-                                # more than a hundredth; every so many times it is looked for all the same
+    TURN_SHARES = 4             # of turn_time; so long a user's connections are served one after another until it is looked who else is there
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
@@ -102,7 +101,6 @@ cdef cppclass Connection:
     uint64_t rules              # bit i: publish rule i is about it
     uint32_t batch_limit        # packets handled of it in a turn
     uint32_t reads              # packets read from its socket at once; batches are packets here
-    uint32_t singles            # reads in a row that found one packet
     Backlog* backlog            # what was read and is not handled yet; NULL: nothing
     bint is_pending             # it can go on with that
     bint is_held_up             # not read until its user's backlogs are shorter; counted in `blockers`
@@ -183,6 +181,7 @@ cdef class Switch:
     cdef uint64_t last_pending                  # the number of the last of them that was let go on
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef int words_of_full, words_of_blocked    # their numbers among the refusals
+    cdef bint is_cut_short                      # the last turn was too long for all that was ready
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
     cdef Account* served_account                # whose packets were read last
@@ -311,7 +310,6 @@ cdef class Switch:
         fresh.rules = 0
         fresh.batch_limit = self.batch_packets
         fresh.reads = BATCH_PACKETS
-        fresh.singles = 0
         fresh.backlog = NULL
         fresh.is_pending = fresh.is_held_up = False
         fresh.turn = 0
@@ -427,7 +425,8 @@ cdef class Switch:
 
     cdef int take_turn(self, int timeout_ms) except -1 nogil:
         """Take one turn, with the interpreter's lock only for what is not traffic."""
-        cdef int count, i, giving_way = 0, served = 0
+        cdef int count, i, n, start, giving_way = 0, served = 0
+        cdef int64_t end
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
@@ -444,12 +443,17 @@ cdef class Switch:
         self.turns += 1
         count = self.add_pending(count)
         self.count_readable(count)
-        for i in range(count):
+        end = self.clock + TURN_SHARES * self.turn_time
+        # After a turn that was too long another is the first each time: epoll names them in the same order again.
+        start = <int>(self.turns % <uint64_t>count) if self.is_cut_short and count else 0
+        self.is_cut_short = False
+        for n in range(count):
+            i = (n + start) % count
             data = self.ready[i].data.u64
             if data >= LISTENER:
                 self.serve_other(data)
                 self.clock = now_ns()       # what strangers cost must not be laid at the door of who is served next
-            elif self.gives_way(self.slots[data]):
+            elif self.gives_way(self.slots[data]) or self.must_stop(self.slots[data], end):
                 # It is not read now; what waits for it goes out all the same.
                 giving_way += 1
                 if self.ready[i].events & EPOLLOUT:
@@ -532,6 +536,18 @@ cdef class Switch:
                     break
         return 0
 
+    cdef bint must_stop(self, Connection* connection, int64_t end) noexcept nogil:
+        """Return whether the turn has gone on past its *end* and the connection's user was served in it already, and note it if so.
+
+        Many connections of a user have the bus's time together for as long as nobody else is ready; but somebody who gets ready
+        meanwhile must not wait for all of them.
+        """
+        cdef Account* account = connection.out.account
+        if self.clock <= end or account is NULL or account.served_turn != self.turns:
+            return False
+        self.is_cut_short = True
+        return True
+
     cdef bint is_held(self, Connection* connection) noexcept nogil:
         """Return whether a connection that gives way is not even served while nobody else is ready, and note that it was if not.
 
@@ -545,6 +561,8 @@ cdef class Switch:
 
     cdef void note_served(self, Account* account) noexcept nogil:
         """Remember when which user was served last, and when another than that."""
+        if account is not NULL:
+            account.served_turn = self.turns
         if account is not self.served_account:
             self.other_at = self.served_at
             self.served_account = account
@@ -688,11 +706,7 @@ cdef class Switch:
         """Take what the socket has, and keep what is more than is handled now: batches hold as many packets as their sender likes."""
         cdef int count, i = 0, taken = 0
         cdef size_t before
-        cdef uint32_t limit = min(<uint32_t>self.intake.limit, connection.reads)
-        if connection.singles >= SINGLES and connection.singles % SINGLES:
-            limit = 1
-        count = recvmmsg(connection.out.fd, self.inbound, limit, MSG_DONTWAIT, NULL)
-        connection.singles = connection.singles + 1 if count == 1 else 0
+        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, NULL)
         if count < 0:
             self.receive_failed(connection)
             return
@@ -1181,7 +1195,7 @@ cdef class Switch:
         if found == self.accounts.end():
             account = new Account()
             account.uid = uid
-            account.connections = account.lost_packets = account.turn = account.readable = 0
+            account.connections = account.lost_packets = account.turn = account.served_turn = account.readable = 0
             account.gives_way_until = 0
             account.unread = 0
             account.room.packets = account.room.bytes = 0

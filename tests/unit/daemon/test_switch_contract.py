@@ -181,17 +181,36 @@ class Asked(World):
 @pytest.mark.parametrize(("sight", "asked"), [(Sight.PRESENCE, 1), (Sight.ALL, 3)])
 def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_world: MakeWorld, sight: Sight, asked: int) -> None:
     """Else 64 connections would have the time of 64 users. An owner of the bus could do worse to it anyway."""
-    world = make_world(LimitSettings(turn_time=1e-5), of=Asked)
+    world = make_world(LimitSettings(turn_time=1e-3), of=Asked)
     crowd, alone = [world.connect() for _ in range(3)], world.connect()
     for number in (*crowd, alone):
         world.switch.set_party(number, 1_000 if number == alone else 2_000, sight=sight)
-        world.send(number, b"MSG nobody\0" if number == alone else b"CMSG nothing")
-    world.switch.turn(0)
-    assert world.switch.connection_counters(alone).received_packets == 1
+    for number in crowd:
+        world.send(number, b"CMSG nothing")
+    for turns in (1, 2, 3):
+        world.send(alone, b"MSG nobody\0")
+        world.switch.turn(0)
+        assert world.switch.connection_counters(alone).received_packets == turns
     assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == asked
     # Now nobody else has anything to do, so they wait for nobody.
     world.run()
     assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == 3
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_many_connections_of_one_user_are_not_all_served_before_it_is_looked_who_else_is_there(make_world: MakeWorld) -> None:
+    """One that gets ready meanwhile would wait for all of them. They take turns: none of them is left out."""
+    world = make_world(LimitSettings(turn_time=1e-3), of=Asked)
+    crowd = [world.connect() for _ in range(4)]
+    for number in crowd:
+        world.switch.set_party(number, 2_000, sight=Sight.ALL)
+        for _ in range(3):
+            world.send(number, b"CMSG nothing")
+    for turns in range(1, 9):
+        world.switch.turn(0)
+        served = [world.switch.connection_counters(number).received_packets for number in crowd]
+        assert sum(served) == turns
+    assert min(served) >= 1
 
 
 @pytest.mark.parametrize("switch_kind", ["compiled"])
