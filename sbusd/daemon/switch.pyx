@@ -706,7 +706,11 @@ cdef class Switch:
         """Take what the socket has, and keep what is more than is handled now: batches hold as many packets as their sender likes."""
         cdef int count, i = 0, taken = 0
         cdef size_t before
-        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, NULL)
+        # Looked at after each packet: who sends large ones fills the socket again while it is read, and 64 of them are milliseconds.
+        cdef timespec span
+        span.tv_sec = self.turn_time // 1000000000
+        span.tv_nsec = self.turn_time % 1000000000
+        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, &span)
         if count < 0:
             self.receive_failed(connection)
             return

@@ -89,7 +89,12 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("asks to block the victim", lambda: (roles.asks_to_block,)),
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
-    Attack("huge packets, 16 slow ones", lambda: (roles.never_reads(16, b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))), True),
+    Attack(
+        "huge packets, 16 slow ones",
+        # Else they would stop the flood as soon as their queues are full.
+        lambda: (roles.never_reads(16, b"CMSG blocking/hard/discard", b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))),
+        takes_a_share=True,
+    ),
     Attack("batches of tiny packets", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
     Attack("batches, 64 connections", lambda: (roles.floods(64, itertools.repeat(_batch(b"MSG tiny\0"))),), takes_a_share=True),
     Attack("batches of controls", lambda: (roles.floods(1, itertools.repeat(_batch(b"CMSG !/bus/stats"))),), takes_a_share=True),

@@ -235,6 +235,19 @@ def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world
 
 
 @pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_a_socket_is_read_for_the_turns_time_and_no_longer(make_world: MakeWorld) -> None:
+    """Who sends the largest packets fills it again as fast as it is read: 64 of them are milliseconds, and megabytes."""
+    world = make_world(LimitSettings(turn_time=0.0))
+    client = world.connect()
+    for _ in range(5):
+        world.send(client, b"MSG nobody\0")
+    world.switch.turn(0)
+    assert world.switch.connection_counters(client).received_packets == 1
+    world.run()
+    assert world.switch.connection_counters(client).received_packets == 5
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_what_was_put_back_is_no_burden_once_it_is_handled(make_world: MakeWorld) -> None:
     """It counts among what a user may have unhandled: if it went on to count, the user would not be read any more."""
     world = make_world(LimitSettings(turn_time=0.0))
