@@ -12,13 +12,13 @@ The rules of delivery, which the tests hold both switches to:
    is counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``: with ``Order.QUEUE`` in the place
    of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages.
 4. A turn reads at most ``batch_packets`` from each readable connection, and from all of a user together while others can be read, so
-   that neither a client nor many of one user can keep the others waiting. The compiled switch reads for ``turn_time`` at most, reads
-   one whose packets are costly in smaller batches, puts back what stands behind control packets that took more than that, and after
-   one that took so long serves others first; where that went into control packets or the bytes of a user who owns nothing here,
-   before all connections of that user. While another user was served a moment ago, one whose packets are costly is not even read in
-   between: the other is about to come again, and would wait for it. A turn that has taken four times ``turn_time`` goes on only with
-   users who were not served in it: many connections of one have the bus for themselves while they are alone, but not for so long
-   that it shows to who comes then.
+   that neither a client nor many of one user can keep the others waiting. The compiled switch reads for ``turn_time`` at most while
+   others are there, reads one whose packets are costly in smaller batches, puts back what stands behind control packets that took
+   more than that, and after one that took so long serves others first; where that went into control packets or the bytes of a user
+   who owns nothing here, before all connections of that user. While another user was served a moment ago, one whose packets are
+   costly is not even read in between: the other is about to come again, and would wait for it. A turn that has taken four times
+   ``turn_time`` goes on only with users who were not served in it: many connections of one have the bus for themselves while they are
+   alone, but not for so long that it shows to who comes then.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as

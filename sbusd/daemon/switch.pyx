@@ -66,6 +66,7 @@ cdef enum:
     MAX_USER_PENALTY_MS = 1000  # of a user with all connections, after a costly batch
     RECENT_NS = 1000000         # who was served within so long is about to come again: a costly packet would make him wait
     TURN_SHARES = 4             # of turn_time; so long a user's connections are served one after another until it is looked who else is there
+    COMPANY_NS = 100000000      # within so long after another user was served there is somebody to be held up
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
@@ -557,7 +558,11 @@ cdef class Switch:
         cdef Account* account = connection.out.account
         if not connection.is_costly or account is NULL or not self.gives_way(connection):
             return False
-        return self.clock - (self.other_at if account is self.served_account else self.served_at) < RECENT_NS
+        return self.since_other(account) < RECENT_NS
+
+    cdef int64_t since_other(self, Account* account) noexcept nogil:
+        """Return for how many nanoseconds no user but that of *account* has been served."""
+        return self.clock - (self.other_at if account is self.served_account else self.served_at)
 
     cdef void note_served(self, Account* account) noexcept nogil:
         """Remember when which user was served last, and when another than that."""
@@ -707,10 +712,12 @@ cdef class Switch:
         cdef int count, i = 0, taken = 0
         cdef size_t before
         # Looked at after each packet: who sends large ones fills the socket again while it is read, and 64 of them are milliseconds.
+        # Without others nobody is held up by that, and the look would cost a round trip more than a hundredth.
         cdef timespec span
         span.tv_sec = self.turn_time // 1000000000
         span.tv_nsec = self.turn_time % 1000000000
-        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT, &span)
+        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT,
+                         &span if self.since_other(connection.out.account) < COMPANY_NS else NULL)
         if count < 0:
             self.receive_failed(connection)
             return

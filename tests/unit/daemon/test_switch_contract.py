@@ -235,14 +235,20 @@ def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world
 
 
 @pytest.mark.parametrize("switch_kind", ["compiled"])
-def test_a_socket_is_read_for_the_turns_time_and_no_longer(make_world: MakeWorld) -> None:
+@pytest.mark.parametrize(("is_alone", "received"), [(True, 5), (False, 1)])
+def test_a_socket_is_read_for_the_turns_time_while_others_are_there(make_world: MakeWorld, is_alone: bool, received: int) -> None:
     """Who sends the largest packets fills it again as fast as it is read: 64 of them are milliseconds, and megabytes."""
     world = make_world(LimitSettings(turn_time=0.0))
-    client = world.connect()
+    client, other = world.connect(), world.connect()
+    world.switch.set_party(client, 1_000)
+    world.switch.set_party(other, 2_000)
+    if not is_alone:
+        world.send(other, b"MSG nobody\0")
+        world.run()
     for _ in range(5):
         world.send(client, b"MSG nobody\0")
     world.switch.turn(0)
-    assert world.switch.connection_counters(client).received_packets == 1
+    assert world.switch.connection_counters(client).received_packets == received
     world.run()
     assert world.switch.connection_counters(client).received_packets == 5
 
