@@ -216,8 +216,9 @@ def test_nobody_waits_longer_for_a_batch_than_for_its_packets(world: World) -> N
     assert len(received) + len(world.drain(reader)) == 20 * TURN_PACKETS + 1
 
 
-def test_a_user_with_many_batches_shares_the_turn_with_others(world: World) -> None:
+def test_a_user_with_many_batches_shares_the_turn_with_others(make_world: MakeWorld) -> None:
     """Connections with something left count as readable ones do: they share their user's batch while others can be read."""
+    world = make_world(LimitSettings(turn_time=10.0))
     reader = world.connect(b"a", b"b")
     want(world, reader)
     many = [world.connect() for _ in range(4)]

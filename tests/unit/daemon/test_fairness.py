@@ -69,7 +69,7 @@ class Asked(World):
 @pytest.mark.parametrize(("sight", "asked"), [(Sight.PRESENCE, 1), (Sight.ALL, 3)])
 def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_world: MakeWorld, sight: Sight, asked: int) -> None:
     """Else 64 connections would have the time of 64 users. An owner of the bus could do worse to it anyway."""
-    world = make_world(LimitSettings(turn_time=1e-3), of=Asked)
+    world = make_world(LimitSettings(turn_time=1e-2), of=Asked)
     crowd, alone = [world.connect() for _ in range(3)], world.connect()
     for number in (*crowd, alone):
         world.switch.set_party(number, 1_000 if number == alone else 2_000, sight=sight)
@@ -88,7 +88,7 @@ def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_worl
 @pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_many_connections_of_one_user_are_not_all_served_before_it_is_looked_who_else_is_there(make_world: MakeWorld) -> None:
     """One that gets ready meanwhile would wait for all of them. They take turns: none of them is left out."""
-    world = make_world(LimitSettings(turn_time=1e-3), of=Asked)
+    world = make_world(LimitSettings(turn_time=1e-2), of=Asked)
     crowd = [world.connect() for _ in range(4)]
     for number in crowd:
         world.switch.set_party(number, 2_000, sight=Sight.ALL)
@@ -105,7 +105,7 @@ def test_many_connections_of_one_user_are_not_all_served_before_it_is_looked_who
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world: MakeWorld, in_batch: bool) -> None:
     """Else 64 of them, sent at once, would hold everybody up for as long as they take together."""
-    world = make_world(of=Asked)
+    world = make_world(LimitSettings(turn_time=1e-2), of=Asked)
     asker, other = world.connect(), world.connect()
     world.switch.set_party(asker, 1_000)
     world.switch.set_party(other, 2_000)

@@ -40,7 +40,7 @@ class Watching(World):
 
 
 def test_what_came_before_a_control_packet_is_delivered_before_the_sink_sees_it(make_world: MakeWorld) -> None:
-    world = make_world(of=Watching)
+    world = make_world(LimitSettings(turn_time=10.0), of=Watching)  # all in one turn, however slow this machine is
     assert isinstance(world, Watching)
     world.connect(b"a")
     sender = world.connect()
