@@ -6,7 +6,6 @@ sender everything must come out the same, packet by packet: what it is answered,
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +15,8 @@ from hypothesis import strategies as st
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.contract import PublishRule
-from sbusd.protocol.batches import BATCH_HEAD, is_batch, parse_batch
+from sbusd.protocol.batches import is_batch, parse_batch
+from tests.support.faulty import FAULTS, batch_of
 from tests.support.world import World
 
 MESSAGES = st.sampled_from(
@@ -26,7 +26,6 @@ CONTROLS = st.sampled_from(
     b"CMSG ping|SUB a|SUB a/*|UNSUB a|UNSUB x|CMSG batch/on|CMSG receipt/always\0t|CMSG sender/on|CMSG echo/off|CMSG echo/on".split(b"|")
 )
 PACKETS = st.lists(st.one_of(CONTROLS, MESSAGES), min_size=1, max_size=30)
-FAULTS = st.sampled_from([b"\1", b"\0\0\0\0", b"\5\0\0\0MSG", b"\xff\xff\xff\xff", struct.pack("<I", 18) + b"CMSG !/batch\0" + bytes(5)])
 BAD = b"BAD x"
 """Ends the connection."""
 
@@ -37,8 +36,7 @@ def sendings(draw: st.DrawFn) -> list[bytes]:
     sent: list[bytes] = []
     for packets in draw(st.lists(PACKETS, min_size=1, max_size=6)):
         if draw(st.booleans()):
-            inner = b"".join(struct.pack("<I", len(packet)) + packet for packet in packets)
-            sent.append(BATCH_HEAD + inner + draw(st.just(b"") | FAULTS))
+            sent.append(batch_of(packets) + draw(st.sampled_from((b"", *FAULTS))))
         else:
             sent += packets
     return [*sent, BAD] if draw(st.integers(0, 9)) == 0 else sent

@@ -6,7 +6,6 @@ At any point of that life one of them may hand over to another, of its own kind 
 from __future__ import annotations
 
 import re
-import struct
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -15,6 +14,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.contract import PublishRule, Sight
 from sbusd.protocol.batches import BATCH_HEAD, is_batch, parse_batch
+from tests.support.faulty import FAULTS, batch_of
 from tests.support.world import World
 
 KEYS = st.sampled_from(
@@ -32,7 +32,6 @@ INNER = st.one_of(
         b"SUB a|UNSUB a|SUB *|CMSG ping|CMSG echo/on|CMSG batch/on|CMSG batch/off|CMSG receipt/always\x00t|CMSG sender/on".split(b"|")
     ),
 )
-FAULTS = st.sampled_from([b"\1", b"\0\0\0\0", b"\5\0\0\0MSG", b"\xff\xff\xff\xff", struct.pack("<I", 18) + b"CMSG !/batch\0" + bytes(5)])
 
 USERS = st.sampled_from([None, 1, 2, 3])
 MODES = st.sampled_from(
@@ -61,11 +60,6 @@ def timeless(packets: list[bytes]) -> list[tuple[bytes, ...]]:
 def without_time(packet: bytes) -> bytes:
     """Return a packet without the time at which a message came, if it tells of one."""
     return re.sub(rb'^(CMSG !/tap\0{"kind":"message","time":)[0-9]{19},', rb"\1,", packet)
-
-
-def batch_of(packets: list[bytes]) -> bytes:
-    """Return a batch of packets, whatever they are."""
-    return BATCH_HEAD + b"".join(struct.pack("<I", len(packet)) + packet for packet in packets)
 
 
 class TwoSwitches(RuleBasedStateMachine):
@@ -142,7 +136,12 @@ class TwoSwitches(RuleBasedStateMachine):
             self.both(client, b"MSG %b\0%d %b" % (key, self.stamp, bytes(size)), settles=False)
         self.settle()
 
-    @rule(client=clients, packets=st.lists(INNER, max_size=12), times=st.sampled_from([1, 1, 3, 20]), fault=st.none() | FAULTS)
+    @rule(
+        client=clients,
+        packets=st.lists(INNER, max_size=12),
+        times=st.sampled_from([1, 1, 3, 20]),
+        fault=st.none() | st.sampled_from(FAULTS),
+    )
     def publish_a_batch(self, client: int, packets: list[bytes], times: int, fault: bytes | None) -> None:
         # Behind the fault, what would be well-formed again.
         tail = b"" if fault is None else fault + batch_of([b"MSG a\0never"])[len(BATCH_HEAD) :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -16,23 +17,11 @@ from tests.support.world import MakeWorld, World
 
 @contextmanager
 def alongside(work: Callable[[], None]) -> Iterator[None]:
-    """Do *work* in a thread; at the end it has done it, and failed if that has."""
-    failures: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as failure:
-            failures.append(failure)
-            raise
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    try:
+    """Do *work* in a thread; at the end it has done it, or raises what that has."""
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(work)
         yield
-    finally:
-        thread.join()
-    assert not failures
+        done.result()
 
 
 def test_a_packet_for_the_control_plane_ends_it(world: World) -> None:
