@@ -158,10 +158,10 @@ class Recorder:
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
                 return
             self._wait(recording, end)
-            for heard in self._tap.hear(TURN_PACKETS if messages is None else min(TURN_PACKETS, messages - self.messages)):
+            for heard in self._tap.hear(TURN_PACKETS):
                 self._take(heard)
                 if messages is not None and self.messages >= messages:
-                    break  # the rest of a batch is more than was asked for
+                    break  # what else there is is more than was asked for
             recording.tick()
             self._tell()
             if converter.failure is not None:
