@@ -11,7 +11,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import messages, wishes
@@ -24,6 +24,7 @@ from sbusd.daemon.inventory import Parts
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.presence import Presence
@@ -53,38 +54,14 @@ _PEERS_OWN = (End.HANGUP, End.BROKEN)
 """Ends that are not the bus's doing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Household:
-    """Whose bus it is: the uid it runs as, the uids that may connect (None: everyone), those that own it, and if it ends when empty."""
-
-    own_uid: int
-    allowed: frozenset[int] | None
-    owners: frozenset[int]
-    ends_when_empty: bool = False
-    protected: frozenset[int] = frozenset()
-    """Users whose disconnection by the bus is recorded as critical."""
-
-    @classmethod
-    def of(cls, settings: DaemonSettings, extra_users: tuple[int, ...] = (), *, ends_when_empty: bool = False) -> Household:
-        """Return the household that *settings* and the users of ``-u`` make for this process."""
-        own = os.geteuid()
-        named = frozenset(settings.allowed_users) | frozenset(extra_users)
-        owners = frozenset({0, own}) | frozenset(settings.admins)
-        return cls(own, named | {own} if named else None, owners, ends_when_empty, frozenset(settings.protected_users))
-
-    def admits(self, uid: int) -> bool:
-        """Return whether a user may connect."""
-        return self.allowed is None or uid in self.allowed
-
-
 class Broker:
     """The sink of one switch, which it makes."""
 
-    def __init__(self, settings: DaemonSettings, household: Household, journal: Journal, make_switch: MakeSwitch) -> None:
-        self._household = household
+    def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: Journal, make_switch: MakeSwitch) -> None:
+        self._ownership = ownership
         self._journal = journal
         self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes, Policy(settings.policy, settings.rights))
-        self._roster = Roster(household.owners)
+        self._roster = Roster(ownership.owners)
         self._counts: Counter[str] = Counter(
             control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0
         )
@@ -92,7 +69,7 @@ class Broker:
             self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal)
         )
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
-        self._accounts = Accounts(settings.quotas, household.owners, descriptor_limit(), separator=settings.keyspace.separator)
+        self._accounts = Accounts(settings.quotas, ownership.owners, descriptor_limit(), separator=settings.keyspace.separator)
         self._lifelines = Lifelines(self._process_ended)
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
         self._tapping = Tapping(self.switch, settings.keyspace.prefix)
@@ -124,7 +101,7 @@ class Broker:
         return Parts(
             self.switch, self._roster, self._accounts, self._acceptance, self._lifelines, self._answers, self._presence, self._journal,
             self._counts,
-            admits=self._household.admits, may_tap=self._may_tap, place=self._place, end=self._end, refuse=self._refuse,
+            admits=self._ownership.admits, may_tap=self._may_tap, place=self._place, end=self._end, refuse=self._refuse,
             process_ended=self._process_ended,
         )  # fmt: skip
 
@@ -133,20 +110,20 @@ class Broker:
         self._chronicle = chronicle
         self._answers.set_chronicle(chronicle)
 
-    def reconfigure(self, settings: DaemonSettings, household: Household) -> None:
+    def reconfigure(self, settings: DaemonSettings, ownership: BusOwnership) -> None:
         """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
 
         Clients who may not be here any more are told and ended. Call it between turns of the switch, and :meth:`settle` after it until
         that says no: it ends the subscriptions that the rules do not allow any more.
         """
-        self._household = household
-        self._roster.set_owners(household.owners)
-        self._accounts.configure(settings.quotas, household.owners)
+        self._ownership = ownership
+        self._roster.set_owners(ownership.owners)
+        self._accounts.configure(settings.quotas, ownership.owners)
         self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
         self._answers.set_acceptance(self._acceptance)
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
         for client in list(self._roster):
-            if not household.admits(client.credentials.uid):
+            if not ownership.admits(client.credentials.uid):
                 self._end(client, ErrorCode.EACCES, _not_admitted(client.credentials.uid))
                 continue
             self._place(client)
@@ -183,7 +160,7 @@ class Broker:
             self._journal.record(messages.CREDENTIALS_UNKNOWN, connection=connection, reason=str(error))
             self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel does not say who you are"))
             return
-        if not self._household.admits(credentials.uid):
+        if not self._ownership.admits(credentials.uid):
             # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
             self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
             self._turn_away(connection, credentials, ErrorCode.EACCES, _not_admitted(credentials.uid))
@@ -254,9 +231,9 @@ class Broker:
         if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
-        if end not in _PEERS_OWN and client.credentials.uid in self._household.protected:
+        if end not in _PEERS_OWN and client.credentials.uid in self._ownership.protected:
             self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
-        if self._household.ends_when_empty and not len(self._roster):
+        if self._ownership.ends_when_empty and not len(self._roster):
             self.stop("the last client has left", for_good=True)
 
     # -- packets
@@ -429,7 +406,7 @@ class Broker:
         """End a connection that never was a client's."""
         self.switch.disconnect(connection, error_packet(code, words))
         self._tapping.refused_connection(connection, who, code, words)
-        if who.uid in self._household.protected:
+        if who.uid in self._ownership.protected:
             self._journal.record(messages.PROTECTED_USER_ENDED, uid=who.uid, pid=who.pid, connection=connection, reason=words)
 
     def _end(self, client: Client, code: ErrorCode, words: str) -> None:

@@ -11,12 +11,13 @@ from contextlib import ExitStack
 from sbusd.config import ConfigError, DaemonSettings, LogSettings, check_daemon_settings, load_daemon_settings
 from sbusd.daemon import fdstore, messages
 from sbusd.daemon.background import Presence, open_standard_streams
-from sbusd.daemon.broker import Broker, Household
+from sbusd.daemon.broker import Broker
 from sbusd.daemon.contract import MakeSwitch
 from sbusd.daemon.heritage import Heritage, heritage_of, take_in_place
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
 from sbusd.daemon.options import Options, SwitchName, parse_options
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.reload import Reloader
 from sbusd.daemon.run import Run, Surface
 from sbusd.daemon.service_manager import ServiceManager
@@ -68,8 +69,8 @@ def serve(options: Options, settings: DaemonSettings) -> None:
         journal = Journal.open(settings.log, background=presence.is_background)
         ends.callback(journal.close)
         _raise_descriptor_limit()
-        household = Household.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
-        broker = Broker(settings, household, journal, find_switch(options.switch))
+        ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
+        broker = Broker(settings, ownership, journal, find_switch(options.switch))
         run = Run(broker, journal, Surface(listener, presence, manager), Reloader(options, settings, broker, journal), folder)
         ends.callback(run.close)
         run.serve(heritage)

@@ -6,9 +6,10 @@ from dataclasses import fields
 
 from sbusd.config import ConfigError, DaemonSettings, configuration_files, load_daemon_settings
 from sbusd.daemon import messages
-from sbusd.daemon.broker import Broker, Household
+from sbusd.daemon.broker import Broker
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.options import Options
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol.printable import printable
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
@@ -38,9 +39,9 @@ class Reloader:
     def _reload(self) -> None:
         """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
         settings, files = self._read()
-        household = Household.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
+        ownership = BusOwnership.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
         self._journal.configure(settings.log)
-        self._broker.reconfigure(settings, household)
+        self._broker.reconfigure(settings, ownership)
         self._journal.record(messages.RELOADED, files=files)
         # Against those that the bus was started with: what waits for a restart is said each time.
         if waiting := changed_keys(self._settings, settings):

@@ -13,11 +13,12 @@ from collections.abc import Iterator
 
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.daemon import reference, switch
-from sbusd.daemon.broker import Broker, Household
+from sbusd.daemon.broker import Broker
 from sbusd.daemon.contract import MakeSwitch
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.logsink import Record, journal_datagram, standard_error_line
 from sbusd.daemon.messages import INTERNAL_ERROR
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol.packets import Publish, parse_packet
 
 SWITCHES: tuple[MakeSwitch, MakeSwitch] = (switch.Switch, reference.Switch)
@@ -83,9 +84,9 @@ class _Bus:
             DaemonSettings(limits=LIMITS[choices >> 1 & 1], credential_prefix="!/cred/1/1/1"),
         )[(choices >> 3 & 3) % 3]
         uid = os.geteuid()
-        household = Household(uid, None, frozenset() if choices & 4 else frozenset({uid}))
+        ownership = BusOwnership(uid, None, frozenset() if choices & 4 else frozenset({uid}))
         self.keyspace = settings.keyspace
-        self.broker = Broker(settings, household, journal, SWITCHES[choices & 1])
+        self.broker = Broker(settings, ownership, journal, SWITCHES[choices & 1])
         self.clients: dict[int, socket.socket] = {}
         self.sent: set[bytes] = set()
         self.last_number = 0

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, cast
 
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon.broker import Broker, Household
+from sbusd.daemon.broker import Broker
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.logsink import Record
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol.credentials import Credentials
 from tests.support.wire import RawClient
 from tests.support.world import SWITCHES, come_to_rest
@@ -64,11 +65,11 @@ class Guest(RawClient):
 class Parlour:
     """One bus and its guests."""
 
-    def __init__(self, kind: str, settings: DaemonSettings | None = None, household: Household | None = None) -> None:
+    def __init__(self, kind: str, settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> None:
         settings = settings or DaemonSettings()
         self.records = Records()
         self.journal = Journal(self.records, settings.log)
-        self.broker = Broker(settings, household or Household(0, None, frozenset({0})), self.journal, SWITCHES[kind])
+        self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal, SWITCHES[kind])
         self.switch = self.broker.switch
         self.arriving: Credentials | OSError = Credentials(1, 0, 0)
         """What the kernel says of the next guest; an error stands for a kernel that does not say."""
@@ -116,5 +117,5 @@ class Parlour:
 class MakeParlour(Protocol):
     """The fixture ``make_parlour`` of the daemon's unit tests."""
 
-    def __call__(self, settings: DaemonSettings | None = None, household: Household | None = None) -> Parlour:
+    def __call__(self, settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
         """Return a bus with *settings*; it is closed when the test ends."""

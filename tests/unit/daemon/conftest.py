@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.daemon.broker import Household
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol.keys import KeySpace
 from tests.support.parlour import MakeParlour, Parlour
 from tests.support.world import SWITCHES, MakeWorld, World
@@ -49,8 +49,8 @@ def make_parlour(switch_kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     """Make brokers on either switch."""
     parlours: list[Parlour] = []
 
-    def make(settings: DaemonSettings | None = None, household: Household | None = None) -> Parlour:
-        made = Parlour(switch_kind, settings, household)
+    def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
+        made = Parlour(switch_kind, settings, ownership)
         monkeypatch.setattr("sbusd.daemon.broker.credentials_of", made.credentials_of)
         parlours.append(made)
         return made

@@ -12,8 +12,8 @@ import sbusd
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, PAGE_MEMBERS, TRACED_BYTES, TRACED_PATTERNS
-from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.wire import error_code
@@ -147,7 +147,7 @@ def test_a_connection_s_modes_are_told(parlour: Parlour) -> None:
 
 
 def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(household=Household(0, None, frozenset({0, ALICE})))
+    parlour = make_parlour(ownership=BusOwnership(0, None, frozenset({0, ALICE})))
     parlour.guest(uid=BOB)
     admin = parlour.guest(uid=ALICE)
     (page,) = pages(admin)

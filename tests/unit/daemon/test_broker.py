@@ -9,8 +9,8 @@ import pytest
 
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
-from sbusd.daemon.broker import Household
 from sbusd.daemon.messages import Priority
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
 from tests.support.parlour import MakeParlour, Parlour
@@ -28,20 +28,20 @@ def names(parlour: Parlour) -> list[str]:
 
 
 def test_everyone_is_admitted_where_nobody_is_named() -> None:
-    household = Household.of(DaemonSettings())
-    assert household.allowed is None
-    assert household.admits(12_345)
+    ownership = BusOwnership.of(DaemonSettings())
+    assert ownership.allowed is None
+    assert ownership.admits(12_345)
 
 
 def test_those_named_on_the_command_line_and_in_the_file_are_admitted_and_the_bus_s_own_user() -> None:
-    household = Household.of(DaemonSettings(allowed_users=(ALICE,), admins=(77,)), (BOB,))
-    assert household.allowed == frozenset({ALICE, BOB, household.own_uid})
-    assert [household.admits(uid) for uid in (ALICE, BOB, 77)] == [True, True, False]
-    assert household.owners == {0, household.own_uid, 77}
+    ownership = BusOwnership.of(DaemonSettings(allowed_users=(ALICE,), admins=(77,)), (BOB,))
+    assert ownership.allowed == frozenset({ALICE, BOB, ownership.own_uid})
+    assert [ownership.admits(uid) for uid in (ALICE, BOB, 77)] == [True, True, False]
+    assert ownership.owners == {0, ownership.own_uid, 77}
 
 
 def test_a_user_who_is_not_admitted_is_told_and_gone(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(household=Household(0, frozenset({0, ALICE}), frozenset({0})))
+    parlour = make_parlour(ownership=BusOwnership(0, frozenset({0, ALICE}), frozenset({0})))
     refused, admitted = parlour.guest(uid=BOB), parlour.guest(uid=ALICE)
     told, end = refused.receive_all()
     assert error_code(told) == "EACCES"
@@ -61,7 +61,7 @@ def test_a_peer_that_the_kernel_does_not_know_is_told_and_gone(parlour: Parlour)
 
 
 def test_a_refused_user_reaches_nobody(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(household=Household(0, frozenset({0}), frozenset({0})))
+    parlour = make_parlour(ownership=BusOwnership(0, frozenset({0}), frozenset({0})))
     listener = parlour.guest()
     listener.subscribe(b"a")
     listener.barrier()
@@ -75,7 +75,7 @@ def test_a_refused_user_reaches_nobody(make_parlour: MakeParlour) -> None:
 
 def test_the_bus_ends_with_its_last_client_only_where_asked(make_parlour: MakeParlour) -> None:
     for ends_when_empty in (False, True):
-        parlour = make_parlour(household=Household(0, None, frozenset({0}), ends_when_empty))
+        parlour = make_parlour(ownership=BusOwnership(0, None, frozenset({0}), ends_when_empty))
         first, second = parlour.guest(), parlour.guest()
         first.close()
         parlour.run()
@@ -276,7 +276,7 @@ CLOSED = PolicyRule("lab/", "deny", "deny", groups=(27,), comment="keep out", or
 
 def reconfigure(parlour: Parlour, settings: DaemonSettings) -> None:
     """Let *settings* hold, to the end."""
-    parlour.broker.reconfigure(settings, Household(0, None, frozenset({0})))
+    parlour.broker.reconfigure(settings, BusOwnership(0, None, frozenset({0})))
     while parlour.broker.settle():
         pass
 
@@ -319,7 +319,7 @@ def test_new_rules_hold_for_publishers_that_are_here(make_parlour: MakeParlour) 
     listener.subscribe(b"")
     assert listener.barrier() == []
     for settings, gets in ((DaemonSettings(), 1), (DaemonSettings(policy=(CLOSED,)), 0), (DaemonSettings(), 1)):
-        parlour.broker.reconfigure(settings, Household(0, None, frozenset({0})))
+        parlour.broker.reconfigure(settings, BusOwnership(0, None, frozenset({0})))
         guest.publish(b"lab/x")
         assert len(guest.barrier()) == 1 - gets
         assert len(listener.barrier()) == gets
@@ -355,7 +355,7 @@ def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
         for pattern in (b"lab/x", b"lab/y", b"hall"):
             client.subscribe(pattern)
         assert client.barrier() == []
-    parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), Household(0, None, frozenset({0})))
+    parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), BusOwnership(0, None, frozenset({0})))
     assert parlour.broker.settle()
     gone.close()
     guest.unsubscribe(b"lab/y")
@@ -372,14 +372,14 @@ def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
 def test_rules_that_are_gone_refuse_nothing_more(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     guest = parlour.guest(uid=ALICE, groups=frozenset({27}))
-    parlour.broker.reconfigure(DaemonSettings(), Household(0, None, frozenset({0})))
+    parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, None, frozenset({0})))
     guest.subscribe(b"lab/x")
     assert guest.barrier() == []
 
 
 def test_who_may_not_be_here_any_more_is_told_and_ended(parlour: Parlour) -> None:
     gone, stays = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
-    parlour.broker.reconfigure(DaemonSettings(), Household(0, frozenset({0, BOB}), frozenset({0})))
+    parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, frozenset({0, BOB}), frozenset({0})))
     told, end = gone.receive_all()
     assert (error_code(told), end) == ("EACCES", b"")
     assert b"user 1000 is not admitted" in told
@@ -389,12 +389,12 @@ def test_who_may_not_be_here_any_more_is_told_and_ended(parlour: Parlour) -> Non
 def test_new_owners_are_owners_at_once(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE)
     assert guest.ask_json(controls.STATS)["scope"] == "connection"
-    parlour.broker.reconfigure(DaemonSettings(), Household(0, None, frozenset({0, ALICE})))
+    parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, None, frozenset({0, ALICE})))
     assert guest.ask_json(controls.STATS)["scope"] == "bus"
 
 
 def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_ends_it(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(household=Household(0, None, frozenset({0}), protected=frozenset({ALICE})))
+    parlour = make_parlour(ownership=BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
     polite, wrong, unprotected = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE, pid=55), parlour.guest(uid=BOB)
     polite.close()
     for guest in (wrong, unprotected):
@@ -406,18 +406,18 @@ def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_en
 
 
 def test_a_protected_user_who_is_not_admitted_is_critical_too(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(household=Household(0, frozenset({0}), frozenset({0}), protected=frozenset({ALICE})))
+    parlour = make_parlour(ownership=BusOwnership(0, frozenset({0}), frozenset({0}), protected=frozenset({ALICE})))
     parlour.guest(uid=ALICE).receive_all()
     assert names(parlour) == ["client-refused", "protected-user-ended"]
 
 
 def test_protected_users_are_those_configured() -> None:
-    assert Household.of(DaemonSettings(protected_users=(ALICE,))).protected == {ALICE}
+    assert BusOwnership.of(DaemonSettings(protected_users=(ALICE,))).protected == {ALICE}
 
 
 def test_a_protected_user_whom_the_switch_ends_is_critical_too(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(
-        DaemonSettings(limits=LimitSettings(queue_packets=2)), Household(0, None, frozenset({0}), protected=frozenset({ALICE}))
+        DaemonSettings(limits=LimitSettings(queue_packets=2)), BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE}))
     )
     deaf, loud = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
     deaf.control(b"blocking/hard/error")

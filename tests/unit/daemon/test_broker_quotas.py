@@ -14,8 +14,8 @@ import pytest
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import answers, lifelines, quotas
-from sbusd.daemon.broker import Household
 from sbusd.daemon.contract import UserCounters
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.quotas import RESERVED_DESCRIPTORS, SEGMENT_BYTES
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
@@ -80,7 +80,7 @@ def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_who_is_refused_is_not_the_last_client(make_parlour: MakeParlour) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connection_rate=1, connection_burst=10))
-    parlour = make_parlour(settings, Household(0, None, frozenset({0}), True))
+    parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), True))
     stayer = parlour.guest(uid=BOB)
     told = [parlour.guest(uid=ALICE).receive_all() for _ in range(11)]
     assert error_code(told[-1][0]) == "EDQUOT"
@@ -152,7 +152,7 @@ def test_publishing_is_no_control(make_parlour: MakeParlour) -> None:
 
 def test_a_protected_user_who_is_turned_away_for_a_quota_is_critical(make_parlour: MakeParlour) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connections=1))
-    parlour = make_parlour(settings, Household(0, None, frozenset({0}), protected=frozenset({ALICE})))
+    parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
     parlour.guest(uid=ALICE)
     parlour.guest(uid=ALICE)
     parlour.run()
@@ -231,7 +231,7 @@ def test_other_quotas_hold_from_a_reload_on(make_parlour: MakeParlour) -> None:
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"a")
     assert guest.barrier() == []
-    parlour.broker.reconfigure(DaemonSettings(quotas=QuotaSettings(subscriptions=2)), Household(0, None, frozenset({0})))
+    parlour.broker.reconfigure(DaemonSettings(quotas=QuotaSettings(subscriptions=2)), BusOwnership(0, None, frozenset({0})))
     guest.subscribe(b"b")
     guest.subscribe(b"c")
     assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT subscriptions: 2 of 2 used by user 1000"]

@@ -104,7 +104,7 @@ def test_who_may_know_what(make_parlour: MakeParlour) -> None:
 def test_right_that_is_taken_away_is_felt_at_once(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(SEEING)
     carol, alice = listener(parlour, CAROL), parlour.guest(uid=ALICE)
-    parlour.broker.reconfigure(DaemonSettings(), parlour.broker._household)
+    parlour.broker.reconfigure(DaemonSettings(), parlour.broker._ownership)
     alice.subscribe(b"a")
     assert events(carol) == [b"connect/2"]
 

@@ -11,7 +11,7 @@ import pytest
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.daemon.broker import Household
+from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.wire import error_code
@@ -72,7 +72,7 @@ def test_right_that_is_taken_away_ends_the_tap(make_parlour: MakeParlour) -> Non
     parlour = make_parlour(WITH_RIGHT)
     owner, tapper = tapping(parlour), tapping(parlour, uid=TAPPER)
     owner.receive_all()
-    parlour.broker.reconfigure(DaemonSettings(), Household(0, None, frozenset({0})))
+    parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, None, frozenset({0})))
     assert [error_code(packet) for packet in tapper.receive_all()] == ["EPERM"]
     parlour.guest(uid=ALICE).publish(b"a")
     assert tapper.receive_all() == []
@@ -127,7 +127,7 @@ def test_denials_are_told_with_what_the_client_was_told(make_parlour: MakeParlou
 
 
 def test_malformed_packet_and_refused_connection_are_denials_without_a_key(make_parlour: MakeParlour) -> None:
-    parlour = make_parlour(DaemonSettings(), Household(0, frozenset({0, ALICE}), frozenset({0})))
+    parlour = make_parlour(DaemonSettings(), BusOwnership(0, frozenset({0, ALICE}), frozenset({0})))
     owner, alice = tapping(parlour), parlour.guest(uid=ALICE)
     alice.send(b"nonsense from a stranger")
     parlour.run()
