@@ -45,6 +45,7 @@ _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
     Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"),
     Refusal.BLOCKED_TOO_LONG: (ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
+    Refusal.DESCRIPTORS: (ErrorCode.EPERM, "this bus does not accept file descriptors"),
 }
 
 SETTLE_SECONDS = 0.005
@@ -221,20 +222,23 @@ class Broker:
 
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         """Forget a client."""
-        self._accounts.leave(connection)
         self._lifelines.forget(connection)
         client = self._roster.remove(connection)
         if client is None:
             return
         self._chronicle.closed(connection)
         self._presence.ended(client)
-        if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG):
+        if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._ownership.protected:
             self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
         if self._ownership.ends_when_empty and not len(self._roster):
             self.stop("the last client has left", for_good=True)
+
+    def closed(self, connection: int) -> None:
+        """Give back to its user what an ended connection held: until now it cost a descriptor."""
+        self._accounts.leave(connection)
 
     # -- packets
 

@@ -31,6 +31,8 @@ The rules of delivery, which the tests hold both switches to:
 9. To a connection that wants batches, what goes out together goes in as few packets as ``MAX_BATCH_BYTES`` allows, in the same order.
 10. A peer that has closed is read to its end before the connection is taken down: what it sent is still delivered. One that has
    only shut down its sending side, shutdown(2), stays a recipient until it closes.
+11. No descriptor that a peer sends is received, and none is closed on the thread that calls ``turn``, which may sleep in that: see
+   ``ancillary``. Packets before one with descriptors are handled; that one and what follows is not, and its sender is disconnected.
 """
 
 from __future__ import annotations
@@ -61,6 +63,8 @@ class Refusal(enum.IntEnum):
     """ENOBUFS: said to a client that asked to be ended rather than lose packets; the sink learns it as the end."""
     BLOCKED_TOO_LONG = 6
     """ETIMEDOUT: said to a client that has blocked others for too long; the sink learns it as the end."""
+    DESCRIPTORS = 7
+    """EPERM: said to a client that has sent descriptors, where the kernel cannot refuse them; the sink learns it as the end."""
 
 
 class End(enum.IntEnum):
@@ -76,6 +80,8 @@ class End(enum.IntEnum):
     """It could not take a packet, and its mode is ``error``."""
     BLOCKED_TOO_LONG = 4
     """It has blocked publishers for longer than ``block_timeout``."""
+    DESCRIPTORS = 5
+    """It has sent descriptors."""
 
 
 class SoftMode(enum.IntEnum):
@@ -214,7 +220,13 @@ class Sink(Protocol):
         """Take note that accept(2) failed with *errno*: the bus has run out of descriptors or memory."""
 
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
-        """Forget a connection. The switch has dropped its subscriptions; its number is never used again."""
+        """Forget a connection. The switch has dropped its subscriptions; its number is never used again. ``closed`` follows."""
+
+    def closed(self, connection: int) -> None:
+        """Take note that the socket of a connection that has ended is closed: until then it costs a descriptor.
+
+        Called right after ``ended``, but for one whose unread packets have descriptors among them: then once a thread has closed it.
+        """
 
 
 class Switch(Protocol):
@@ -368,6 +380,9 @@ class Switch(Protocol):
 
         What waits is sent from the next turn on, not before. Numbers of connections begin at *next_connection* at least.
         """
+
+    def closing(self) -> list[int]:
+        """Return the descriptors of connections that have ended and are not closed yet."""
 
     def close(self, *, keeps_connections: bool = False) -> None:
         """Close every connection without telling the sink, and the switch's own descriptors. Nothing may be called after.

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
-from sbusd.daemon import fdstore, messages, restoration, state
+from sbusd.daemon import closer, fdstore, messages, restoration, state
 from sbusd.daemon.broker import Broker
 from sbusd.daemon.chronicle import KeptChronicle
 from sbusd.daemon.heritage import Heritage, InPlace, set_in_place, unset_in_place
@@ -72,6 +72,8 @@ class Handover:
             StoreError: the service manager cannot be told what to keep.
         """
         handover = cls(broker, journal, is_kept=fdstore.is_there(os.environ))
+        if heritage.in_place is not None:
+            closer.resume(heritage.in_place.closing)
         found = None if heritage.is_empty else handover._take_over(heritage, progress)
         if found is None:
             if handover._is_kept:
@@ -135,7 +137,8 @@ class Handover:
 
     def _execute(self, chronicle: KeptChronicle, in_place: InPlace) -> None:
         """Replace this process by the same program. Raises OSError."""
-        left = replace(in_place, state=chronicle.file.fd, lot=tuple(chronicle.lot.descriptors))
+        closing = tuple(closer.identified([*self._broker.switch.closing(), *closer.waiting()]))
+        left = replace(in_place, state=chronicle.file.fd, lot=tuple(chronicle.lot.descriptors), closing=closing)
         set_in_place(os.environ, left)
         folder = os.getcwd()
         try:

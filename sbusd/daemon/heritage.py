@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, MutableMapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Annotated, Literal
 
@@ -35,6 +36,8 @@ class InPlace:
     """Where the bus was started: relative paths of its command line begin there."""
     state: Descriptor | Literal[-1] = -1
     lot: tuple[Descriptor, ...] = ()
+    closing: tuple[tuple[Descriptor, int], ...] = ()
+    """Sockets that are not closed yet, because that may sleep, with their inodes: one that is closed meanwhile may be another's number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +81,22 @@ def take_in_place(environment: MutableMapping[str, str]) -> InPlace | None:
 def set_in_place(environment: MutableMapping[str, str], left: InPlace) -> None:
     """Tell the process that is started in place of this one."""
     environment[VARIABLE] = json.dumps(asdict(left))
-    for fd in (left.state, left.listener, *left.lot):
-        os.set_inheritable(fd, True)
+    _set_inheritable(left, True)
 
 
 def unset_in_place(environment: MutableMapping[str, str], left: InPlace) -> None:
     """Undo :func:`set_in_place`: this process goes on."""
     environment.pop(VARIABLE, None)
+    _set_inheritable(left, False)
+
+
+def _set_inheritable(left: InPlace, on: bool) -> None:
+    """Set whether the descriptors of *left* outlive execve(2)."""
     for fd in (left.state, left.listener, *left.lot):
-        os.set_inheritable(fd, False)
+        os.set_inheritable(fd, on)
+    for fd, _ in left.closing:
+        with suppress(OSError):
+            os.set_inheritable(fd, on)
 
 
 def heritage_of(passed: Mapping[int, str], in_place: InPlace | None) -> Heritage:

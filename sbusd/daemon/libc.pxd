@@ -30,9 +30,9 @@ cdef extern from "<sys/socket.h>" nogil:
     int setsockopt(int fd, int level, int option, const void* value, socklen_t length)
     int getsockopt(int fd, int level, int option, void* value, socklen_t* length)
     int shutdown(int fd, int how)
-    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC
+    int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_TRUNC, MSG_CTRUNC, MSG_PEEK
     int SOCK_CLOEXEC, SOCK_NONBLOCK
-    int SOL_SOCKET, SO_SNDBUF, SHUT_RDWR
+    int SOL_SOCKET, SO_SNDBUF, SO_PEEK_OFF, SHUT_RDWR
 
 cdef extern from *:
     """
@@ -43,9 +43,12 @@ cdef extern from *:
     #ifndef SO_PEERPIDFD
     #define SO_PEERPIDFD 77
     #endif
+    #ifndef SO_PASSRIGHTS
+    #define SO_PASSRIGHTS 83
+    #endif
     struct peer_credentials { pid_t pid; uid_t uid; gid_t gid; };
     """
-    int SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD
+    int SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SO_PASSRIGHTS
     struct peer_credentials:
         pid_t pid
         uid_t uid
@@ -92,3 +95,4 @@ cdef extern from "<endian.h>" nogil:
 
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
+    ssize_t read(int fd, void* data, size_t length)

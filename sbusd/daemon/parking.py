@@ -22,9 +22,10 @@ import socket
 import struct
 from array import array
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
+
+from sbusd.daemon.closer import hang_up
 
 MAX_IN_PACKET = 250
 """Descriptors in one packet; the kernel takes 253 (SCM_MAX_FD)."""
@@ -179,12 +180,6 @@ def close_parked(end: int) -> int:
     except OSError:
         # Nothing more, or no such socket: then nothing lies behind it.
         return closed
-
-
-def hang_up(fd: int) -> None:
-    """Close a connection so that its peer sees the end, whoever else holds a duplicate."""
-    with socket.socket(fileno=fd) as peer, suppress(OSError):
-        peer.shutdown(socket.SHUT_RDWR)
 
 
 def _each_once(fds: Iterable[int]) -> list[int]:

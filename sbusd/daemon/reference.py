@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon import ancillary
+from sbusd.daemon.closer import Closer
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
     MAX_PUBLISH_RULES,
@@ -83,6 +85,10 @@ class _Connection:
     """Packets that are read from its socket at once."""
     is_held_up: bool = False
     """It is not read until its user's connections have less unread; counted in ``blockers``."""
+    is_unwatched: bool = False
+    """It is not watched meanwhile: it has hung up, and epoll would report that without end."""
+    has_descriptors: bool = False
+    """The next of its packets has descriptors."""
     is_reading: bool = True
     is_at_end: bool = False
     end: End | None = None
@@ -158,13 +164,20 @@ def _open_spare() -> int | None:
         return None
 
 
-def _hang_up(peer: socket.socket) -> None:
-    """Close a socket so that the peer can still read what it was sent: its own unread packets are thrown away first."""
+def _hang_up(peer: socket.socket) -> bool:
+    """Close a socket so that the peer can still read what it was sent: its own unread packets are thrown away first.
+
+    Return False, and leave it open, where descriptors are among those.
+    """
     with contextlib.suppress(OSError):
         peer.shutdown(socket.SHUT_RDWR)
+    if ancillary.has_waiting(peer.fileno()):
+        return False
+    with contextlib.suppress(OSError):
         while peer.recv(1, socket.MSG_DONTWAIT):
             pass
     peer.close()
+    return True
 
 
 class Switch:
@@ -192,6 +205,8 @@ class Switch:
         self._said: dict[Refusal, Packet] = {}
         self._count: Counter[str] = Counter()
         self._readable: Counter[int] = Counter()
+        self._closer = Closer()
+        self.watch(self._closer.fileno(), self._report_closed)
 
     # -- descriptors
 
@@ -215,6 +230,7 @@ class Switch:
         if connection in self._by_number:
             raise ValueError(f"connection {connection} exists")
         self._epoll.register(fd, _READABLE)
+        ancillary.refuse(fd)
         peer = socket.socket(fileno=fd)
         room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
         adopted = _Connection(connection, peer, Outbox(peer, self._count, room, self._limits.queued_memory))
@@ -250,7 +266,7 @@ class Switch:
             accepted, _ = listener.accept()
             with contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            _hang_up(accepted)
+            self._end_socket(accepted)
             self._count["accept_failures"] += 1
             self._sink.accept_failed(failure)
         self._spare = _open_spare()
@@ -335,7 +351,9 @@ class Switch:
         if connection.blockers and not events & _HUNG_UP:
             return
         if connection.unread or (connection.is_reading and events & (_READABLE | _HUNG_UP)):
-            if connection.unread or not self._must_wait(connection):
+            if connection.has_descriptors and not connection.unread:
+                self._dismiss(connection, End.DESCRIPTORS)
+            elif connection.unread or not self._must_wait(connection, events):
                 self._read(connection)
         elif not connection.is_reading and events & _HUNG_UP:
             self._finish(connection, End.HANGUP)
@@ -395,7 +413,12 @@ class Switch:
         batch: list[tuple[bytes, bool]] = []
         while len(batch) < limit:
             try:
-                data, _, flags, _ = connection.socket.recvmsg(MAX_PACKET_BYTES)
+                # A look first: descriptors are neither received nor dropped by this thread.
+                data, _, flags, _ = connection.socket.recvmsg(MAX_PACKET_BYTES, 0, socket.MSG_PEEK)
+                connection.has_descriptors = bool(flags & socket.MSG_CTRUNC)
+                if connection.has_descriptors:
+                    break
+                connection.socket.recv(1)
             except OSError as error:
                 if error.errno not in _WAIT:
                     connection.resets += 1
@@ -419,11 +442,10 @@ class Switch:
             connection.unread_bytes = size
             if account.unread < UNREAD_BYTES:
                 for number in account.held_up & self._by_number.keys():
-                    self._by_number[number].is_held_up = False
-                    self._let_go_on(self._by_number[number])
+                    self._let_read(self._by_number[number])
                 account.held_up.clear()
 
-    def _must_wait(self, connection: _Connection) -> bool:
+    def _must_wait(self, connection: _Connection, events: int) -> bool:
         """Return whether a connection is not read now, for other connections of its user hold as much unhandled as a user may."""
         account = connection.out.account
         if account is None or account.unread < UNREAD_BYTES:
@@ -433,7 +455,18 @@ class Switch:
             connection.is_held_up = True
             connection.blockers += 1
             self._set_interest(connection)
+        if events & _HUNG_UP:
+            self._epoll.unregister(connection.socket)
+            connection.is_unwatched = True
         return True
+
+    def _let_read(self, connection: _Connection) -> None:
+        """Let a connection be read whose user has less unread now."""
+        connection.is_held_up = False
+        if connection.is_unwatched:
+            connection.is_unwatched = False
+            self._epoll.register(connection.socket, connection.interest)
+        self._let_go_on(connection)
 
     def _let_go_on(self, publisher: _Connection) -> None:
         """Take away one of the reasons not to read a connection."""
@@ -611,7 +644,8 @@ class Switch:
         interest = (_READABLE if is_read else 0) | (select.EPOLLOUT if connection.out.room.packets else 0)
         if interest != connection.interest:
             connection.interest = interest
-            self._epoll.modify(connection.socket, interest)
+            if not connection.is_unwatched:
+                self._epoll.modify(connection.socket, interest)
 
     # -- ends
 
@@ -631,15 +665,34 @@ class Switch:
         self._leave_account(connection)
         del self._by_number[connection.number]
         del self._by_fd[connection.socket.fileno()]
-        self._hang_up(connection)
+        is_closed = self._hang_up(connection)
         if self._paused:
             self._resume()
         self._sink.ended(connection.number, connection.end or End.HANGUP, counters)
+        if is_closed:
+            self._sink.closed(connection.number)
 
-    def _hang_up(self, connection: _Connection) -> None:
-        """Close a connection's socket."""
-        self._epoll.unregister(connection.socket)
-        _hang_up(connection.socket)
+    def _hang_up(self, connection: _Connection) -> bool:
+        """Close a connection's socket; return whether it is closed."""
+        if not connection.is_unwatched:
+            self._epoll.unregister(connection.socket)
+        return self._end_socket(connection.socket, connection.number)
+
+    def _end_socket(self, peer: socket.socket, number: int | None = None) -> bool:
+        """Close a socket, or let the closer do that and report connection *number*; return whether it is closed."""
+        if _hang_up(peer):
+            return True
+        self._closer.add(peer.detach(), number)
+        return False
+
+    def _report_closed(self) -> None:
+        """Tell the sink which connections are closed at last."""
+        for number in self._closer.take_closed():
+            self._sink.closed(number)
+
+    def closing(self) -> list[int]:
+        """Return the descriptors of connections that have ended and are not closed yet."""
+        return self._closer.waiting()
 
     def _leave_account(self, connection: _Connection) -> None:
         """Forget a user with its last connection."""
@@ -908,5 +961,7 @@ class Switch:
         for listener in self._listeners.values():
             listener.close()
         self._epoll.close()
+        self._watched.clear()
+        self._closer.close()
         if self._spare is not None:
             os.close(self._spare)

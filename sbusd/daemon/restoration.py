@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sbusd.daemon import messages
+from sbusd.daemon.closer import hang_up
 from sbusd.daemon.contract import HardMode, Order, SoftMode
 from sbusd.daemon.inventory import Parts
 from sbusd.daemon.lifelines import is_hung_up
-from sbusd.daemon.parking import hang_up
 from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.roster import Client
 from sbusd.daemon.state import ConnectionState, State

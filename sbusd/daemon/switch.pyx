@@ -21,6 +21,7 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
+from sbusd.daemon.ancillary cimport REFUSED, Passing, hang_up, receive_checked, refuse_passing
 from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.intake cimport (
     BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
@@ -37,6 +38,7 @@ from sbusd.daemon.router cimport Route, Router
 
 import os
 
+from sbusd.daemon.closer import Closer
 from sbusd.daemon.contract import (
     ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters,
 )
@@ -48,12 +50,11 @@ cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
     PENDING_EVENTS = 64         # and so many of those that go on with what they sent before
     ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
-    REFUSALS = 7
+    REFUSALS = 8
     MESSAGE_REFUSALS = 4        # the first of them are about messages, and reported
     PAUSE_MS = 1000             # how long no connect is accepted when there is no descriptor even to turn one away
     RELEASE_MS = 100            # for how long nothing comes until what large packets took is given back: at each short pause it would cost
                                 # more than the packets, whose pages would be faulted in anew (64 KiB: 19.7 us of CPU, without that 12.3)
-    DRAIN_PACKETS = 4096        # unread packets thrown away when a connection is ended; more than a socket buffer holds
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
     SLOT_STAGGER = 192
     SLOT_HEAD = 16              # in front of each, of which its length in a batch takes the last four; where a line of the cache may begin
@@ -83,7 +84,7 @@ cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
-cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG
+cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG, DESCRIPTORS = End.DESCRIPTORS
 
 
 cdef cppclass Connection:
@@ -94,6 +95,8 @@ cdef cppclass Connection:
     bint echo
     bint is_reading             # False once the peer has shut down its sending side
     bint is_at_end              # the peer has closed; taken down once what it sent before is routed
+    Passing passing             # whether descriptors can be among its unread packets
+    bint has_descriptors        # they are; ended once what it sent before is routed
     bint is_ending              # to be taken down at the end of this turn, as `end`
     int end
     int resets                  # ECONNRESET in a row
@@ -105,6 +108,7 @@ cdef cppclass Connection:
     Backlog* backlog            # what was read and is not handled yet; NULL: nothing
     bint is_pending             # it can go on with that
     bint is_held_up             # not read until its user's backlogs are shorter; counted in `blockers`
+    bint is_unwatched           # epoll does not watch it meanwhile, for it has hung up, which cannot be masked
     uint32_t turn               # the last in which it was ready
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
     bint is_costly              # its last batch took too long for what its packets are, not for how many they were
@@ -135,18 +139,6 @@ cdef int64_t now_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
-
-
-cdef void hang_up(int fd) noexcept nogil:
-    """Close a connected socket so that the peer can still read what it was sent."""
-    cdef int i
-    # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
-    # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
-    shutdown(fd, SHUT_RDWR)
-    for i in range(DRAIN_PACKETS):
-        if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
-            break
-    close(fd)
 
 
 cdef class Switch:
@@ -181,7 +173,8 @@ cdef class Switch:
     cdef cpp_map[uint64_t, uint32_t] pending    # numbers and slots of those who go on without anything new from their sockets
     cdef uint64_t last_pending                  # the number of the last of them that was let go on
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
-    cdef int words_of_full, words_of_blocked    # their numbers among the refusals
+    cdef object closer                          # of sockets that this thread must not close
+    cdef int words_of_end[6]                    # of ends that the switch decides on: their numbers among the refusals
     cdef bint is_cut_short                      # the last turn was too long for all that was ready
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
@@ -223,8 +216,8 @@ cdef class Switch:
         self.block_timeout = round(limits.block_timeout * 1000)
         self.low_water = limits.low_water
         self.turn_time = round(limits.turn_time * 1e9)
-        self.words_of_full = Refusal.QUEUE_FULL
-        self.words_of_blocked = Refusal.BLOCKED_TOO_LONG
+        for end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
+            self.words_of_end[<int>end] = Refusal[end.name]
         self.next_id = 1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
@@ -240,6 +233,8 @@ cdef class Switch:
             self.inbound[i].msg_hdr.msg_iovlen = 1
         self.intake.parts = self.batch.parts
         self.place_words()
+        self.closer = Closer()
+        self.watch(self.closer.fileno(), self.report_closed)
 
     cdef void place_words(self):
         """Put the bus's own words where they can be sent in a batch too."""
@@ -287,6 +282,10 @@ cdef class Switch:
 
     def adopt(self, int fd, uint64_t connection):
         """Take over the connected socket *fd* as number *connection*."""
+        self.enter(fd, connection, False)
+
+    cdef int enter(self, int fd, uint64_t connection, bint is_new) except -1:
+        """Take over a connected socket, which *is_new* if it was just accepted."""
         cdef Connection* fresh
         cdef uint32_t slot
         cdef int size = SEND_BUFFER
@@ -304,7 +303,8 @@ cdef class Switch:
         fresh.receipt.is_armed = fresh.wants_senders = False
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = fresh.is_at_end = False
+        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = False
+        fresh.passing = refuse_passing(fd, is_new)
         fresh.resets = 0
         fresh.blocks_others = False
         fresh.sight = 0
@@ -312,7 +312,7 @@ cdef class Switch:
         fresh.batch_limit = self.batch_packets
         fresh.reads = BATCH_PACKETS
         fresh.backlog = NULL
-        fresh.is_pending = fresh.is_held_up = False
+        fresh.is_pending = fresh.is_held_up = fresh.is_unwatched = False
         fresh.turn = 0
         fresh.gives_way_until = 0
         fresh.is_costly = False
@@ -326,6 +326,7 @@ cdef class Switch:
             self.slots.push_back(fresh)
         self.by_id[connection] = fresh
         self.next_id = max(self.next_id, connection + 1)
+        return 0
 
     cdef int accept_some(self, int listener) except -1:
         """Accept what waits at a listener, a bounded number of times."""
@@ -336,7 +337,7 @@ cdef class Switch:
             if fd >= 0:
                 connection = self.next_id
                 try:
-                    self.adopt(fd, connection)
+                    self.enter(fd, connection, True)
                 except OSError as error:
                     self.turn_away(fd, error.errno)
                     continue
@@ -371,7 +372,7 @@ cdef class Switch:
         """Tell a peer that it cannot be served, and close."""
         cdef bytes words = self.refusals[NO_DESCRIPTOR]
         send(fd, <const char*>words, len(words), MSG_DONTWAIT | MSG_NOSIGNAL)
-        hang_up(fd)
+        self.end_socket(fd, refuse_passing(fd, True), 0)
         self.accept_failures += 1
         self.sink.accept_failed(failure)
         return 0
@@ -617,7 +618,10 @@ cdef class Switch:
         if connection.blockers and not events & (EPOLLHUP | EPOLLERR):
             return 0
         if connection.backlog is not NULL or (connection.is_reading and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)):
-            if connection.backlog is NULL and self.must_wait(connection):
+            if connection.backlog is NULL and connection.has_descriptors:
+                self.dismiss(connection, DESCRIPTORS)
+                return 0
+            if connection.backlog is NULL and self.must_wait(connection, events):
                 return 0
             walked, received = self.router.visited, self.received_bytes
             self.control_time = 0
@@ -716,8 +720,15 @@ cdef class Switch:
         cdef timespec span
         span.tv_sec = self.turn_time // 1000000000
         span.tv_nsec = self.turn_time % 1000000000
-        count = recvmmsg(connection.out.fd, self.inbound, min(<uint32_t>self.intake.limit, connection.reads), MSG_DONTWAIT,
-                         &span if self.since_other(connection.out.account) < COMPANY_NS else NULL)
+        cdef timespec* limit = &span if self.since_other(connection.out.account) < COMPANY_NS else NULL
+        cdef uint32_t most = min(<uint32_t>self.intake.limit, connection.reads)
+        if connection.passing == REFUSED:
+            count = recvmmsg(connection.out.fd, self.inbound, most, MSG_DONTWAIT, limit)
+        else:
+            count = receive_checked(connection.out.fd, self.inbound, most, limit, &connection.passing, &connection.has_descriptors)
+        if count == -2:
+            self.finish(connection, BROKEN)
+            return
         if count < 0:
             self.receive_failed(connection)
             return
@@ -805,7 +816,7 @@ cdef class Switch:
         else:
             self.pending.erase(connection.id)
 
-    cdef bint must_wait(self, Connection* connection) noexcept nogil:
+    cdef bint must_wait(self, Connection* connection, uint32_t events) noexcept nogil:
         """Return whether a connection is not read now, for other connections of its user hold as much unhandled as a user may."""
         cdef Account* account = connection.out.account
         cdef Blocked entry
@@ -819,6 +830,9 @@ cdef class Switch:
             connection.blockers += 1
             if not self.set_interest(connection):
                 self.finish(connection, BROKEN)
+        if events & (EPOLLHUP | EPOLLERR):
+            # epoll reports these whatever it is asked for, so the loop would never sleep.
+            connection.is_unwatched = epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL) == 0
         return True
 
     cdef void let_read(self, Account* account) noexcept nogil:
@@ -831,6 +845,8 @@ cdef class Switch:
             connection = self.slots[freed[i].slot]
             if connection is not NULL and connection.id == freed[i].id:
                 connection.is_held_up = False
+                if connection.is_unwatched and not connection.is_ending and not self.set_interest(connection):
+                    self.finish(connection, BROKEN)
                 self.let_go_on(connection)
 
     cdef void let_go_on(self, Connection* publisher) noexcept nogil:
@@ -1072,7 +1088,7 @@ cdef class Switch:
 
     cdef void dismiss(self, Connection* connection, int end) noexcept nogil:
         """End a client that misbehaves, and tell it if that can be."""
-        cdef int words = <int>BATCH_PACKETS + (self.words_of_full if end == QUEUE_FULL else self.words_of_blocked)
+        cdef int words = <int>BATCH_PACKETS + self.words_of_end[end]
         if connection.is_ending:
             return
         self.finish(connection, end)
@@ -1102,6 +1118,11 @@ cdef class Switch:
             event.events |= EPOLLOUT
         event.data.u64 = connection.slot
         connection.interest = event.events
+        if connection.is_unwatched:
+            if connection.is_held_up:
+                return True
+            connection.is_unwatched = False
+            return epoll_ctl(self.epoll, EPOLL_CTL_ADD, connection.out.fd, &event) == 0
         return epoll_ctl(self.epoll, EPOLL_CTL_MOD, connection.out.fd, &event) == 0
 
     cdef void finish(self, Connection* connection, int end) noexcept nogil:
@@ -1166,12 +1187,30 @@ cdef class Switch:
         self.slots[connection.slot] = NULL
         self.free_slots.push_back(connection.slot)
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
-        hang_up(connection.out.fd)
+        is_closed = self.end_socket(connection.out.fd, connection.passing, number)
         del connection
         if self.is_paused:
             self.resume()
         self.sink.ended(number, end, counters)
+        if is_closed:
+            self.sink.closed(number)
         return 0
+
+    cdef bint end_socket(self, int fd, Passing passing, uint64_t connection) except -1:
+        """Close a socket, or let the closer do that and report *connection*, if that is not 0, later; return whether it is closed."""
+        if hang_up(fd, passing):
+            return True
+        self.closer.add(fd, connection or None)
+        return False
+
+    def report_closed(self):
+        """Tell the sink which connections are closed at last."""
+        for number in self.closer.take_closed():
+            self.sink.closed(number)
+
+    def closing(self):
+        """Return the descriptors of connections that have ended and are not closed yet."""
+        return self.closer.waiting()
 
     cdef void leave_account(self, Connection* connection) noexcept nogil:
         """Forget a user with its last connection."""
@@ -1618,10 +1657,12 @@ cdef class Switch:
                 if keeps_connections:
                     close(self.slots[slot].out.fd)
                 else:
-                    hang_up(self.slots[slot].out.fd)
+                    self.end_socket(self.slots[slot].out.fd, self.slots[slot].passing, 0)
                 del self.slots[slot]
                 self.slots[slot] = NULL
         self.by_id.clear()
+        self.watched.clear()
+        self.closer.close()
         if self.epoll >= 0:
             close(self.epoll)
             close(self.spare)

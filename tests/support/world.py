@@ -113,6 +113,9 @@ class World:
             # With its last connection a user is forgotten.
             self.user_limits.pop(party[0], None)
 
+    def closed(self, connection: int) -> None:
+        self.told.append(("closed", connection))
+
     # -- the clients
 
     def connect(self, *patterns: bytes, send_buffer: int | None = None) -> int:

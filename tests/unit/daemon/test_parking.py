@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.daemon import parking
-from sbusd.daemon.parking import ParkingLot, close_parked, hang_up
+from sbusd.daemon.closer import hang_up
+from sbusd.daemon.parking import ParkingLot, close_parked
 
 
 class Street:

@@ -1,0 +1,179 @@
+"""Descriptors that clients send: refused by this kernel, and by the bus where a kernel cannot. Spec: sbus-protocol(7) §1.
+
+Nothing here is measured: whoever does the last close of such a descriptor sleeps for longer than any test waits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.fdstore import Manager
+from tests.support.kernels import old_kernel, require_refusal
+from tests.support.lingering import pass_on, pass_on_lingering, stopped
+from tests.support.users import FIRST, SECOND
+from tests.support.wire import RawClient, error_code, message
+
+VICTIM, HOSTILE = FIRST, SECOND
+
+
+@pytest.fixture
+def old_bus(daemon: StartDaemon, switch_name: str, folder: Path) -> Daemon:
+    """A bus on a kernel that cannot refuse descriptors, once with each switch."""
+    return daemon(switch=switch_name, env=old_kernel(folder))
+
+
+@pytest.fixture
+def peers() -> Iterator[contextlib.ExitStack]:
+    """What the receiving ends of lingering sockets are kept open by."""
+    with contextlib.ExitStack() as kept:
+        yield kept
+
+
+def test_this_kernel_refuses_them_and_the_sender_stays(each_bus: Daemon, peers: contextlib.ExitStack) -> None:
+    require_refusal()
+    hostile, victim = each_bus.client(HOSTILE), each_bus.client(VICTIM)
+    victim.subscribe(b"a")
+    victim.barrier()
+    for packet in (message(b"a", b"x"), b"SUB b", b"CMSG !/bus/ping\0x"):
+        with pytest.raises(PermissionError):
+            peers.enter_context(pass_on_lingering(hostile.socket, packet))
+    assert hostile.barrier() == []
+    assert victim.barrier() == []
+
+
+def test_one_packet_with_a_lingering_socket_stops_nobody(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+    hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
+    victim.subscribe(b"a")
+    victim.barrier()
+    with stopped(old_bus.pid):
+        peers.enter_context(pass_on_lingering(hostile.socket, message(b"a", b"x")))
+    (said,) = hostile.receive_to_end()
+    assert error_code(said) == "EPERM"
+    assert victim.barrier() == []
+
+
+def test_packets_before_it_are_delivered_and_none_behind_it(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+    hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
+    victim.subscribe(b"a")
+    victim.barrier()
+    with stopped(old_bus.pid):
+        hostile.publish(b"a", b"1")
+        hostile.publish(b"a", b"2" * 20_000)
+        peers.enter_context(pass_on_lingering(hostile.socket, message(b"a", b"3")))
+        hostile.publish(b"a", b"4")
+    assert error_code(hostile.receive_to_end()[-1]) == "EPERM"
+    assert victim.barrier() == [message(b"a", b"1"), message(b"a", b"2" * 20_000)]
+
+
+@pytest.mark.parametrize("first", [b"", message(b"a", b"1")], ids=["empty", "message"])
+def test_a_client_that_sends_them_and_leaves_stops_nobody(old_bus: Daemon, peers: contextlib.ExitStack, first: bytes) -> None:
+    victim = old_bus.client(VICTIM)
+    for _ in range(5):
+        hostile = old_bus.client(HOSTILE)
+        with stopped(old_bus.pid):
+            hostile.socket.send(first)
+            peers.enter_context(pass_on_lingering(hostile.socket, b""))
+            peers.enter_context(pass_on_lingering(hostile.socket, b"SUB x"))
+            hostile.close()
+    assert victim.barrier() == []
+
+
+def test_a_packet_of_no_bytes_does_not_hide_another(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+    """One that was looked at and not taken out is passed over by the next look, unix(7), SO_PEEK_OFF: it must not be taken out instead."""
+    victim = old_bus.client(VICTIM)
+    hostile = old_bus.client(HOSTILE)
+    hostile.socket.setsockopt(socket.SOL_SOCKET, 32, 2 << 20)  # SO_SNDBUFFORCE: the test is root
+    with stopped(old_bus.pid):
+        # With a time-out Python waits until the socket is writable, which it is not: half of its buffer is in use.
+        hostile.socket.setblocking(False)
+        hostile.socket.send(message(b"a", bytes(600_000)))
+        hostile.socket.send(b"")
+        hostile.publish(b"a", b"1")
+        peers.enter_context(pass_on_lingering(hostile.socket, b""))
+    hostile.receive_to_end()
+    assert victim.barrier() == []
+
+
+def test_what_is_not_closed_yet_counts_for_its_user(
+    daemon: StartDaemon, switch_name: str, folder: Path, peers: contextlib.ExitStack
+) -> None:
+    config = folder / "few.toml"
+    config.write_text("[quotas]\nconnections = 3\n")
+    bus = daemon("-C", str(config), switch=switch_name, env=old_kernel(folder))
+    clients = [bus.client(HOSTILE) for _ in range(3)]
+    # All at once: a signal, SIGSTOP too, ends the sleep of who closes.
+    with stopped(bus.pid):
+        for hostile in clients:
+            peers.enter_context(pass_on_lingering(hostile.socket, b"SUB x"))
+    for hostile in clients:
+        assert error_code(hostile.receive_to_end()[-1]) == "EPERM"
+    (said,) = bus.client(HOSTILE).receive_to_end()
+    assert error_code(said) == "EDQUOT"
+    assert bus.client(VICTIM).barrier() == []
+
+
+def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
+    config = folder / "few.toml"
+    config.write_text("[quotas]\nconnections = 3\n")
+    bus = daemon("-C", str(config), switch=switch_name, env=old_kernel(folder))
+    reader, writer = os.pipe()
+    for _ in range(20):
+        hostile = bus.client(HOSTILE)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            pass_on(hostile.socket, b"SUB x", writer, count=250)
+        said = hostile.receive_to_end()
+        if error_code(said[-1]) == "EDQUOT":
+            continue
+        os.close(writer)
+        # The end of the pipe: nobody holds what was sent any more, so this connection is closed, or about to be.
+        assert os.read(reader, 1) == b""
+        os.close(reader)
+        reader, writer = os.pipe()
+    os.close(reader)
+    os.close(writer)
+
+
+def test_one_that_waited_before_the_bus_was_started(folder: Path, peers: contextlib.ExitStack) -> None:
+    """The service manager's socket takes connections, and descriptors, before there is a bus."""
+    with Manager(folder) as manager:
+        hostile = HOSTILE.connect(manager.path)
+        peers.enter_context(pass_on_lingering(hostile, message(b"a", b"x")))
+        manager.start()
+        (said,) = RawClient(hostile).receive_to_end()
+        assert error_code(said) == "EPERM"
+        assert manager.client().barrier() == []
+        hostile.close()
+
+
+def test_one_that_is_there_when_the_bus_is_killed(folder: Path, peers: contextlib.ExitStack) -> None:
+    with Manager(folder, env=old_kernel(folder)) as manager:
+        manager.start()
+        hostile, victim = manager.client(), manager.client()
+        hostile.barrier()
+        victim.barrier()
+        os.kill(manager.pid, signal.SIGSTOP)
+        peers.enter_context(pass_on_lingering(hostile.socket, message(b"a", b"x")))
+        manager.end(signal.SIGKILL)
+        manager.start()
+        assert error_code(hostile.receive_to_end()[-1]) == "EPERM"
+        assert victim.barrier()[-1:] in ([], [b"CMSG !/bus/lost\x000"])
+
+
+def test_a_bus_that_starts_anew_in_place_closes_the_rest(old_bus: Daemon, peers: contextlib.ExitStack) -> None:
+    hostile, victim = old_bus.client(HOSTILE), old_bus.client(VICTIM)
+    with stopped(old_bus.pid):
+        for _ in range(2):
+            peers.enter_context(pass_on_lingering(hostile.socket, b"SUB x"))
+    hostile.receive_to_end()
+    victim.barrier()
+    os.kill(old_bus.pid, signal.SIGUSR2)
+    assert victim.barrier() == []
+    assert victim.ask(b"!/bus/ping", b"x") == b"x"
