@@ -202,7 +202,7 @@ class Broker:
         if refusal is Refusal.RESERVED:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=key, packet="MSG", count=count)
         elif refusal is Refusal.POLICY:
-            decision = self._acceptance.policy.publication(key, client.credentials)
+            decision = self._acceptance.policy.publication(self._acceptance.keyspace, key, client.credentials)
             rule = decision.rule.name if decision.rule else "a rule"
             self._record(messages.POLICY_REFUSED, client, key=key, packet="MSG", count=count, rule=rule)
         else:

@@ -118,7 +118,10 @@ class Sight(enum.IntEnum):
 
 
 class PublishRule(NamedTuple):
-    """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed."""
+    """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed.
+
+    A key at an address is also decided by what stands behind the address, :meth:`KeySpace.inner_key`; it is refused if either is denied.
+    """
 
     prefix: bytes
     is_allowed: bool

@@ -502,10 +502,17 @@ class Switch:
             return Refusal.KEY_TOO_LONG
         if not self._keyspace.is_publishable(key):
             return Refusal.RESERVED
+        inner = self._keyspace.inner_key(key)
+        if self._is_denied(sender, key) or (inner is not None and self._is_denied(sender, inner)):
+            return Refusal.POLICY
+        return None
+
+    def _is_denied(self, sender: _Connection, key: bytes) -> bool:
+        """Return whether the first publish rule that is about both the sender and *key* denies."""
         for number, rule in enumerate(self._rules):
             if sender.rules >> number & 1 and key.startswith(rule.prefix):
-                return None if rule.is_allowed else Refusal.POLICY
-        return None
+                return not rule.is_allowed
+        return False
 
     def _deliver(self, sender: _Connection) -> None:
         """Hand each recipient its share of what the sender has sent."""

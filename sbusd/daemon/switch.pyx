@@ -897,7 +897,7 @@ cdef class Switch:
                 found = self.router.route(packet + 4, end - packet - 4)
                 if found.refusal >= 0:
                     self.refuse(sender, found.refusal, i)
-                elif self.is_denied(sender, found.rules):
+                elif self.is_denied(sender, found.rules) or self.is_denied(sender, found.inner_rules):
                     self.refuse(sender, POLICY, i)
                 else:
                     self.share_out(sender, found, i)
