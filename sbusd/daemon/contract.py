@@ -210,6 +210,12 @@ class Sink(Protocol):
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Take note that *count* MSG, of which *key* is the first's, were not routed: once for each reason and turn, for the record."""
 
+    def may_know_recipients(self, connection: int, key: bytes) -> bool:
+        """Return whether the connection may know who gets a MSG with *key*, a secret one that it may publish to.
+
+        Asked before a MSG with a receipt is routed to such a key, and not for other keys.
+        """
+
     def lost(self, connection: int, count: int) -> None:
         """Take note that *count* packets for it were discarded; called when it is told, for the record."""
 
@@ -296,7 +302,9 @@ class Switch(Protocol):
         """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
 
         ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused.
-        Without *always* nothing is told where there are recipients. What was armed before is forgotten.
+        Without *always* nothing is told where there are recipients. Where the connection may not know them,
+        :meth:`Sink.may_know_recipients`, ``<recipients>`` is ``-``, with or without *always*, and whether there are any or not.
+        What was armed before is forgotten.
         """
 
     def set_party(

@@ -86,7 +86,9 @@ ADDRESSED = [address + key for address in ADDRESSES for key in [b"", b"a", b"a/b
 NUMBERS = sorted({b"/".join([*key.split(b"/")[:3], b""]) for key in ADDRESSED if key.count(b"/") >= 3})
 """Patterns that reach all of them."""
 RESERVED_RULES = st.builds(
-    PolicyRule, st.sampled_from(["!", "!/", "!/cred/", "!/conn/", "!/conn/2/", "!/conn/2/a", "!/conn/3/"]), st.sampled_from(["allow", "deny"])
+    PolicyRule,
+    st.sampled_from(["!", "!/", "!/cred/", "!/conn/", "!/conn/2/", "!/conn/2/a", "!/conn/3/"]),
+    st.sampled_from(["allow", "deny"]),
 )
 ANY_RULES = st.lists(RULES | RESERVED_RULES, max_size=6)
 

@@ -107,7 +107,7 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
 
 
 def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_user: User) -> None:
-    a, b = ruled
+    a, _ = ruled
     with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
         for key in (f"relay/{SECOND}/echo", "relayed/who"):
             (member,) = bus.members(key)

@@ -77,8 +77,11 @@ def test_a_rule_without_a_word_on_the_action_does_not_decide() -> None:
 
 
 def test_a_key_at_an_address_is_decided_by_what_stands_behind_the_address_too() -> None:
-    policy = Policy((OPEN, CLOSED, PolicyRule("!/conn/9/", publish="deny"), PolicyRule("!/conn/", publish="allow"), PolicyRule("q", "deny")))
-    found = {key: policy.publication(KeySpace(), b"!/conn/" + key, BOB) for key in (b"5/lab/open/x", b"5/lab/x", b"9/lab/open/x", b"5/x", b"5/q")}
+    policy = Policy(
+        (OPEN, CLOSED, PolicyRule("!/conn/9/", publish="deny"), PolicyRule("!/conn/", publish="allow"), PolicyRule("q", "deny"))
+    )
+    keys = (b"5/lab/open/x", b"5/lab/x", b"9/lab/open/x", b"5/x", b"5/q")
+    found = {key: policy.publication(KeySpace(), b"!/conn/" + key, BOB) for key in keys}
     assert {key: (decision.is_allowed, decision.rule) for key, decision in found.items()} == {
         b"5/lab/open/x": (True, OPEN),
         b"5/lab/x": (False, CLOSED),
