@@ -120,7 +120,7 @@ class Sight(enum.IntEnum):
 class PublishRule(NamedTuple):
     """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed.
 
-    A key at an address is also decided by what stands behind the address, :meth:`KeySpace.inner_key`; it is refused if either is denied.
+    Of a key at an address the key behind it, :meth:`KeySpace.inner_key`, is decided too; a message is refused if either is denied.
     """
 
     prefix: bytes
@@ -302,7 +302,7 @@ class Switch(Protocol):
         """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
 
         ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused.
-        Without *always* nothing is told where there are recipients. Where the connection may not know them,
+        Without *always* nothing is sent where there are recipients. Where the connection may not know them,
         :meth:`Sink.may_know_recipients`, ``<recipients>`` is ``-``, with or without *always*, and whether there are any or not.
         What was armed before is forgotten.
         """

@@ -229,7 +229,7 @@ def _bind_failure(name: UnixName, error: OSError) -> str:
 def _remove_obstacle(name: UnixName) -> None:
     """Remove the socket or empty file at the path *name*, if there is one; ``-r`` never removes anything else.
 
-    There is no system call that removes a file only if it is empty, so it is looked at immediately before.
+    No system call removes a file only if it is empty, so its size is checked immediately before.
     """
     shown = printable(str(name))
     obstacle = _stat(name)

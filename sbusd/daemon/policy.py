@@ -4,7 +4,7 @@ For a key, the first rule decides that is about it and about the client, and tha
 stands for many keys, all of them must be allowed: a rule that denies decides as soon as the pattern could reach one key of its,
 unless an earlier rule already allows them all; one that allows decides only if the pattern reaches no other keys than its own.
 
-A key at an address has two names for the rules on publishing: the whole key, and what stands behind the address. Both must be allowed.
+A key at an address has two names for the rules on publishing: the whole key, and the key behind the address. Both must be allowed.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ cdef void answer(Receipt* receipt, Outbox* box, uint32_t recipients) noexcept no
     cdef string packet
     cdef char digits[16]
     receipt.is_armed = False
-    # What is withheld is told in any case: that it is not would say that there are recipients.
+    # A receipt without a number is sent in any case: sent for some messages alone it would show which have recipients.
     if recipients and not receipt.always and receipt.disclosure != Disclosure.WITHHELD:
         return
     packet.assign(b"CMSG !/bus/receipt", 18)

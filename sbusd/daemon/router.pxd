@@ -11,7 +11,7 @@ cdef struct Route:
     uint32_t count
     int refusal             # a Refusal, or -1: the key may be published to
     uint64_t rules          # bit i: publish rule i is about the key
-    uint64_t inner_rules    # bit i: publish rule i is about what stands behind the address in the key, if one does
+    uint64_t inner_rules    # bit i: publish rule i is about the key behind the address in it, if there is one
 
 
 cdef struct CacheEntry:

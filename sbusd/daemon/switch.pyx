@@ -944,7 +944,7 @@ cdef class Switch:
         self.settle(sender)
 
     cdef bint is_undecided(self, Connection* sender, const char* key, size_t length) noexcept nogil:
-        """Return whether a sender wants to know who gets a message to a secret key, and nobody has said yet whether it may."""
+        """Return whether a sender wants a receipt for a message to a secret key, and the control plane has not decided yet."""
         return (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED and self.has_secrets
                 and length >= SECRET_HEAD_BYTES and memcmp(key, SECRET_HEAD_TEXT, SECRET_HEAD_BYTES) == 0)
 

@@ -88,7 +88,7 @@ class KeySpace:
         return inner is None or (not inner.startswith(ADDRESS_HEAD) and self.is_publishable(inner))
 
     def inner_key(self, key: bytes) -> bytes | None:
-        """Return what stands behind the address in *key*, or None if it is not a whole key at an address.
+        """Return the key behind the address in *key*, or None if *key* is not a whole key at an address.
 
         It is a second name for what the message is about, so the rules on publishing are about it too. Spec: sbus-protocol(7) §5.
         """

@@ -1,4 +1,4 @@
-"""Rules on publishing hold at a service's own address too, on a real daemon with both switches: what is done, and what is told of it."""
+"""Rules on publishing hold at a service's own address too, on a real daemon with both switches: the decision, and all answers about it."""
 
 from __future__ import annotations
 

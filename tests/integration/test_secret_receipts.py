@@ -32,7 +32,7 @@ def administered(daemon: StartDaemon, folder: Path, switch_name: str) -> Daemon:
 
 
 def said_by_members(client: RawClient, key: bytes) -> int | None:
-    """Return how many connections a client is told to get *key*, None if it may not know."""
+    """Return how many connections ``!/bus/members`` lists for *key*, None if the client may not know."""
     client.control(controls.MEMBERS, key)
     answer = client.receive()
     if answer.startswith(b"CMSG !/bus/error\0"):
@@ -42,7 +42,7 @@ def said_by_members(client: RawClient, key: bytes) -> int | None:
 
 
 def said_by_receipts(client: RawClient, key: bytes, *, batched: bool) -> list[list[bytes]]:
-    """Return what each kind of receipt tells of one message."""
+    """Return the receipts of two messages, one for each kind of demand."""
     told = []
     for demand in DEMANDS:
         packets = [b"CMSG %b\0t" % demand, message(key, b"x")]
@@ -87,7 +87,7 @@ def test_a_receipt_says_no_more_than_members_does(administered: Daemon, batched:
         for client in (stranger, *knowing.values()):
             assert said_by_receipts(client, key, batched=batched) == receipts_of(said_by_members(client, key)), key
     heard = [packet for packet in owner.barrier() if packet.startswith(b"MSG ")]
-    # It was delivered, by each of four, twice for each key, whatever they were told.
+    # Each message of the four senders was delivered, two for each key, whatever their receipts said.
     assert heard == [message(key, b"x") for key in listened for _ in range(8)]
 
 

@@ -81,7 +81,7 @@ def test_the_bits_of_a_client_decide_as_the_rules_do(rules: list[PolicyRule], ke
 
 SECRETS = [b"!/cred//1//x", b"!/cred/", b"!/bus/error"]
 ADDRESSES = [b"!/conn/2/", b"!/conn/2", b"!/conn/", b"!/conn//", b"!/conn/02/", b"!/conn/2/!/conn/2/", b"!/conn/3/!/conn/2/"]
-"""How keys at an address begin, the second client's and others; two do not stand behind an address, and two behind two."""
+"""How keys at an address begin, the second client's and others; two of them are cut short, and two are two addresses."""
 ADDRESSED = [address + key for address in ADDRESSES for key in [b"", b"a", b"a/b", b"/a", b"b/a", *SECRETS]]
 NUMBERS = sorted({b"/".join([*key.split(b"/")[:3], b""]) for key in ADDRESSED if key.count(b"/") >= 3})
 """Patterns that reach all of them."""
