@@ -213,7 +213,8 @@ class Sink(Protocol):
     def may_know_recipients(self, connection: int, key: bytes) -> bool:
         """Return whether the connection may know who gets a MSG with *key*, a secret one that it may publish to.
 
-        Asked before a MSG with a receipt is routed to such a key, and not for other keys.
+        Asked before a MSG with a receipt is routed to such a key, when everything before that has been handed to its recipients, and not
+        for other keys.
         """
 
     def lost(self, connection: int, count: int) -> None:

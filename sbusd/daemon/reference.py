@@ -474,7 +474,12 @@ class Switch:
             if packet.startswith(b"MSG "):
                 self._acknowledge(sender, Packet(packet))
             return
-        withheld = sender.receipt is not None and self._is_secret(key) and not self._sink.may_know_recipients(sender.number, key)
+        withheld = False
+        if sender.receipt is not None and self._is_secret(key):
+            self._deliver(sender)
+            withheld = not self._sink.may_know_recipients(sender.number, key)
+            if sender.is_ending:
+                return
         self._count["messages"] += 1
         reached = [c for c in self._matching(key) if not c.is_ending and (c is not sender or c.echo)]
         self._count["undeliverable"] += not reached

@@ -191,6 +191,31 @@ def test_what_is_withheld_keeps_its_place_in_a_batch_too(world: World) -> None:
         assert world.receive(hearer) == [sent[place] for place in (0, 2, 4, 5, 7)]
 
 
+def test_a_decision_that_takes_longer_than_a_turn_is_kept_for_its_message(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(turn_time=1e-5))
+    hearer, stranger = world.connect(SECRET), world.connect()
+    world.strangers.add(stranger)
+    sent = [packet for number in range(40) for packet in (b"CMSG receipt/always\0%d" % number, message(SECRET, b"%d" % number))]
+    for packets in (sent, [join_batch(sent)]):
+        assert publish(world, stranger, *packets) == [b"CMSG !/bus/receipt\0%d\0-" % number for number in range(40)]
+        assert world.receive(hearer) == sent[1::2]
+
+
+def test_a_sender_that_is_ended_in_front_of_its_message_has_not_sent_it(make_world: MakeWorld) -> None:
+    """What was before the message is handed over first, and the error of a packet that was cut does not fit."""
+    world = make_world(LimitSettings(queue_packets=1))
+    hearer, sender = world.connect(SECRET), world.connect(b"fill", send_buffer=5_000)
+    world.send(sender, b"CMSG blocking/hard/error")
+    filler = world.connect()
+    while not world.switch.connection_counters(sender).queued_packets:
+        publish(world, filler, message(b"fill", bytes(1_000)))
+    for packet in (b"CMSG receipt/always\0t", b"SUB " + b"x" * MAX_PACKET_BYTES, message(SECRET, b"1")):
+        world.send(sender, packet)
+    world.run()
+    assert sender not in world.switch.connections()
+    assert world.receive(hearer) == []
+
+
 def test_a_refused_message_to_a_secret_key_says_nothing_of_who_listens(world: World) -> None:
     world.connect(SECRET)
     stranger = world.connect()
