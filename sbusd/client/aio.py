@@ -90,7 +90,7 @@ class AsyncBus:
     async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ...) -> None: ...
 
     @overload
-    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int: ...
+    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int | None: ...
 
     async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
@@ -99,7 +99,8 @@ class AsyncBus:
         iteration, when they are 32 KiB, or by ``flush``. Waits while the socket is full and so much waits; after an error nothing
         was sent. A refusal comes later, at the next receive or ping.
         With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
-        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent.
+        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent. Of a secret key that is not for this client
+        the bus does not tell whether anybody got it: then it returns None.
 
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.

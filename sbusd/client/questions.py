@@ -14,6 +14,9 @@ from sbusd.protocol.peers import Peer, make_peer
 _MOST_DIGITS = 20
 """Digits of a number of 64 bits."""
 
+_WITHHELD = b"-"
+"""What a receipt has in place of a number that this client may not know."""
+
 
 class AddressCall(Call):
     """``!/conn/whoami``; *learn* is told the address as soon as it is there, before anybody else."""
@@ -49,19 +52,21 @@ class FeaturesCall(Call):
 
 
 class ReceiptCall(Call):
-    """A publication with a receipt: ``recipients`` counts those whom the bus handed it, or has it wait for."""
+    """A publication with a receipt: ``recipients`` counts those whom the bus handed it, or has it wait for; None: it does not say."""
 
     __slots__ = ("recipients", "token")
 
     def __init__(self, token: bytes) -> None:
         super().__init__("a publication with receipt", Expects.ANSWER, controls.RECEIPT)
         self.token = token
-        self.recipients = 0
+        self.recipients: int | None = 0
 
     def take(self, key: bytes, payload: bytes) -> bool:
         """Take the receipt."""
-        count = receipt_count(self.token, payload) if key == controls.RECEIPT else None
-        if count is None:
+        if key != controls.RECEIPT:
+            return False
+        count = receipt_count(self.token, payload)
+        if count is None and not is_withheld(self.token, payload):
             return False
         self.recipients = count
         self.finish(payload)
@@ -87,10 +92,12 @@ class RequestCall(Call):
         if key == controls.MEMBERS and self.members is None:
             self.members = payload
             return True
-        if key == controls.RECEIPT and receipt_count(self.token, payload) == 0:
+        if key != controls.RECEIPT:
+            return False
+        if receipt_count(self.token, payload) == 0:
             self.is_undeliverable = True
             return True
-        return False
+        return is_withheld(self.token, payload)
 
 
 class PresenceCall(Call):
@@ -113,6 +120,11 @@ def receipt_count(token: bytes, payload: bytes) -> int | None:
     """Return how many recipients the receipt *payload* counts, or None if it is not the one with *token*."""
     head, _, digits = payload.rpartition(b"\0")
     return int(digits) if head == token and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
+
+
+def is_withheld(token: bytes, payload: bytes) -> bool:
+    """Return whether *payload* is the receipt with *token*, and says that the number of recipients is not for this client."""
+    return payload == b"%b\0%b" % (token, _WITHHELD)
 
 
 def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:

@@ -87,14 +87,15 @@ class Bus:
     def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ...) -> None: ...
 
     @overload
-    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int: ...
+    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int | None: ...
 
     def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
         Waits while the socket is full; after an error nothing was sent. A refusal comes later, at the next receive or ping.
         With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
-        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent.
+        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent. Of a secret key that is not for this client
+        the bus does not tell whether anybody got it: then it returns None.
 
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.

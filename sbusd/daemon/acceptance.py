@@ -43,7 +43,7 @@ class Acceptance:
             return Verdict(ErrorCode.EMSGSIZE, f"key of {len(key)} bytes; the longest is {self.key_bytes}")
         if not self.keyspace.is_publishable(key):
             return Verdict(ErrorCode.EPERM, "clients may not publish to this reserved key")
-        return _ruled(self.policy.publication(key, credentials), "anyone may publish there")
+        return _ruled(self.policy.publication(self.keyspace, key, credentials), "anyone may publish there")
 
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern* by its *connection*; 0 stands for none in particular."""

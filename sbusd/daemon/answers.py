@@ -147,10 +147,13 @@ class Answers:
         verdict = self._acceptance.publication(key, client.credentials)
         if verdict.code is not None and not (verdict.rule is not None and self._roster.is_owner(client)):
             raise ProtocolError(verdict.code, f"you may not publish to this key, nor know its members: {verdict.reason}")
-        is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
-        # Who listens to a secret key is a part of the secret.
-        if is_secret and not self._roster.is_owner(client) and not self._acceptance.opens(key, client.credentials):
+        if not self.may_know_recipients(client, key):
             raise ProtocolError(ErrorCode.EPERM, "only those whom a secret key is for may know its members")
+
+    def may_know_recipients(self, client: Client, key: bytes) -> bool:
+        """Return whether a client that may publish to *key* may know who gets it: who listens to a secret key is a part of the secret."""
+        is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
+        return not is_secret or self._roster.is_owner(client) or self._acceptance.opens(key, client.credentials)
 
     def _cred(self, client: Client) -> str:
         """Return a client's credentials as it is told them itself."""

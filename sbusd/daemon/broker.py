@@ -38,7 +38,7 @@ from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, control_pack
 from sbusd.protocol.printable import printable
 
 _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
-    Refusal.RESERVED: (ErrorCode.EPERM, "the key begins with !/ and is not a whole !/cred/<gid>/<uid>/<pid>/<rest>"),
+    Refusal.RESERVED: (ErrorCode.EPERM, "the key begins with !/; of such keys clients publish to whole secret keys and addresses alone"),
     Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than this bus allows"),
     Refusal.TRUNCATED: (ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
     Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
@@ -203,12 +203,15 @@ class Broker:
         if refusal is Refusal.RESERVED:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=key, packet="MSG", count=count)
         elif refusal is Refusal.POLICY:
-            decision = self._acceptance.policy.publication(key, client.credentials)
-            rule = decision.rule.name if decision.rule else "a rule"
-            self._record(messages.POLICY_REFUSED, client, key=key, packet="MSG", count=count, rule=rule)
+            rule = self._acceptance.publication(key, client.credentials).rule
+            self._record(messages.POLICY_REFUSED, client, key=key, packet="MSG", count=count, rule=rule.name if rule else "a rule")
         else:
             reason = refusal.name.lower().replace("_", " ")
             self._record(messages.TOO_LONG_REFUSED, client, key=key, packet="MSG", count=count, reason=reason)
+
+    def may_know_recipients(self, connection: int, key: bytes) -> bool:
+        """Return whether a client may know who gets a message to a secret key: the same as ``!/bus/members`` says."""
+        return self._answers.may_know_recipients(self._roster[connection], key)
 
     def lost(self, connection: int, count: int) -> None:
         """Record packets that a client was too slow for."""
@@ -329,12 +332,9 @@ class Broker:
             return
         if packet.key == controls.TAP_ON:
             self._tap(client, packet.payload or b"")
-            return
-        if packet.key == controls.TAP_OFF:
+        elif packet.key == controls.TAP_OFF:
             self._untap(client)
-            return
-        answer = self._answers.to(client, packet)
-        if answer is not None:
+        elif (answer := self._answers.to(client, packet)) is not None:
             self.switch.send(client.connection, control_packet(packet.key, answer))
         elif packet.key.startswith(controls.RESERVED_HEAD):
             raise ProtocolError(ErrorCode.ENOSYS, f"unknown control message {packet.key[:64].decode('utf-8', 'backslashreplace')}")
@@ -457,15 +457,14 @@ class Broker:
 
     def _record_refusal(self, client: Client, code: ErrorCode, pattern: bytes, verdict: Verdict) -> None:
         """Write the record of a subscription that was refused: an attempt at a secret has a message of its own, for audits."""
-        reason = verdict.reason
         if verdict.rule is not None:
             self._record(messages.POLICY_REFUSED, client, key=pattern, packet="SUB", count=1, rule=verdict.rule.name)
         elif code is ErrorCode.EACCES:
-            self._record(messages.SECRET_REFUSED, client, key=pattern, reason=reason)
+            self._record(messages.SECRET_REFUSED, client, key=pattern, reason=verdict.reason)
         elif code is ErrorCode.EPERM:
             self._record(messages.RESERVED_KEY_REFUSED, client, key=pattern, packet="SUB", count=1)
         else:
-            self._record(messages.TOO_LONG_REFUSED, client, key=pattern, packet="SUB", count=1, reason=reason)
+            self._record(messages.TOO_LONG_REFUSED, client, key=pattern, packet="SUB", count=1, reason=verdict.reason)
 
     def _record(
         self, message: messages.LogMessage, client: Client, *, key: bytes | None = None, error: Exception | None = None, **facts: Fact

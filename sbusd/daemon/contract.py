@@ -124,7 +124,10 @@ class Sight(enum.IntEnum):
 
 
 class PublishRule(NamedTuple):
-    """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed."""
+    """A rule for MSG: the first whose ``prefix`` begins the key and whose bit the sender has decides; without one it is allowed.
+
+    Of a key at an address the key behind it, :meth:`KeySpace.inner_key`, is decided too; a message is refused if either is denied.
+    """
 
     prefix: bytes
     is_allowed: bool
@@ -212,6 +215,13 @@ class Sink(Protocol):
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Take note that *count* MSG, of which *key* is the first's, were not routed: once for each reason and turn, for the record."""
+
+    def may_know_recipients(self, connection: int, key: bytes) -> bool:
+        """Return whether the connection may know who gets a MSG with *key*, a secret one that it may publish to.
+
+        Asked before a MSG with a receipt is routed to such a key, when everything before that has been handed to its recipients, and not
+        for other keys.
+        """
 
     def lost(self, connection: int, count: int) -> None:
         """Take note that *count* packets for it were discarded; called when it is told, for the record."""
@@ -305,7 +315,9 @@ class Switch(Protocol):
         """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
 
         ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused.
-        Without *always* nothing is told where there are recipients. What was armed before is forgotten.
+        Without *always* nothing is sent where there are recipients. Where the connection may not know them,
+        :meth:`Sink.may_know_recipients`, ``<recipients>`` is ``-``, with or without *always*, and whether there are any or not.
+        What was armed before is forgotten.
         """
 
     def set_party(

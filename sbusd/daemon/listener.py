@@ -25,6 +25,9 @@ from sbusd.protocol.printable import printable
 _FIRST_FREE_FD = 3
 """Below are the standard streams, which the bus replaces; a socket that came as one of them is moved."""
 
+_NOT_REMOVED = "neither a socket nor an empty file"
+"""What ``-r`` leaves alone."""
+
 _TYPES = {socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_RAW: "RAW"}
 
 
@@ -194,7 +197,7 @@ def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
 def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
     """Return a listener bound to *name*; its path gets the mode of *options* at once, so that nobody can connect before."""
     if options.reuse_address and not name.is_abstract:
-        _remove_socket(name)
+        _remove_obstacle(name)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         os.fchmod(bound.fileno(), options.socket_mode)
@@ -216,32 +219,44 @@ def _bind_failure(name: UnixName, error: OSError) -> str:
         return f"cannot listen at {shown}: {error.strerror}; give another address with -a, or run the bus as a user who may"
     if name.is_abstract:
         return f"{shown} is in use by another process; give another address with -a"
-    if not _is_socket(name):
-        return f"{shown} is in use, and not a socket; give another address with -a"
+    obstacle = _stat(name)
+    if obstacle is not None and not _may_remove(obstacle):
+        return f"{shown} is in use, and {_NOT_REMOVED}; give another address with -a"
+    if obstacle is not None and stat.S_ISREG(obstacle.st_mode):
+        return f"{shown} is in use, and an empty file; give another address with -a, or take it over with -r"
     if _is_listened_to(name):
         return f"{shown} is in use by another process; give another address with -a, or take it over with -r"
     return f"{shown} is in use, but nobody listens there any more; take it over with -r"
 
 
-def _remove_socket(name: UnixName) -> None:
-    """Remove the socket at the path *name*, if there is one; ``-r`` never removes anything else."""
-    if not os.path.lexists(name.name):
-        return
+def _remove_obstacle(name: UnixName) -> None:
+    """Remove the socket or empty file at the path *name*, if there is one; ``-r`` never removes anything else.
+
+    No system call removes a file only if it is empty, so its size is checked immediately before.
+    """
     shown = printable(str(name))
-    if not _is_socket(name):
-        raise ListenError(f"{shown} is in use, and not a socket, so -r does not take it over; give another address with -a")
+    obstacle = _stat(name)
+    if obstacle is None:
+        return
+    if not _may_remove(obstacle):
+        raise ListenError(f"{shown} is in use, and {_NOT_REMOVED}, so -r does not take it over; give another address with -a")
     try:
         os.unlink(name.name)
     except OSError as error:
         raise ListenError(f"cannot take over {shown}: {error.strerror}; run the bus as a user who may") from None
 
 
-def _is_socket(name: UnixName) -> bool:
-    """Return whether the path *name* is a socket's."""
+def _stat(name: UnixName) -> os.stat_result | None:
+    """Return what lstat(2) says of the path *name*, or None if nothing is there."""
     try:
-        return stat.S_ISSOCK(os.lstat(name.name).st_mode)
+        return os.lstat(name.name)
     except OSError:
-        return False
+        return None
+
+
+def _may_remove(obstacle: os.stat_result) -> bool:
+    """Return whether ``-r`` removes that: a socket, or a regular file without content, as mktemp(1) makes it to reserve a name."""
+    return stat.S_ISSOCK(obstacle.st_mode) or (stat.S_ISREG(obstacle.st_mode) and obstacle.st_size == 0)
 
 
 def _is_listened_to(name: UnixName) -> bool:

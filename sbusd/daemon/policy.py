@@ -3,6 +3,8 @@
 For a key, the first rule decides that is about it and about the client, and that has a word on the action. For a pattern, which
 stands for many keys, all of them must be allowed: a rule that denies decides as soon as the pattern could reach one key of its,
 unless an earlier rule already allows them all; one that allows decides only if the pattern reaches no other keys than its own.
+
+A key at an address has two names for the rules on publishing: the whole key, and the key behind the address. Both must be allowed.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from dataclasses import dataclass, field
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.daemon.contract import PublishRule
 from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import Reach
 
 
@@ -46,8 +49,19 @@ class Policy:
         """Return which of the rules on publishing are about *who*, as bits: what the switch needs to decide by itself."""
         return sum(1 << number for number, rule in enumerate(self.publishing) if _is_about(rule, who))
 
-    def publication(self, key: bytes, who: Credentials) -> Decision:
-        """Return whether *who* may publish to *key*: what the switch decides for itself, with its rule."""
+    def publication(self, keyspace: KeySpace, key: bytes, who: Credentials) -> Decision:
+        """Return whether *who* may publish to *key*: what the switch decides for itself, with its rule.
+
+        Where there is a key behind an address, the rules must allow both: the whole key, and the one behind the address.
+        """
+        whole, inner = self._publication(key, who), keyspace.inner_key(key)
+        if inner is None or not whole.is_allowed:
+            return whole
+        behind = self._publication(inner, who)
+        return whole if behind.rule is None else behind
+
+    def _publication(self, key: bytes, who: Credentials) -> Decision:
+        """Return what the first rule says that is about *key* byte for byte and about *who*."""
         for rule in self.rules:
             if rule.publish is not None and key.startswith(rule.prefix) and _is_about(rule, who):
                 return Decision(rule.publish == "allow", rule)

@@ -6,8 +6,16 @@ from libcpp.string cimport string
 from sbusd.daemon.outbox cimport Outbox
 
 
+cdef enum Disclosure:
+    UNDECIDED               # nothing is known of the key yet; of most keys nothing needs to be
+    ASKED                   # the key is a secret one: before its message is routed, the control plane says which of the next two
+    TOLD
+    WITHHELD
+
+
 cdef cppclass Receipt:
     bint is_armed
+    Disclosure disclosure   # whether the publisher may know the number
     bint always             # False: only where nobody got the message
     string token
 

@@ -40,7 +40,7 @@ from sbusd.daemon.contract import (
 from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
-from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.keys import SECRET_HEAD, KeySpace
 from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 ACCEPTS_PER_TURN = 16
@@ -507,6 +507,12 @@ class Switch:
             if packet.startswith(b"MSG "):
                 self._acknowledge(sender, Packet(packet))
             return
+        withheld = False
+        if sender.receipt is not None and self._is_secret(key):
+            self._deliver(sender)
+            withheld = not self._sink.may_know_recipients(sender.number, key)
+            if sender.is_ending:
+                return
         self._count["messages"] += 1
         reached = [c for c in self._matching(key) if not c.is_ending and (c is not sender or c.echo)]
         self._count["undeliverable"] += not reached
@@ -516,17 +522,21 @@ class Switch:
         shared.time = time.time_ns()
         for tapper in self._taps(key):
             tapper.tapped.append(shared)
-        self._acknowledge(sender, shared)
+        self._acknowledge(sender, shared, withheld=withheld)
 
-    def _acknowledge(self, sender: _Connection, packet: Packet) -> None:
-        """If the sender wants to know what became of its packet, hand over all up to there, and tell it."""
+    def _is_secret(self, key: bytes) -> bool:
+        """Return whether who gets a message with *key* is a part of a secret."""
+        return key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
+
+    def _acknowledge(self, sender: _Connection, packet: Packet, *, withheld: bool = False) -> None:
+        """If the sender wants to know what became of its packet, hand over all up to there, and tell it, unless that is *withheld*."""
         if sender.receipt is None:
             return
         (token, always), sender.receipt = sender.receipt, None
         self._deliver(sender)
         recipients = packet.handed + packet.queued
-        if not sender.is_ending and (always or not recipients):
-            sender.out.post(b"CMSG !/bus/receipt\0%b\0%d" % (token, recipients))
+        if not sender.is_ending and (always or withheld or not recipients):
+            sender.out.post(b"CMSG !/bus/receipt\0%b\0%b" % (token, b"-" if withheld else b"%d" % recipients))
             self._settle(sender)
 
     def _refusal(self, sender: _Connection, key: bytes) -> Refusal | None:
@@ -535,10 +545,17 @@ class Switch:
             return Refusal.KEY_TOO_LONG
         if not self._keyspace.is_publishable(key):
             return Refusal.RESERVED
+        inner = self._keyspace.inner_key(key)
+        if self._is_denied(sender, key) or (inner is not None and self._is_denied(sender, inner)):
+            return Refusal.POLICY
+        return None
+
+    def _is_denied(self, sender: _Connection, key: bytes) -> bool:
+        """Return whether the first publish rule that is about both the sender and *key* denies."""
         for number, rule in enumerate(self._rules):
             if sender.rules >> number & 1 and key.startswith(rule.prefix):
-                return None if rule.is_allowed else Refusal.POLICY
-        return None
+                return not rule.is_allowed
+        return False
 
     def _deliver(self, sender: _Connection) -> None:
         """Hand each recipient its share of what the sender has sent."""

@@ -11,6 +11,7 @@ cdef struct Route:
     uint32_t count
     int refusal             # a Refusal, or -1: the key may be published to
     uint64_t rules          # bit i: publish rule i is about the key
+    uint64_t inner_rules    # bit i: publish rule i is about the key behind the address in it, if there is one
 
 
 cdef struct CacheEntry:
@@ -21,6 +22,7 @@ cdef struct CacheEntry:
     uint32_t key_length
     int refusal
     uint64_t rules
+    uint64_t inner_rules
 
 
 cdef struct Head:
@@ -28,6 +30,7 @@ cdef struct Head:
     size_t length
     uint32_t guard
     bint is_public
+    bint is_address         # behind its guarded segments there is another key
 
 
 cdef class Router:
@@ -57,7 +60,9 @@ cdef class Router:
     cdef Route route(self, const char* key, size_t length) noexcept nogil
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
     cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil
-    cdef int refusal_of(self, const char* key, size_t length, uint32_t* guard) noexcept nogil
+    cdef Head* head_of(self, const char* key, size_t length) noexcept nogil
+    cdef size_t inner_at(self, Head* head, const char* key, size_t length) noexcept nogil
+    cdef bint is_open(self, Head* head, const char* key, size_t length) noexcept nogil
     cdef uint64_t rules_for(self, const char* key, size_t length) noexcept nogil
-    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal, uint64_t rules) noexcept nogil
+    cdef void remember(self, uint64_t hash, const char* key, size_t length, Route route) noexcept nogil
     cdef void forget_all(self) noexcept nogil

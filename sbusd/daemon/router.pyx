@@ -20,6 +20,7 @@ from sbusd.daemon.nodes cimport (
 import os
 
 from sbusd.daemon.contract import Refusal
+from sbusd.protocol.keys import ADDRESS_HEAD
 
 cdef enum:
     CACHE_PLACES = 8192         # a power of two; at 48 bytes each they are touched only as keys arrive
@@ -59,7 +60,19 @@ cdef Route answer_of(CacheEntry* entry) noexcept nogil:
     answer.count = entry.count
     answer.refusal = entry.refusal
     answer.rules = entry.rules
+    answer.inner_rules = entry.inner_rules
     return answer
+
+
+cdef size_t segments_end(const char* key, size_t length, char separator, uint32_t count) noexcept nogil:
+    """Return where the bytes behind the first *count* segments of a key begin, each with its separator, or 0 if it has fewer."""
+    cdef size_t i
+    for i in range(length):
+        if key[i] == separator:
+            count -= 1
+            if count == 0:
+                return i + 1
+    return 0
 
 
 cdef class Router:
@@ -82,6 +95,7 @@ cdef class Router:
             head.length = len(namespace.head)
             head.guard = namespace.guard
             head.is_public = namespace.public
+            head.is_address = namespace.head == ADDRESS_HEAD
             self.heads.push_back(head)
 
     def __dealloc__(self):
@@ -112,21 +126,21 @@ cdef class Router:
 
     # -- keys
 
-    cdef int refusal_of(self, const char* key, size_t length, uint32_t* guard) noexcept nogil:
-        """Return -1 if clients may publish to *key*, else the refusal; *guard* is how many segments a pattern must spell out."""
-        cdef size_t i, separators = 0
-        cdef Head* head = NULL
-        guard[0] = 0
+    cdef Head* head_of(self, const char* key, size_t length) noexcept nogil:
+        """Return the reserved namespace of *key*, or NULL if it is an ordinary one."""
+        cdef size_t i
         for i in range(self.heads.size()):
             if length >= self.heads[i].length and memcmp(key, self.heads[i].text, self.heads[i].length) == 0:
-                head = &self.heads[i]
-                break
-        if head is NULL:
-            return -1
-        guard[0] = head.guard
-        for i in range(length):
-            separators += key[i] == self.separator
-        return -1 if head.is_public and separators >= head.guard else REFUSED_RESERVED
+                return &self.heads[i]
+        return NULL
+
+    cdef bint is_open(self, Head* head, const char* key, size_t length) noexcept nogil:
+        """Return whether clients may publish to *key*, whose namespace is *head*, as far as its first segments say."""
+        return head is NULL or (head.is_public and segments_end(key, length, self.separator, head.guard) != 0)
+
+    cdef size_t inner_at(self, Head* head, const char* key, size_t length) noexcept nogil:
+        """Return where in *key*, whose namespace is *head*, the key behind an address begins, or 0 if there is none."""
+        return segments_end(key, length, self.separator, head.guard) if head is not NULL and head.is_address else 0
 
     cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil:
         """Add those who are not found yet."""
@@ -167,9 +181,10 @@ cdef class Router:
         """Return the recipients of *key*, from the cache or by a walk."""
         cdef Route answer
         cdef CacheEntry* entry = self.last
-        cdef uint32_t guard = 0
+        cdef Head* head
+        cdef Head* inner_head
         cdef uint64_t hash
-        cdef size_t place
+        cdef size_t place, inner
         cdef int way
         # Who publishes much publishes to few keys: the same key again needs no hash.
         if is_about(entry, key, length, self.generation):
@@ -184,11 +199,20 @@ cdef class Router:
                 self.last = entry
                 return answer_of(entry)
         self.misses += 1
-        answer.refusal = self.refusal_of(key, length, &guard)
+        head = self.head_of(key, length)
+        answer.refusal = -1 if self.is_open(head, key, length) else REFUSED_RESERVED
         answer.rules = self.rules_for(key, length)
-        self.find(key, length, guard)
+        answer.inner_rules = 0
+        inner = self.inner_at(head, key, length)
+        if inner:
+            inner_head = self.head_of(key + inner, length - inner)
+            answer.inner_rules = self.rules_for(key + inner, length - inner)
+            # One address behind another has no meaning, and would have as many names as there are addresses.
+            if inner_head == head or not self.is_open(inner_head, key + inner, length - inner):
+                answer.refusal = REFUSED_RESERVED
+        self.find(key, length, 0 if head is NULL else head.guard)
         if length <= CACHED_KEY_BYTES:
-            self.remember(hash, key, length, answer.refusal, answer.rules)
+            self.remember(hash, key, length, answer)
         answer.slots = self.found.data()
         answer.count = self.found.size()
         return answer
@@ -212,11 +236,15 @@ cdef class Router:
             head.length = len(rule.prefix)
             head.guard = 0
             head.is_public = rule.is_allowed
+            head.is_address = False
             self.prefixes.push_back(head)
         self.generation += 1
 
-    cdef void remember(self, uint64_t hash, const char* key, size_t length, int refusal, uint64_t rules) noexcept nogil:
-        """Put `found` into the cache, in the stale one of the hash's two places, or in the first after moving that to the second."""
+    cdef void remember(self, uint64_t hash, const char* key, size_t length, Route route) noexcept nogil:
+        """Put *route*, whose recipients are `found`, into the cache.
+
+        It goes into the stale one of the hash's two places, or into the first after moving that to the second.
+        """
         cdef size_t place = hash & (CACHE_PLACES - 1)
         cdef CacheEntry* first = &self.cache[place]
         cdef CacheEntry* second = &self.cache[place ^ 1]
@@ -245,8 +273,9 @@ cdef class Router:
         first.block = block
         first.count = self.found.size()
         first.key_length = length
-        first.refusal = refusal
-        first.rules = rules
+        first.refusal = route.refusal
+        first.rules = route.rules
+        first.inner_rules = route.inner_rules
         self.cached_bytes += size
 
     cdef void forget_all(self) noexcept nogil:

@@ -32,7 +32,7 @@ from sbusd.daemon.outbox cimport (
     data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
-from sbusd.daemon.receipts cimport Receipt, answer, arm
+from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
 
@@ -43,7 +43,7 @@ from sbusd.daemon.contract import (
     ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters,
 )
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
-from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.keys import SECRET_HEAD, KeySpace
 from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
 
 cdef enum:
@@ -78,6 +78,9 @@ cdef size_t PACKET_BYTES = MAX_PACKET_BYTES
 cdef size_t SLOT_BYTES = MAX_PACKET_BYTES + SLOT_STAGGER
 cdef uint32_t BATCH_BYTES = MAX_BATCH_BYTES
 cdef size_t BACKLOG_BYTES = UNREAD_BYTES
+cdef bytes _SECRET_HEAD = SECRET_HEAD
+cdef const char* SECRET_HEAD_TEXT = _SECRET_HEAD
+cdef size_t SECRET_HEAD_BYTES = len(_SECRET_HEAD)
 cdef int KEY_TOO_LONG = Refusal.KEY_TOO_LONG
 cdef int TRUNCATED = Refusal.TRUNCATED
 cdef int POLICY = Refusal.POLICY
@@ -191,6 +194,7 @@ cdef class Switch:
     cdef uint64_t next_id
     cdef Totals totals
     cdef size_t key_bytes
+    cdef bint has_secrets                       # keys that begin with !/cred/ are secret
     cdef uint32_t batch_packets
     cdef uint64_t queue_packets, queue_bytes
     cdef uint64_t accepted, accept_failures, received_packets, received_bytes, messages, undeliverable, refused_packets, subscriptions, turns
@@ -209,6 +213,7 @@ cdef class Switch:
         self.listeners = []
         self.refusals = refusals
         self.key_bytes = limits.key_bytes
+        self.has_secrets = bool(keyspace.namespaces)
         self.batch_packets = min(limits.batch_packets, <int>BATCH_PACKETS)
         self.queue_packets = limits.queue_packets
         self.queue_bytes = limits.queue_bytes
@@ -301,6 +306,7 @@ cdef class Switch:
         fresh.slot = slot
         fresh.interest = EPOLLIN | EPOLLRDHUP
         fresh.receipt.is_armed = fresh.wants_senders = False
+        fresh.receipt.disclosure = Disclosure.UNDECIDED
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
         fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = False
@@ -655,13 +661,24 @@ cdef class Switch:
         self.is_disturbed = True
         while i < count:
             started = now_ns()
-            self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+            if connection.receipt.disclosure == Disclosure.ASKED:
+                self.decide_receipt(connection, i)
+            else:
+                self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+                i += 1
             self.control_time += now_ns() - started
-            i += 1
             if connection.is_ending or self.control_time > <uint64_t>self.turn_time:
                 break
             i = self.route(connection, i, count)
         return i
+
+    cdef int decide_receipt(self, Connection* connection, size_t i) except -1:
+        """Ask the control plane whether the sender of the *i*-th packet, a MSG to a secret key, may know what its receipt says."""
+        cdef bytes key = self.inbound_bytes(i)[4:].partition(b"\0")[0]
+        connection.receipt.disclosure = Disclosure.WITHHELD
+        if self.sink.may_know_recipients(connection.id, key):
+            connection.receipt.disclosure = Disclosure.TOLD
+        return 0
 
     cdef void assess(self, Connection* connection, size_t count, uint64_t walk_cost, uint64_t own_cost) noexcept nogil:
         """Let a connection that costs much be read in smaller batches, and give way to others after a long one.
@@ -888,7 +905,10 @@ cdef class Switch:
         return True
 
     cdef size_t route(self, Connection* sender, size_t i, size_t count) noexcept nogil:
-        """Route packets from the *i*-th on and hand them over; return the number of the first that is for the control plane."""
+        """Route packets from the *i*-th on and hand them over.
+
+        Return the number of the first that is for the control plane, or of whose receipt the control plane has to decide.
+        """
         cdef const char* packet
         cdef const char* end
         cdef size_t length
@@ -913,9 +933,12 @@ cdef class Switch:
                 found = self.router.route(packet + 4, end - packet - 4)
                 if found.refusal >= 0:
                     self.refuse(sender, found.refusal, i)
-                elif self.is_denied(sender, found.rules):
+                elif self.is_denied(sender, found.rules) or self.is_denied(sender, found.inner_rules):
                     self.refuse(sender, POLICY, i)
                 else:
+                    if self.is_undecided(sender, packet + 4, end - packet - 4):
+                        sender.receipt.disclosure = Disclosure.ASKED
+                        break
                     self.share_out(sender, found, i)
                     if self.taps.count:
                         self.taps.note(packet + 4, end - packet - 4, i, &self.batch)
@@ -935,6 +958,11 @@ cdef class Switch:
             return
         answer(&sender.receipt, &sender.out, self.batch.tally[index].handed + self.batch.tally[index].queued)
         self.settle(sender)
+
+    cdef bint is_undecided(self, Connection* sender, const char* key, size_t length) noexcept nogil:
+        """Return whether a sender wants a receipt for a message to a secret key, and the control plane has not decided yet."""
+        return (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED and self.has_secrets
+                and length >= SECRET_HEAD_BYTES and memcmp(key, SECRET_HEAD_TEXT, SECRET_HEAD_BYTES) == 0)
 
     cdef bint is_denied(self, Connection* sender, uint64_t rules) noexcept nogil:
         """Return whether the first publish rule that is about both the sender and the key denies."""

@@ -46,7 +46,9 @@ ERROR = b"!/bus/error"
 LOST = b"!/bus/lost"
 """Payload: decimal count of packets that were meant for this client here, and were discarded."""
 RECEIPT = b"!/bus/receipt"
-"""Payload: the token, NUL, and the decimal count of connections that the MSG was handed to, or waits for."""
+"""Payload: the token, NUL, and the decimal count of connections that the MSG was handed to, or waits for.
+
+The count is ``-`` where the key is secret and the client may not know who gets what is sent to it."""
 FROM = b"!/from/"
 """How the key begins under which a MSG comes with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``."""
 TAP = b"!/tap"

@@ -75,9 +75,27 @@ class KeySpace:
         return None
 
     def is_publishable(self, key: bytes) -> bool:
-        """Return whether a client may publish to *key*: an ordinary key, or a whole key of a public namespace."""
+        """Return whether a client may publish to *key*: an ordinary key, or a whole key of a public namespace.
+
+        Behind an address there must be such a key too, and no further address.
+        """
         namespace = self.namespace(key)
-        return namespace is None or (namespace.public and key.count(self.separator) >= namespace.guard)
+        if namespace is None:
+            return True
+        if not namespace.public or key.count(self.separator) < namespace.guard:
+            return False
+        inner = self.inner_key(key)
+        return inner is None or (not inner.startswith(ADDRESS_HEAD) and self.is_publishable(inner))
+
+    def inner_key(self, key: bytes) -> bytes | None:
+        """Return the key behind the address in *key*, or None if *key* is not a whole key at an address.
+
+        It is a second name for what the message is about, so the rules on publishing are about it too. Spec: sbus-protocol(7) §5.
+        """
+        namespace = self.namespace(key)
+        if namespace is None or namespace.head != ADDRESS_HEAD or key.count(self.separator) < namespace.guard:
+            return None
+        return key.split(self.separator, namespace.guard)[-1]
 
     def matches(self, pattern: bytes, key: bytes) -> bool:
         """Return whether *pattern* takes *key*. Both are any bytes without NUL."""

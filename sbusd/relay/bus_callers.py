@@ -3,7 +3,7 @@
 What a user of this host cannot do:
 
 1. *Reach a host that the bus's rules close to it.* The host is that of the key, which rules are about, and not of the envelope; and what
-   is sent to the relay's own address, which no rule can be about, is dropped.
+   is sent to the relay's own address is dropped: it would be a second key for the same call.
 2. *Take another's answer.* It goes to the connection that called, as the bus named it; and it came from the host that was asked.
 3. *Use up the relay.* Each user has a bounded number of calls under way, and of bytes in them.
 """

@@ -194,10 +194,15 @@ def test_the_live_bus(registered: SparkSession, bus: Daemon, tmp_path: Path) -> 
         return stream.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path)).start()
 
     with Bus.connect(bus.path) as publisher:
+
+        def probed() -> bool:
+            publisher.publish("live/x", b"probe", receipt=True)
+            return any(payload for _, payload in rows)
+
         for life in range(2):
             query = start()
             try:
-                _until(query, lambda: publisher.publish("live/x", b"probe", receipt=True) >= 0 and any(payload for _, payload in rows))
+                _until(query, probed)
                 publisher.publish("other/x", b"other")
                 for number in range(50):
                     publisher.publish("live/x", b"%d-%d" % (life, number))

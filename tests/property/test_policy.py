@@ -62,6 +62,11 @@ def test_a_pattern_that_is_one_key_is_decided_as_the_key_is(rules: list[PolicyRu
         assert Policy(tuple(rules)).subscription(Reach(KeySpace(), key), who).is_allowed is subscribable(rules, key, who)
 
 
+def publishable(rules: list[PolicyRule], key: bytes, who: Credentials) -> bool:
+    """Return whether the first rule that decides about *key* allows a MSG with it, wherever it is sent."""
+    return next((rule.publish == "allow" for rule in rules if decides(rule, rule.publish, key, who)), True)
+
+
 @given(st.lists(RULES, max_size=8), st.sampled_from(KEYS), CLIENTS)
 def test_the_bits_of_a_client_decide_as_the_rules_do(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
     policy = Policy(tuple(rules))
@@ -69,26 +74,58 @@ def test_the_bits_of_a_client_decide_as_the_rules_do(rules: list[PolicyRule], ke
     by_bits = next(
         (rule for number, rule in enumerate(policy.publishing) if mask >> number & 1 and key.startswith(rule.keys.encode())), None
     )
-    decision = policy.publication(key, who)
+    decision = policy.publication(KeySpace(), key, who)
     assert decision.rule is by_bits
     assert decision.is_allowed is (by_bits is None or by_bits.publish == "allow")
 
 
 SECRETS = [b"!/cred//1//x", b"!/cred/", b"!/bus/error"]
-SECRET_RULES = st.builds(PolicyRule, st.sampled_from(["!", "!/", "!/cred/"]), st.sampled_from(["allow", "deny"]))
+ADDRESSES = [b"!/conn/2/", b"!/conn/2", b"!/conn/", b"!/conn//", b"!/conn/02/", b"!/conn/2/!/conn/2/", b"!/conn/3/!/conn/2/"]
+"""How keys at an address begin, the second client's and others; two of them are cut short, and two are two addresses."""
+ADDRESSED = [address + key for address in ADDRESSES for key in [b"", b"a", b"a/b", b"/a", b"b/a", *SECRETS]]
+NUMBERS = sorted({b"/".join([*key.split(b"/")[:3], b""]) for key in ADDRESSED if key.count(b"/") >= 3})
+"""Patterns that reach all of them."""
+RESERVED_RULES = st.builds(
+    PolicyRule,
+    st.sampled_from(["!", "!/", "!/cred/", "!/conn/", "!/conn/2/", "!/conn/2/a", "!/conn/3/"]),
+    st.sampled_from(["allow", "deny"]),
+)
+ANY_RULES = st.lists(RULES | RESERVED_RULES, max_size=6)
+
+
+@settings(max_examples=500)
+@given(ANY_RULES, st.sampled_from([b"", b"1", b"2", b"02", b"*"]), st.sampled_from(KEYS + SECRETS + ADDRESSED), CLIENTS)
+def test_an_address_is_no_way_around_the_rules(rules: list[PolicyRule], number: bytes, key: bytes, who: Credentials) -> None:
+    acceptance = Acceptance(KeySpace(), 4_096, Policy(tuple(rules)))
+    addressed = b"!/conn/%b/%b" % (number, key)
+    allowed = acceptance.publication(key, who).is_allowed
+    expected = allowed and publishable(rules, addressed, who) and not key.startswith(b"!/conn/")
+    verdict = acceptance.publication(addressed, who)
+    assert verdict.is_allowed is expected
+    if not verdict.is_allowed and verdict.rule is not None:
+        # The rule that is named is about one of the two names.
+        assert verdict.rule.publish == "deny"
+        assert any(name.startswith(verdict.rule.keys.encode()) for name in (addressed, key))
+
+
+@given(st.lists(RULES, max_size=6), st.sampled_from(ADDRESSED), CLIENTS)
+def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
+    acceptance = Acceptance(KeySpace(b"."), 4_096, Policy(tuple(rules)))
+    assert acceptance.publication(key, who).is_allowed is publishable(rules, key, who)
 
 
 @pytest.mark.parametrize("kind", sorted(SWITCHES))
-@settings(deadline=None, max_examples=60)
-@given(st.lists(RULES | SECRET_RULES, max_size=6), st.lists(st.sampled_from(KEYS + SECRETS), max_size=8), CLIENTS)
+@pytest.mark.parametrize("separator", [b"/", b"."])
+@settings(deadline=None, max_examples=100)
+@given(ANY_RULES, st.lists(st.sampled_from(KEYS) | st.sampled_from(SECRETS + ADDRESSED), max_size=12), CLIENTS)
 def test_a_switch_refuses_what_the_policy_does_and_nothing_else(
-    kind: str, rules: list[PolicyRule], keys: list[bytes], who: Credentials
+    kind: str, separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials
 ) -> None:
-    acceptance = Acceptance(KeySpace(), 4_096, Policy(tuple(rules)))
-    world = World(kind)
+    acceptance = Acceptance(KeySpace(separator), 4_096, Policy(tuple(rules)))
+    world = World(kind, keyspace=KeySpace(separator))
     try:
         world.switch.set_publish_rules(acceptance.policy.publish_rules())
-        publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x")
+        publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x", *NUMBERS)
         world.switch.set_party(publisher, who.uid, rules=acceptance.policy.publish_mask(who))
         for key in keys:
             world.send(publisher, b"MSG %b\0" % key)

@@ -18,9 +18,15 @@ from tests.support.faulty import FAULTS, batch_of
 from tests.support.world import World
 
 KEYS = st.sampled_from(
-    [*b"a|a/b|a/b/c|a/||/|ab/c|b|!/cred/0/0/0/x|!/cred/0|!/bus|!x|a/*".split(b"|"), b"x" * 40],
+    [
+        *b"a|a/b|a/b/c|a/||/|ab/c|b|!/cred/0/0/0/x|!/cred/0|!/bus|!x|a/*".split(b"|"),
+        *b"!/conn/1/|!/conn/1/a|!/conn/1/a/b|!/conn/1/!/cred/0|!/conn/1/!/conn/2/a".split(b"|"),
+        b"x" * 40,
+    ],
 )
-PATTERNS = st.sampled_from(b"|a|a/|a/*|*|*/b|a*|a*/c|a/*/c|**|a*b|!/cred/0/0/0/x|!/cred/0/0/0/|!*/|*/cred/|!/event/|!/".split(b"|"))
+PATTERNS = st.sampled_from(
+    b"|a|a/|a/*|*|*/b|a*|a*/c|a/*/c|**|a*b|!/cred/0/0/0/x|!/cred/0/0/0/|!/conn/1/|!*/|*/cred/|!/event/|!/".split(b"|")
+)
 SIZES = st.sampled_from([0, 1, 100, 60_000, 150_000])
 ODD = st.sampled_from(
     [*b"|M|MSG a|SUB|BAD x|CMSG ping\x00token|CMSG echo/off|CMSG echo/on|SUB a\x00ignored".split(b"|"), b"MSG %b\x00" % (b"k" * 100)],
@@ -31,6 +37,7 @@ INNER = st.one_of(
     st.sampled_from(
         b"SUB a|UNSUB a|SUB *|CMSG ping|CMSG echo/on|CMSG batch/on|CMSG batch/off|CMSG receipt/always\x00t|CMSG sender/on".split(b"|")
     ),
+    st.just(b"MSG !/cred/0/0/0/x\0"),
 )
 
 USERS = st.sampled_from([None, 1, 2, 3])
@@ -38,7 +45,7 @@ MODES = st.sampled_from(
     b"blocking/soft/queue blocking/soft/discard blocking/soft/block blocking/soft/error blocking/hard/discard blocking/hard/block "
     b"blocking/hard/error order/queue order/stack order/random".split()
 )
-RULES = (PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
+RULES = (PublishRule(b"!/conn/1/a/", False), PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
 
 LIMITS = LimitSettings(
     queue_packets=6,
@@ -86,16 +93,27 @@ class TwoSwitches(RuleBasedStateMachine):
         wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard"]), max_size=2),
         user=USERS,
         blocks_others=st.booleans(),
-        rules=st.integers(0, 7),
+        rules=st.integers(0, 15),
         sight=st.sampled_from(Sight),
+        is_stranger=st.booleans(),
     )
     def connect(
-        self, *, patterns: list[bytes], wishes: list[bytes], user: int | None, blocks_others: bool, rules: int, sight: Sight
+        self,
+        *,
+        patterns: list[bytes],
+        wishes: list[bytes],
+        user: int | None,
+        blocks_others: bool,
+        rules: int,
+        sight: Sight,
+        is_stranger: bool,
     ) -> int:
         numbers = {world.connect(*patterns) for world in self.worlds}
         assert len(numbers) == 1
         number = numbers.pop()
         for world in self.worlds:
+            if is_stranger:
+                world.strangers.add(number)
             if user is not None:
                 cred = b"!/cred/1/2/%d" % number
                 world.set_party(number, user, blocks_others=blocks_others, rules=rules, sight=sight, cred=cred)

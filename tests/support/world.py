@@ -56,6 +56,8 @@ class World:
     taps: dict[int, bytes | None] = field(default_factory=dict)
     user_limits: dict[int, tuple[int, int]] = field(default_factory=dict)
     rules: tuple[PublishRule, ...] = ()
+    strangers: set[int] = field(default_factory=set)
+    """Clients that may not know who gets a message to a secret key."""
     fds: dict[int, int] = field(default_factory=dict)
     """The switch's ends of the clients' sockets."""
 
@@ -99,6 +101,10 @@ class World:
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         self.told.append(("refused", connection, refusal, key, count))
+
+    def may_know_recipients(self, connection: int, key: bytes) -> bool:
+        assert key.startswith(b"!/cred/")
+        return connection not in self.strangers
 
     def lost(self, connection: int, count: int) -> None:
         self.told.append(("lost", connection, count))

@@ -106,9 +106,19 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         assert said == f"'who' failed: user {second_user.uid} is no relay, and cannot call as another host"
 
 
-def test_what_no_rule_is_about_is_closed_all_the_same(ruled: tuple[Town, Town], second_user: User) -> None:
-    """An address: of the relay, to call a host, and of a service, to pass for one."""
-    a, b = ruled
+def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_user: User) -> None:
+    a, _ = ruled
+    with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
+        for key in (f"relay/{SECOND}/echo", "relayed/who"):
+            (member,) = bus.members(key)
+            assert second_user.call(partial(refusal, a.path, says=member.address.decode() + key)) is ErrorCode.EPERM, key
+    assert a.host.counters().get("requests", 0) == 0
+    assert "bus-unknown" not in a.host.counters()
+
+
+def test_what_comes_to_an_address_is_checked_without_rules_too(towns: MakeTowns, second_user: User) -> None:
+    """The address of the relay, to call a host, and of a service, to pass for one."""
+    a, b = towns()
     with a.bus() as bus:
         (relay,) = bus.members(f"relay/{SECOND}/echo")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.ledger import Expects, Ledger
-from sbusd.client.questions import AddressCall, ReceiptCall, RequestCall, members_question, parse_members, receipt_count
+from sbusd.client.questions import AddressCall, ReceiptCall, RequestCall, is_withheld, members_question, parse_members, receipt_count
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.peers import Peer
 
@@ -56,6 +56,23 @@ def test_a_receipt_is_for_the_publication_of_its_section() -> None:
     assert not ledger.answered(b"!/bus/receipt", b"other\x005")
     assert ledger.answered(b"!/bus/receipt", b"t\x005")
     assert (call.is_done, call.recipients) == (True, 5)
+
+
+def test_a_receipt_that_withholds_the_number_is_one_all_the_same() -> None:
+    assert is_withheld(b"t", b"t\0-")
+    assert [is_withheld(b"t", payload) for payload in (b"u\0-", b"t\x000", b"t\0--", b"t", b"-", b"")] == [False] * 6
+    ledger, call = Ledger(), ReceiptCall(b"t")
+    ledger.close_section(call)
+    assert not ledger.answered(b"!/bus/receipt", b"other\0-")
+    assert ledger.answered(b"!/bus/receipt", b"t\0-")
+    assert (call.is_done, call.error, call.recipients) == (True, None, None)
+
+
+def test_a_request_of_which_nothing_is_said_is_not_undeliverable() -> None:
+    ledger, call = Ledger(), RequestCall("a call", b"t")
+    ledger.close_section(call)
+    assert ledger.answered(b"!/bus/receipt", b"t\0-")
+    assert not call.is_undeliverable
 
 
 def test_a_request_gathers_what_comes_in_its_section() -> None:

@@ -14,6 +14,17 @@ from sbusd.daemon.listener import Listener, ListenError, open_listener
 from sbusd.daemon.options import Options
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixName, parse_address
 
+THINGS: dict[str, Callable[[Path], object]] = {
+    "a file": lambda path: path.write_text("precious"),
+    "a file of one NUL": lambda path: path.write_bytes(b"\0"),
+    "a folder": Path.mkdir,
+    "a link to nothing": lambda path: path.symlink_to("nowhere"),
+    "a link to an empty device": lambda path: path.symlink_to("/dev/null"),
+    "a fifo": os.mkfifo,
+    "a device": lambda path: os.mknod(path, stat.S_IFCHR | 0o600, os.makedev(1, 3)),
+}
+"""What -r leaves alone."""
+
 _FIRST_PASSED = 3
 """Where systemd puts the first descriptor that it passes; sd_listen_fds(3)."""
 
@@ -113,16 +124,37 @@ class TestPath:
     def test_reuse_makes_a_path_that_was_not_there(self, path: Path) -> None:
         open_listener(_options(path, reuse=True)).close()
 
-    @pytest.mark.parametrize("reuse", [False, True])
-    def test_a_file_is_never_taken_over(self, path: Path, reuse: bool) -> None:
-        path.write_text("precious")
-        assert "is in use, and not a socket" in _refusal(_options(path, reuse=reuse))
-        assert path.read_text() == "precious"
+    def test_an_empty_file_is_taken_over_with_r(self, path: Path) -> None:
+        """As mktemp(1) leaves one; the original does so, and its own test program relies on it."""
+        path.touch()
+        listener = open_listener(_options(path, reuse=True))
+        listener.listen()
+        _connect(str(path))
+        listener.close()
+        assert not path.exists()
 
-    def test_a_link_is_never_taken_over(self, path: Path) -> None:
-        path.symlink_to("nowhere")
-        assert "is in use, and not a socket" in _refusal(_options(path, reuse=True))
+    def test_an_empty_file_is_left_without_r(self, path: Path) -> None:
+        path.touch()
+        assert _refusal(_options(path)) == f"{path} is in use, and an empty file; give another address with -a, or take it over with -r"
+        assert path.is_file()
+
+    @pytest.mark.parametrize("reuse", [False, True])
+    @pytest.mark.parametrize("make", THINGS.values(), ids=THINGS.keys())
+    def test_anything_else_is_never_taken_over(self, path: Path, make: Callable[[Path], object], reuse: bool) -> None:
+        make(path)
+        before = path.lstat()
+        said = _refusal(_options(path, reuse=reuse))
+        assert said.startswith(f"{path} is in use, and neither a socket nor an empty file")
+        assert ("so -r does not take it over" in said) is reuse
+        assert path.lstat()[:7] == before[:7]
+
+    def test_an_empty_file_behind_a_link_is_not_taken_over(self, path: Path) -> None:
+        target = path.with_name("target")
+        target.touch()
+        path.symlink_to(target)
+        assert "and neither a socket nor an empty file" in _refusal(_options(path, reuse=True))
         assert path.is_symlink()
+        assert target.is_file()
 
     def test_a_folder_that_is_not_there_is_told(self, path: Path) -> None:
         said = _refusal(_options(path / "none"))

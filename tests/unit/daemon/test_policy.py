@@ -25,14 +25,14 @@ def subscribes(policy: Policy, pattern: bytes, who: Credentials) -> bool:
 
 
 def test_without_rules_everything_is_allowed() -> None:
-    assert Policy().publication(b"a", ALICE).rule is None
-    assert Policy().publication(b"a", ALICE).is_allowed
+    assert Policy().publication(KeySpace(), b"a", ALICE).rule is None
+    assert Policy().publication(KeySpace(), b"a", ALICE).is_allowed
     assert subscribes(Policy(), b"", ALICE)
     assert Policy().publish_mask(ALICE) == 0
 
 
 def test_the_first_rule_about_key_and_client_decides_who_publishes() -> None:
-    found = {(key, who): LAB.publication(key, who) for key in (b"lab/open/x", b"lab/x", b"lab", b"x") for who in (ALICE, BOB)}
+    found = {(key, who): LAB.publication(KeySpace(), key, who) for key in (b"lab/open/x", b"lab/x", b"lab", b"x") for who in (ALICE, BOB)}
     assert {each: decision.rule for each, decision in found.items()} == {
         (b"lab/open/x", ALICE): OPEN,
         (b"lab/open/x", BOB): OPEN,
@@ -72,8 +72,27 @@ def test_a_denial_within_what_an_earlier_rule_allows_is_never_asked() -> None:
 
 def test_a_rule_without_a_word_on_the_action_does_not_decide() -> None:
     policy = Policy((PolicyRule("a", publish="deny"), PolicyRule("a", subscribe="deny"), PolicyRule("a", publish="allow")))
-    assert policy.publication(b"a", BOB).rule is policy.rules[0]
+    assert policy.publication(KeySpace(), b"a", BOB).rule is policy.rules[0]
     assert policy.subscription(Reach(KeySpace(), b"a"), BOB).rule is policy.rules[1]
+
+
+def test_a_key_at_an_address_is_decided_by_what_stands_behind_the_address_too() -> None:
+    policy = Policy(
+        (OPEN, CLOSED, PolicyRule("!/conn/9/", publish="deny"), PolicyRule("!/conn/", publish="allow"), PolicyRule("q", "deny"))
+    )
+    keys = (b"5/lab/open/x", b"5/lab/x", b"9/lab/open/x", b"5/x", b"5/q")
+    found = {key: policy.publication(KeySpace(), b"!/conn/" + key, BOB) for key in keys}
+    assert {key: (decision.is_allowed, decision.rule) for key, decision in found.items()} == {
+        b"5/lab/open/x": (True, OPEN),
+        b"5/lab/x": (False, CLOSED),
+        b"9/lab/open/x": (False, policy.rules[2]),
+        b"5/x": (True, policy.rules[3]),
+        b"5/q": (False, policy.rules[4]),
+    }
+    # Without an address there is nothing behind one.
+    for key in (b"!/conn/5", b"!/conn/lab/x", b"!/connx/5/lab/x"):
+        assert policy.publication(KeySpace(), key, BOB).is_allowed, key
+    assert policy.publication(KeySpace(b"."), b"!/conn/5/lab/x", BOB).is_allowed
 
 
 def test_users_and_groups_say_whom_a_rule_is_about() -> None:
@@ -91,7 +110,7 @@ def test_users_and_groups_say_whom_a_rule_is_about() -> None:
     assert policy.publish_mask(BOB) == 0b11000
     for who in (ALICE, BOB):
         for bit, rule in enumerate(policy.publishing):
-            assert policy.publication(rule.keys.encode(), who).is_allowed is not bool(policy.publish_mask(who) >> bit & 1)
+            assert policy.publication(KeySpace(), rule.keys.encode(), who).is_allowed is not bool(policy.publish_mask(who) >> bit & 1)
 
 
 def test_rights_belong_to_those_named_alone() -> None:

@@ -6,6 +6,8 @@ import pytest
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.contract import PublishRule, Refusal
+from sbusd.protocol.batches import join_batch
+from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.support.wire import message
 from tests.support.world import REFUSALS, MakeWorld, World
@@ -150,3 +152,93 @@ def test_demand_ends_with_its_connection_and_is_nobody_else_s(world: World) -> N
 def test_token_comes_back_as_it_was(world: World, token: bytes) -> None:
     sender = world.connect()
     assert publish(world, sender, b"CMSG receipt/always\0" + token, message(b"a", b"")) == [receipt(token, 0)]
+
+
+SECRET = b"!/cred//7//x"
+WITHHELD = b"CMSG !/bus/receipt\0t\0-"
+
+
+@pytest.mark.parametrize("demand", [b"always", b"undeliverable"])
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_stranger_does_not_learn_whether_a_secret_key_has_recipients(world: World, demand: bytes, count: int) -> None:
+    recipients = [world.connect(SECRET) for _ in range(count)]
+    stranger = world.connect()
+    world.strangers.add(stranger)
+    assert publish(world, stranger, b"CMSG receipt/%b\0t" % demand, message(SECRET, b"1")) == [WITHHELD]
+    assert [world.receive(each) for each in recipients] == [[message(SECRET, b"1")]] * count
+    # It was asked about that message alone.
+    assert publish(world, stranger, message(SECRET, b"2"), b"CMSG receipt/always\0t", message(b"a", b"")) == [receipt(b"t", 0)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_confidant_learns_how_many_got_a_secret(world: World, count: int) -> None:
+    for _ in range(count):
+        world.connect(SECRET)
+    sender = world.connect()
+    assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET, b"1")) == [receipt(b"t", count)]
+    silent: list[bytes] = [] if count else [receipt(b"t", 0)]
+    assert publish(world, sender, b"CMSG receipt/undeliverable\0t", message(SECRET, b"1")) == silent
+
+
+def test_what_is_withheld_keeps_its_place_in_a_batch_too(world: World) -> None:
+    hearer, stranger = world.connect(SECRET, b"a"), world.connect(b"a")
+    world.strangers.add(stranger)
+    sent = [message(b"a", b"1"), b"CMSG receipt/always\0t", message(b"a", b"2"), b"CMSG receipt/undeliverable\0t", message(SECRET, b"3")]
+    sent += [message(SECRET, b"4"), b"CMSG pong\0", message(b"a", b"5")]
+    expected = [sent[0], sent[2], receipt(b"t", 2), WITHHELD, b"CMSG pong\0", sent[7]]
+    for packets in ([*sent], [join_batch(sent)]):
+        assert publish(world, stranger, *packets) == expected
+        assert world.receive(hearer) == [sent[place] for place in (0, 2, 4, 5, 7)]
+
+
+def test_a_decision_that_takes_longer_than_a_turn_is_kept_for_its_message(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(turn_time=1e-5))
+    hearer, stranger = world.connect(SECRET), world.connect()
+    world.strangers.add(stranger)
+    sent = [packet for number in range(40) for packet in (b"CMSG receipt/always\0%d" % number, message(SECRET, b"%d" % number))]
+    for packets in (sent, [join_batch(sent)]):
+        assert publish(world, stranger, *packets) == [b"CMSG !/bus/receipt\0%d\0-" % number for number in range(40)]
+        assert world.receive(hearer) == sent[1::2]
+
+
+def test_a_sender_that_is_ended_in_front_of_its_message_has_not_sent_it(make_world: MakeWorld) -> None:
+    """What was before the message is handed over first, and the error of a packet that was cut does not fit."""
+    world = make_world(LimitSettings(queue_packets=1))
+    hearer, sender = world.connect(SECRET), world.connect(b"fill", send_buffer=5_000)
+    world.send(sender, b"CMSG blocking/hard/error")
+    filler = world.connect()
+    while not world.switch.connection_counters(sender).queued_packets:
+        publish(world, filler, message(b"fill", bytes(1_000)))
+    for packet in (b"CMSG receipt/always\0t", b"SUB " + b"x" * MAX_PACKET_BYTES, message(SECRET, b"1")):
+        world.send(sender, packet)
+    world.run()
+    assert sender not in world.switch.connections()
+    assert world.receive(hearer) == []
+
+
+def test_a_refused_message_to_a_secret_key_says_nothing_of_who_listens(world: World) -> None:
+    world.connect(SECRET)
+    stranger = world.connect()
+    world.strangers.add(stranger)
+    world.switch.set_party(stranger, 7, rules=1)
+    world.switch.set_publish_rules((PublishRule(SECRET, False),))
+    for key, refusal in ((SECRET, b"POLICY"), (b"!/cred//7", b"RESERVED")):
+        error = b"CMSG !/bus/error\0" + refusal
+        assert publish(world, stranger, b"CMSG receipt/always\0t", message(key)) == [error, receipt(b"t", 0)]
+
+
+def test_without_secret_keys_nothing_is_withheld(make_world: MakeWorld) -> None:
+    world = make_world(keyspace=KeySpace(b"."))
+    world.connect(SECRET)
+    sender = world.connect()
+    world.strangers.add(sender)
+    assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET)) == [receipt(b"t", 1)]
+
+
+def test_a_further_demand_asks_again_whether_it_may_be_told(world: World) -> None:
+    world.connect(SECRET)
+    sender = world.connect()
+    world.strangers.add(sender)
+    assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET)) == [WITHHELD]
+    world.strangers.clear()
+    assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET)) == [receipt(b"t", 1)]
