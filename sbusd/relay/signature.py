@@ -1,8 +1,8 @@
 """Who sent a message and who took it, by a key that two twins share: HMAC-SHA256, RFC 2104. Spec: sbus-relay(8), "Shared keys".
 
 What is signed names both twins, the path, the time, a nonce and the body, so that a message cannot be sent to another twin, turned
-back on its sender, changed, or sent again. The answer is signed too: who cuts a host off cannot say in its name that a message has
-arrived.
+back on its sender, changed, or sent again. The response is signed too, for the signature of its request: who cuts a host off cannot
+say in its name that a message has arrived, or is refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ MIN_KEY_BYTES = 16
 MAX_KEY_BYTES = 1_024
 """Longer ones are no keys, but a wrong file."""
 
-_HEAD = b"sbus-relay-1"
+_HEAD = b"sbus-relay-2"
+_OLD_HEAD = b"sbus-relay-1"
+"""That of relays whose responses were not signed for the signature of the request; their requests are not taken."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,12}")
@@ -79,13 +81,22 @@ def read_stamp(headers: Mapping[str, str]) -> Stamp | None:
 
 def request_signature(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> str:
     """Return the signature of a request, in hexadecimal."""
-    parts = (b"POST", path.encode(), str(stamp.twin), str(to), str(stamp.time), stamp.nonce, hashlib.sha256(body).hexdigest())
-    return _hmac(key, *parts)
+    return _hmac(key, _HEAD, *_request_parts(stamp, to, path, body))
 
 
-def response_signature(key: bytes, nonce: str, status: int, body: bytes) -> str:
-    """Return the signature of the response to the request with *nonce*."""
-    return _hmac(key, "response", nonce, str(status), hashlib.sha256(body).hexdigest())
+def is_of_old_version(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> bool:
+    """Return whether an older relay has signed the request."""
+    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(stamp, to, path, body)), stamp.signature)
+
+
+def _request_parts(stamp: Stamp, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:
+    """Return what the signature of a request is over."""
+    return (b"POST", path.encode(), str(stamp.twin), str(to), str(stamp.time), stamp.nonce, hashlib.sha256(body).hexdigest())
+
+
+def response_signature(key: bytes, request: Stamp, status: int, body: bytes) -> str:
+    """Return the signature of the response to *request*."""
+    return _hmac(key, _HEAD, "response", request.nonce, request.signature, str(status), hashlib.sha256(body).hexdigest())
 
 
 def is_same(signature: str, other: str) -> bool:
@@ -95,5 +106,5 @@ def is_same(signature: str, other: str) -> bool:
 
 def _hmac(key: bytes, *parts: str | bytes) -> str:
     """Return the HMAC of *parts*, none of which has a line's end in it."""
-    lines = [_HEAD, *(part if isinstance(part, bytes) else part.encode() for part in parts)]
-    return hmac.new(key, b"\n".join(lines), hashlib.sha256).hexdigest()
+    lines = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
+    return hmac.new(key, lines, hashlib.sha256).hexdigest()

@@ -11,6 +11,7 @@ from sbusd.relay.signature import (
     NONCE,
     SIGNATURE,
     TIME,
+    Stamp,
     is_same,
     read_key,
     read_stamp,
@@ -44,10 +45,13 @@ def test_no_two_requests_have_the_same_nonce() -> None:
 
 
 def test_the_answer_is_signed_for_its_request_and_status() -> None:
-    right = response_signature(KEY, "a" * 32, 200, b"{}")
-    assert right != response_signature(KEY, "b" * 32, 200, b"{}")
-    assert right != response_signature(KEY, "a" * 32, 503, b"{}")
-    assert right != response_signature(KEY, "a" * 32, 200, b"")
+    asked = Stamp(1001, 1, "a" * 32, "c" * 64)
+    right = response_signature(KEY, asked, 200, b"{}")
+    assert right == response_signature(KEY, asked, 200, b"{}")
+    assert right != response_signature(KEY, Stamp(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
+    assert right != response_signature(KEY, Stamp(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
+    assert right != response_signature(KEY, asked, 503, b"{}")
+    assert right != response_signature(KEY, asked, 200, b"")
 
 
 @pytest.mark.parametrize(
