@@ -128,11 +128,20 @@ class Door:
             raise _unwelcome(400, str(error)) from None
         if speaker.twin is not None and message.src != speaker.twin:
             raise RefusedError(403, f"twin {speaker.twin} sends a message with src {message.src}", FORGED, "messages-forged")
+        # Whether this is the one who asked, and that the other one was asked, the store decides.
+        is_redirected = caller.path == REPLY_PATH and message.is_misaddressed_error
+        if is_redirected:
+            message = message.with_(dst=(self._twin,))
         if message.dst != (self._twin,):
             raise _unwelcome(421, f"dst is {list(message.dst)}, and this is twin {self._twin}")
         if not message.uid:
             raise _unwelcome(400, "uid: is empty")
-        return await (self._accept(caller, message, speaker) if caller.path == REMOTE_PATH else self._admit(message, speaker))
+        if caller.path == REMOTE_PATH:
+            return await self._accept(caller, message, speaker)
+        said = await self._admit(message, speaker)
+        if is_redirected and said == "accepted":
+            await self._store.count("answers-redirected")
+        return said
 
     async def _read(self, request: web.BaseRequest, place: PendingBody) -> bytes:
         """Return the body, if it is small and comes soon, and *place* has room for it."""

@@ -119,6 +119,7 @@ SCRIPTS = (
     "accept",
     "admit",
     "answer",
+    "asker",
     "claim",
     "deliver",
     "discard",
