@@ -7,9 +7,11 @@ say in its name that a message has arrived, or is refused.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -21,6 +23,9 @@ from sbusd.config.errors import ConfigError
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
 """The headers of HTTP."""
+
+SERVICE_USER = "sbus-relay"
+"""Who runs the service, sysusers.d/sbus-relay.conf."""
 
 MIN_KEY_BYTES = 16
 """Shorter keys can be guessed."""
@@ -53,16 +58,36 @@ def read_key(file: Path) -> bytes:
     """
     try:
         with file.open("rb") as stream:
-            mode = os.fstat(stream.fileno()).st_mode
+            check_private(file, os.fstat(stream.fileno()))
             content = stream.read(MAX_KEY_BYTES + 1)
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the relay's user read it") from None
-    if stat.S_IMODE(mode) & 0o007:
-        raise ConfigError(file, "", f"others can use it, its mode is {stat.S_IMODE(mode):04o}; a key is for its owner: chmod 0600")
     key = content.strip()
     if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
         raise ConfigError(file, "", f"has {len(key)} bytes; a key has {MIN_KEY_BYTES} to {MAX_KEY_BYTES}: openssl rand -hex 32")
     return key
+
+
+def check_private(file: Path, status: os.stat_result) -> None:
+    """Raise ConfigError if another user than root and the relay's own can use *file*, whose status is *status*.
+
+    Root's group may read it, as systemd makes credentials. No other group may: users are added to that of the relay to call other hosts.
+    """
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_uid not in _owners():
+        raise ConfigError(file, "", f"belongs to user {status.st_uid}; give it to the relay's user: chown sbus-relay")
+    if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
+        words = f"others can use it, its mode is {mode:04o} and its group {status.st_gid}; a key is for its owner: chmod 0600"
+        raise ConfigError(file, "", words)
+
+
+def _owners() -> set[int]:
+    """Return who may own a key: root and the own user; for root, who checks the configuration of the service, that of the service too."""
+    owners = {0, os.geteuid()}
+    if os.geteuid() == 0:
+        with contextlib.suppress(KeyError):
+            owners.add(pwd.getpwnam(SERVICE_USER).pw_uid)
+    return owners
 
 
 def signed_headers(key: bytes, twin: int, to: int, path: str, body: bytes, *, now: float) -> dict[str, str]:
