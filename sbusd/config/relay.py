@@ -14,6 +14,9 @@ from sbusd.config.rules import Origin
 PORT = 8051
 """Where relays listen, as those of the founding document do."""
 
+REDIS = "/run/redis-sbus-relay/redis-server.sock"
+"""The socket of the relay's own Redis, which its unit redis-server@sbus-relay.service makes for the relay's user alone."""
+
 MAX_TWIN = 0xFFFF_FFFF
 """A twin's number has 32 bits."""
 
@@ -120,7 +123,7 @@ class RelaySettings:
 
     twin: Annotated[int, _TWIN] = 0
     """The number of this host; 0: ``--twin`` says it."""
-    redis: str = "127.0.0.1:6379"
+    redis: str = REDIS
     """Redis: ``HOST:PORT``, the path of a socket, or a URL."""
     listen: Annotated[str, HostPort()] = ""
     """Where other relays find this one; empty: every address if hosts are authenticated, else loopback."""

@@ -90,13 +90,13 @@ def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> No
     assert read_key(file) == KEY
 
 
-@pytest.mark.parametrize(("user", "group", "mode", "says"), [(0, 4711, 0o640, "its group 4711"), (4711, 0, 0o600, "belongs to user 4711")])
-def test_a_key_that_another_user_has_is_refused(tmp_path: Path, user: int, group: int, mode: int, says: str, needs_root: None) -> None:
+@pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "its group 4711"), ((4711, 0), 0o600, "belongs to user 4711")])
+def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
     """Users are added to the relay's group to call other hosts; and a user who was removed leaves his number to somebody else."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(mode)
-    os.chown(file, user, group)
+    os.chown(file, *owner)
     with pytest.raises(ConfigError, match=says):
         read_key(file)
 
