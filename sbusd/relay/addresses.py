@@ -9,7 +9,7 @@ from dataclasses import dataclass
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NETWORK_BITS = 64
-"""Every network of IPv6 has that prefix, RFC 4291: whoever has one address of it has all of them."""
+"""Every network of IPv6 has that prefix, RFC 4291: a host that has one address of it can have all of them."""
 
 _TRANSLATED = tuple(ipaddress.IPv6Network(text) for text in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96"))
 """The IPv4 address is in the last 32 bits: NAT64 of RFC 6052 and RFC 8215, and the old IPv4-compatible addresses of RFC 4291."""
@@ -19,7 +19,7 @@ _PRIVATE = tuple(ipaddress.ip_network(text) for text in ("10.0.0.0/8", "100.64.0
 
 
 def plain_address(text: str) -> str:
-    """Return an address as it is written everywhere here: without an interface, IPv4 as IPv4. Text that is no address stays as it is."""
+    """Return an address as it is written everywhere here: without an interface, IPv4 as IPv4. Other text is returned unchanged."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:

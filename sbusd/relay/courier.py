@@ -63,7 +63,7 @@ class Courier:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerAwayError(printable(f"{address}: {_words(error)}")) from None
         if key is not None and not _is_signed(key, headers, status, said, signature):
-            # Whoever is between the hosts may have written it, so it decides nothing; but it may name the cause.
+            # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
             words = f"what answered there, with status {status}, has not signed for twin {twin}"
             raise PeerAwayError(printable(f"{address}: {words}; it says: {_error_in(said)}", MAX_WORDS))
         _judge(address, status, said)

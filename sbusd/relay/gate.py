@@ -168,7 +168,7 @@ def replayed() -> RefusedError:
 def response_headers(twin: int, keys: Mapping[int, bytes], speaker: Speaker | None, status: int, body: bytes) -> dict[str, str]:
     """Return the signature of *twin*'s response to *speaker*, nothing if the signature of the request was not right.
 
-    Nobody else gets one: who holds a request back could have a refusal signed for it, and hand that to its sender.
+    No other caller gets one: an attacker who holds a request back could have a refusal signed for it, and return that to its sender.
     """
     if speaker is None or speaker.stamp is None:
         return {}

@@ -12,7 +12,7 @@ PARTS = 8
 
 
 class Pending:
-    """All bodies that are being received. Configured peers have as many bytes again, so that nobody else can use up theirs."""
+    """All bodies that are being received. Configured peers have as many bytes again, which no other address can use up."""
 
     def __init__(self, parties: Parties, most: int, body_bytes: int) -> None:
         """*most* bytes for configured peers, and *most* for all others; a party has room for one body of *body_bytes* in any case."""

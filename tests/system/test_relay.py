@@ -209,7 +209,7 @@ def test_systemd_finds_as_little_as_in_the_bus_but_for_the_network(relayed: Cont
 
 
 def test_purge_leaves_the_user_alone(relayed: Container) -> None:
-    """Also of a relay that runs; the folder is the administrator's. A key that he has made belongs to nobody else then."""
+    """Also of a relay that runs; the folder is the administrator's. A key that was made for the relay does not become another user's."""
     relayed.run("install --owner=sbus-relay --mode=600 /dev/null /etc/sbus/shared.key")
     relayed.run(f"systemctl stop answerer.service; rm --recursive /etc/sbus/relay.toml.d; systemctl is-active {UNIT}")
     relayed.run("apt-get purge --yes --quiet=2 sbus-relay && systemctl daemon-reload")

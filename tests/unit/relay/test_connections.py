@@ -70,7 +70,7 @@ def test_the_places_of_configured_peers_are_not_for_others() -> None:
     assert sum(hall.enter(*(f"2001:db8:{number:x}::1" for number in range(64)))) == 16
     assert hall.enter("10.0.0.9") == [False]
     assert hall.enter(PEER, f"::ffff:{PEER}", "fd00::2") == [True, True, True]
-    # A neighbour of a peer is no peer, and does not use up its places.
+    # A neighbour of a peer is not a peer, and does not use up its places.
     assert hall.enter("fd00::3") == [False]
 
 

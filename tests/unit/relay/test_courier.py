@@ -73,7 +73,7 @@ def test_nor_that_it_is_refused(status: int) -> None:
 
 
 def test_a_response_to_another_request_is_not_believed() -> None:
-    """Not even one with the same nonce, which the relay has signed for somebody who was between the hosts."""
+    """Not even one with the same nonce, which the relay has signed for an attacker between the hosts."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         stamp = read_stamp(request.headers)

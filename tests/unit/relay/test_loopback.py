@@ -1,4 +1,4 @@
-"""The owner of a loopback connection is whom the kernel reports, and nobody when its socket is closed."""
+"""The kernel reports the owner of a loopback connection, and no owner when its socket is closed."""
 
 from __future__ import annotations
 

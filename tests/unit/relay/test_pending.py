@@ -1,4 +1,4 @@
-"""Bodies of senders who are not verified have a bounded number of bytes, and use up nobody else's."""
+"""Bodies of senders who are not verified have a bounded number of bytes, and do not use up those of others."""
 
 from __future__ import annotations
 

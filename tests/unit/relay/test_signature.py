@@ -92,7 +92,7 @@ def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> No
 
 @pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "its group 4711"), ((4711, 0), 0o600, "belongs to user 4711")])
 def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
-    """Users are added to the relay's group to call other hosts; and a user who was removed leaves his number to somebody else."""
+    """Users are added to the relay's group to call other hosts; and the number of a removed user becomes another user's."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(mode)
