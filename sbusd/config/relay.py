@@ -14,6 +14,9 @@ from sbusd.config.rules import Origin
 PORT = 8051
 """Where relays listen, as those of the founding document do."""
 
+REDIS = "/run/redis-sbus-relay/redis-server.sock"
+"""The socket of the relay's own Redis, which its unit redis-server@sbus-relay.service makes for the relay's user alone."""
+
 MAX_TWIN = 0xFFFF_FFFF
 """A twin's number has 32 bits."""
 
@@ -120,7 +123,7 @@ class RelaySettings:
 
     twin: Annotated[int, _TWIN] = 0
     """The number of this host; 0: ``--twin`` says it."""
-    redis: str = "127.0.0.1:6379"
+    redis: str = REDIS
     """Redis: ``HOST:PORT``, the path of a socket, or a URL."""
     listen: Annotated[str, HostPort()] = ""
     """Where other relays find this one; empty: every address if hosts are authenticated, else loopback."""
@@ -151,9 +154,13 @@ class RelaySettings:
     idle_timeout: Annotated[float, Duration(0.1, 3_600.0, "for it keeps a connection so long")] = 60.0
     """Seconds for which a connection without a request is kept."""
     connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 1_024
-    """Connections of other hosts."""
+    """Connections of other hosts, without those that are reserved."""
     address_connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 64
-    """Connections of one address."""
+    """Connections of one address of IPv4, or of one /64 of IPv6."""
+    peer_connections: Annotated[int, Count(0, 100_000, "for each is a file descriptor")] = 256
+    """Connections that are reserved for the addresses under ``[[peers]]``."""
+    pending_bytes: Annotated[int, Size(1 << 10, 1 << 30, "for the relay keeps them in memory")] = 64 << 20
+    """Bytes of bodies whose senders are not verified yet; the addresses under ``[[peers]]`` have as many again."""
     clock_skew: Annotated[float, Duration(1.0, 3_600.0, "for nonces are remembered twice as long")] = 60.0
     """Seconds by which the clock of a host with a shared key may be wrong."""
     lease: Annotated[float, Duration(0.2, 300.0, "for what a dead relay held waits so long")] = 10.0
@@ -173,6 +180,8 @@ class RelaySettings:
         twins = [peer.twin for peer in self.peers]
         if twice := next((twin for twin in twins if twins.count(twin) > 1), None):
             raise ValueError(f"there are two [[peers]] with twin = {twice}; write one")
+        if self.pending_bytes < self.body_bytes:
+            raise ValueError("pending_bytes is less than body_bytes, so that the largest message would never be taken: write more")
         if self.tls.is_on and any(peer.key_file for peer in self.peers):
             raise ValueError("there are [tls] and key_file both; hosts are known by certificates or by keys: write one of them")
         if self.listen and not self.is_authenticated and not is_loopback(self.listen):
@@ -180,6 +189,12 @@ class RelaySettings:
                 f"listen = {show(self.listen)} is open to other hosts, and nothing says who they are; "
                 "give [tls], or a key_file for each of [[peers]], or listen on 127.0.0.1"
             )
+
+    @property
+    def peer_hosts(self) -> tuple[str, ...]:
+        """The addresses of ``[[peers]]``, without their ports."""
+        splits = (split_address(peer.address) for peer in self.peers)
+        return tuple(split[0] for split in splits if split is not None)
 
     @property
     def is_authenticated(self) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from sbusd.config.errors import ConfigError
 from sbusd.config.relay import MAX_TWIN, TlsSettings
+from sbusd.relay.signature import check_private
 
 _NAME = re.compile(r"twin-([1-9][0-9]{0,9})")
 
@@ -44,10 +45,13 @@ def twin_of(certificate: Mapping[str, Any]) -> int | None:
 def _load(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
     """Give *context* this host's certificate, and whom it trusts."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    key = Path(settings.key)
     try:
-        context.load_cert_chain(settings.certificate, settings.key)
+        context.load_cert_chain(settings.certificate, key)
+        status = key.stat()
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(Path(settings.certificate), "", f"is no certificate with the key {settings.key}: {_words(error)}") from None
+    check_private(key, status)
     try:
         context.load_verify_locations(settings.authority)
     except (OSError, ssl.SSLError) as error:

@@ -14,10 +14,13 @@ from sbusd.protocol.printable import printable
 from sbusd.relay.bodies import read_body
 from sbusd.relay.certificates import client_context, twin_name
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError
-from sbusd.relay.signature import NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
+from sbusd.relay.signature import SIGNATURE, TIME, is_same, read_stamp, response_signature, signed_headers
 
 MAX_RESPONSE_BYTES = 4_096
 """A response is one line."""
+
+MAX_WORDS = 500
+"""Characters of an error that are kept."""
 
 PASSING = {401, 408, 421, 425, 429}
 """Statuses besides 5xx that may be different the next time: a clock that is set, a key or a certificate that is renewed, a host that
@@ -59,8 +62,10 @@ class Courier:
                 status, signature = response.status, response.headers.get(SIGNATURE, "")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerAwayError(printable(f"{address}: {_words(error)}")) from None
-        if key is not None and not is_same(response_signature(key, headers[NONCE], status, said), signature):
-            raise PeerAwayError(f"{address}: what answered there, with status {status}, does not have the key of twin {twin}")
+        if key is not None and not _is_signed(key, headers, status, said, signature):
+            # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
+            words = f"what answered there, with status {status}, has not signed for twin {twin}"
+            raise PeerAwayError(printable(f"{address}: {words}; it says: {_error_in(said)}", MAX_WORDS))
         _judge(address, status, said)
 
     async def close(self) -> None:
@@ -72,14 +77,24 @@ def _judge(address: str, status: int, said: bytes) -> None:
     """Return if the message was taken."""
     if status == 200:
         return
-    try:
-        words = str(json.loads(said)["error"])
-    except (ValueError, TypeError, KeyError):
-        words = "it says nothing that a relay would say"
-    text = printable(f"{address}: status {status}: {words}", 500)
+    text = printable(f"{address}: status {status}: {_error_in(said)}", MAX_WORDS)
     if status >= 500 or status in PASSING:
         raise PeerAwayError(text)
     raise PeerRefusalError(text)
+
+
+def _is_signed(key: bytes, headers: Mapping[str, str], status: int, said: bytes, signature: str) -> bool:
+    """Return whether *signature* is that of a response to the request with *headers*."""
+    stamp = read_stamp(headers)
+    return stamp is not None and is_same(response_signature(key, stamp, status, said), signature)
+
+
+def _error_in(said: bytes) -> str:
+    """Return the error that a response names."""
+    try:
+        return str(json.loads(said)["error"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "nothing that a relay would say"
 
 
 def _words(error: BaseException) -> str:

@@ -69,7 +69,7 @@ class Desk:
     async def take(self, queue: str, raw: bytes) -> None:
         """Deal with *raw*, which was taken from *queue*. Raises RedisAwayError."""
         try:
-            message = self._parse(raw)
+            message = self._parse(raw, any_error=queue == queues.REPLY)
             if queue == queues.LOCAL:
                 await self._dispatch(raw, message)
             elif queue == queues.REMOTE:
@@ -81,11 +81,11 @@ class Desk:
         except MessageError as wrong:
             await self._discard(queue, raw, wrong)
 
-    def _parse(self, raw: bytes) -> Message:
-        """Return the message that *raw* is. Raises MessageError."""
+    def _parse(self, raw: bytes, *, any_error: bool) -> Message:
+        """Return the message that *raw* is, with *any_error* that of an application. Raises MessageError."""
         if len(raw) > self._settings.body_bytes:
             raise MessageError(f"the message has {len(raw)} bytes; {self._settings.body_bytes} are allowed")
-        return Message.parse(raw)
+        return Message.parse(raw, any_error=any_error)
 
     async def _dispatch(self, raw: bytes, request: Message) -> None:
         """Make one request for each destination of a client's."""
@@ -176,7 +176,12 @@ class Desk:
         if len(reply.dst) != 1:
             raise MessageError("dst: of an answer is the one twin that asked")
         if reply.dst[0] == self._twin:
-            await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queues.REPLY)
+            asked = await self._store.waiting_request(reply.uid)
+            if asked is None and reply.is_misaddressed_error and (asker := await self._store.asker(reply.uid)):
+                if await self._respond(raw, reply.with_(dst=(asker,)), queues.REPLY) == "ready":
+                    await self._store.count("answers-redirected")
+            else:
+                await self._settle(raw, reply, asked, queues.REPLY)
         elif reply.src != self._twin:
             raise MessageError(f"src: of an answer is this twin, {self._twin}: swap src and dst of the request")
         elif await self._respond(raw, reply, queues.REPLY) == "unasked":

@@ -1,6 +1,7 @@
 """The door for other hosts: ``POST /zbus-remote`` brings requests, ``POST /zbus-reply`` answers. Spec: sbus-relay(8), "Between hosts".
 
 2xx is said only when the message is in Redis. What may go better later is 503, with ``Retry-After``; all else is refused for good.
+Only who has signed a request gets a signed response, and without that a sender with a key believes none.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from aiohttp import web
 
 from sbusd.config.relay import RelaySettings
 from sbusd.events import Event
+from sbusd.protocol.printable import printable
 from sbusd.relay import queues
+from sbusd.relay.addresses import Parties
 from sbusd.relay.connections import Connection
 from sbusd.relay.gate import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
 from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.messages import Message, MessageError
+from sbusd.relay.pending import Pending, PendingBody
 from sbusd.relay.redis_link import RedisAwayError
 from sbusd.relay.store import Store
 
@@ -31,6 +35,15 @@ _FULL = {
     "memory": "too many requests of yours are remembered here; try again when some have expired",
 }
 """What there may be no room for, ``Store.accept``."""
+
+
+class _Exchange:
+    """One request and its response."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.speaker: Speaker | None = None
+        """Who sent it, once that is known."""
 
 
 class Door:
@@ -47,6 +60,8 @@ class Door:
         self._gate = gate
         self._journal = journal
         self._clock = time.time
+        self.parties = Parties(settings.peer_hosts)
+        self._pending = Pending(self.parties, settings.pending_bytes, settings.body_bytes)
 
     def server(self) -> web.Server:
         """Return the server of HTTP, to be given connections."""
@@ -65,9 +80,10 @@ class Door:
         if isinstance(connection, Connection):
             connection.request_begins()
         caller = _caller(request)
+        exchange = _Exchange(caller)
         close = False
         try:
-            status, said = 200, await self._handle(request, caller)
+            status, said = 200, await self._handle(request, exchange)
         except RefusedError as refusal:
             status, said = refusal.status, refusal.words
             close = True  # what is left of the body is not read
@@ -82,7 +98,7 @@ class Door:
             self._journal.tell_of(FAULT, "door", where="the door", reason=f"{type(mistake).__name__}: {mistake}")
             status, said = 500, "there is a mistake in this relay; its journal says which"
         body = json.dumps({"status" if status == 200 else "error": said}).encode()
-        headers = response_headers(self._twin, self._keys, caller, status, body)
+        headers = response_headers(self._twin, self._keys, exchange.speaker, status, body)
         if status == 503:
             headers["Retry-After"] = "5"
         response = web.Response(status=status, body=body, headers=headers, content_type="application/json")
@@ -92,30 +108,43 @@ class Door:
             connection.request_ends()
         return response
 
-    async def _handle(self, request: web.BaseRequest, caller: Caller) -> str:
+    async def _handle(self, request: web.BaseRequest, exchange: _Exchange) -> str:
         """Return what became of the message, or raise RefusedError."""
+        caller = exchange.caller
         if caller.path not in {REMOTE_PATH, REPLY_PATH}:
             raise _unwelcome(404, f"there is nothing here but {REMOTE_PATH} and {REPLY_PATH}")
         if request.method != "POST":
             raise _unwelcome(405, "POST a message here")
         self._gate.precheck(caller)
-        body = await self._read(request)
-        caller = dataclasses.replace(caller, body=body)
-        speaker = self._gate.identify(caller)
+        if encoding := request.headers.get("Content-Encoding"):
+            raise _unwelcome(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message as it is")
+        with self._pending.body(caller.client[0]) as place:
+            body = await self._read(request, place)
+            caller = dataclasses.replace(caller, body=body)
+            speaker = exchange.speaker = self._gate.identify(caller)
         try:
             message = Message.parse(body)
         except MessageError as error:
             raise _unwelcome(400, str(error)) from None
         if speaker.twin is not None and message.src != speaker.twin:
             raise RefusedError(403, f"twin {speaker.twin} sends a message with src {message.src}", FORGED, "messages-forged")
+        # Whether this is the one who asked, and that the other one was asked, the store decides.
+        is_redirected = caller.path == REPLY_PATH and message.is_misaddressed_error
+        if is_redirected:
+            message = message.with_(dst=(self._twin,))
         if message.dst != (self._twin,):
             raise _unwelcome(421, f"dst is {list(message.dst)}, and this is twin {self._twin}")
         if not message.uid:
             raise _unwelcome(400, "uid: is empty")
-        return await (self._accept(caller, message, speaker) if caller.path == REMOTE_PATH else self._admit(message, speaker))
+        if caller.path == REMOTE_PATH:
+            return await self._accept(caller, message, speaker)
+        said = await self._admit(message, speaker)
+        if is_redirected and said == "accepted":
+            await self._store.count("answers-redirected")
+        return said
 
-    async def _read(self, request: web.BaseRequest) -> bytes:
-        """Return the body, if it is small and comes soon."""
+    async def _read(self, request: web.BaseRequest, place: PendingBody) -> bytes:
+        """Return the body, if it is small and comes soon, and *place* has room for it."""
         most = self._settings.body_bytes
         if request.content_length is not None and request.content_length > most:
             raise RefusedError(413, f"the message has {request.content_length} bytes; {most} are allowed", TOO_LARGE, "bodies-too-large")
@@ -123,9 +152,11 @@ class Door:
         try:
             async with asyncio.timeout(self._settings.body_timeout):
                 async for chunk in request.content.iter_any():
-                    body += chunk
-                    if len(body) > most:
+                    if len(body) + len(chunk) > most:
                         raise RefusedError(413, f"the message has more than {most} bytes", TOO_LARGE, "bodies-too-large")
+                    if not place.grow(len(chunk)):
+                        raise RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, "bodies-deferred")
+                    body += chunk
         except TimeoutError:
             words = f"the message did not come within {self._settings.body_timeout:g} s"
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
@@ -179,10 +210,10 @@ _COUNTING: set[asyncio.Task[None]] = set()
 def _caller(request: web.BaseRequest) -> Caller:
     """Return who sent *request*, as far as is known yet."""
     transport = request.transport
-    client, server, tls = (transport.get_extra_info(name) for name in ("peername", "sockname", "ssl_object")) if transport else (None,) * 3
+    client, tls = (transport.get_extra_info(name) for name in ("peername", "ssl_object")) if transport else (None, None)
     certificate = tls.getpeercert() if tls is not None else None
-    nobody = ("0.0.0.0", 0)
-    return Caller(request.path, request.headers, (client or nobody)[:2], (server or nobody)[:2], certificate)
+    user = request.protocol.user if isinstance(request.protocol, Connection) else None
+    return Caller(request.path, request.headers, (client or ("0.0.0.0", 0))[:2], certificate, user)
 
 
 def _unwelcome(status: int, words: str) -> RefusedError:

@@ -13,7 +13,18 @@ from sbusd.events import Event
 from sbusd.relay.certificates import twin_of
 from sbusd.relay.journal import REPLAYED, STRANGER
 from sbusd.relay.loopback import is_trusted
-from sbusd.relay.signature import FROM, SIGNATURE, TIME, is_same, read_key, read_stamp, request_signature, response_signature
+from sbusd.relay.signature import (
+    FROM,
+    SIGNATURE,
+    TIME,
+    Stamp,
+    is_of_old_version,
+    is_same,
+    read_key,
+    read_stamp,
+    request_signature,
+    response_signature,
+)
 from sbusd.relay.store import Once
 
 
@@ -36,8 +47,9 @@ class Caller:
     path: str
     headers: Mapping[str, str]
     client: tuple[str, int]
-    server: tuple[str, int]
     certificate: Mapping[str, Any] | None
+    user: int | None = None
+    """The user of this host who has connected, where other hosts are not authenticated and the kernel reports one."""
     body: bytes = b""
     """What was sent; empty until it has been read."""
 
@@ -50,6 +62,8 @@ class Speaker:
     """None: whoever the message says."""
     once: Once | None = None
     """What it was signed with: the store takes a message with it once. Duty: refuse it by :func:`replayed` if the store does."""
+    stamp: Stamp | None = None
+    """The signature of the request, which was right; the response is signed for it."""
 
 
 class Gate(Protocol):
@@ -72,8 +86,10 @@ class LoopbackGate:
 
     def precheck(self, caller: Caller) -> None:
         """Refuse other users of this host."""
-        if not is_trusted(caller.client, caller.server):
-            raise RefusedError(403, "without keys or certificates only root and the relay's own user are served", STRANGER, "peers-refused")
+        if not is_trusted(caller.user):
+            who = "the kernel does not report the user of this connection" if caller.user is None else f"this is user {caller.user}"
+            words = f"without keys or certificates only root and the relay's own user are served; {who}"
+            raise RefusedError(403, words, STRANGER, "peers-refused")
 
     def identify(self, caller: Caller) -> Speaker:
         """Believe what the message says, of those who are listened to."""
@@ -133,12 +149,15 @@ class KeyGate:
             raise RefusedError(401, "the message is not signed", STRANGER, "peers-refused")
         right = request_signature(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body)
         if not is_same(right, stamp.signature):
-            raise RefusedError(401, f"the signature is not that of twin {stamp.twin} for twin {self._twin}", STRANGER, "peers-refused")
+            words = f"the signature is not that of twin {stamp.twin} for twin {self._twin}"
+            if is_of_old_version(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body):
+                words = f"twin {stamp.twin} signs as an older relay does: upgrade it"
+            raise RefusedError(401, words, STRANGER, "peers-refused")
         away = stamp.time - self._clock()
         if abs(away) > self._skew + 1:  # a second more: times are cut to whole ones
             words = f"the clock of twin {stamp.twin} is {away:+.0f} s away from this host's; {self._skew:g} s are allowed: set the clocks"
             raise RefusedError(401, words, REPLAYED, "peers-replayed")
-        return Speaker(stamp.twin, Once(stamp.twin, stamp.nonce, 2 * self._skew + 4))
+        return Speaker(stamp.twin, Once(stamp.twin, stamp.nonce, 2 * self._skew + 4), stamp)
 
 
 def replayed() -> RefusedError:
@@ -146,12 +165,14 @@ def replayed() -> RefusedError:
     return RefusedError(401, "this message has been sent before, with the same nonce", REPLAYED, "peers-replayed")
 
 
-def response_headers(twin: int, keys: Mapping[int, bytes], caller: Caller, status: int, body: bytes) -> dict[str, str]:
-    """Return the signature of *twin*'s response, if its *caller* says to be one that has a key."""
-    stamp = read_stamp(caller.headers)
-    if stamp is None or stamp.twin not in keys:
+def response_headers(twin: int, keys: Mapping[int, bytes], speaker: Speaker | None, status: int, body: bytes) -> dict[str, str]:
+    """Return the signature of *twin*'s response to *speaker*, nothing if the signature of the request was not right.
+
+    No other caller gets one: an attacker who holds a request back could have a refusal signed for it, and return that to its sender.
+    """
+    if speaker is None or speaker.stamp is None:
         return {}
-    return {FROM: str(twin), SIGNATURE: response_signature(keys[stamp.twin], stamp.nonce, status, body)}
+    return {FROM: str(twin), SIGNATURE: response_signature(keys[speaker.stamp.twin], speaker.stamp, status, body)}
 
 
 def sent_at(caller: Caller) -> float | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from sbusd.protocol.printable import printable
-from sbusd.relay.connections import Connections
+from sbusd.relay.connections import Connections, Place
 from sbusd.relay.journal import STRANGER
 
 
@@ -31,13 +31,14 @@ class Handshake(asyncio.Protocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a listening socket has streams")
         address = str(transport.get_extra_info("peername")[0])
-        if not self._connections.enter(address):
+        place = self._connections.enter(address)
+        if place is None:
             transport.abort()
             return
         transport.pause_reading()  # until the handshake takes what comes
-        self._task = asyncio.get_running_loop().create_task(self._shake(transport, address))
+        self._task = asyncio.get_running_loop().create_task(self._shake(transport, place))
 
-    async def _shake(self, transport: asyncio.Transport, address: str) -> None:
+    async def _shake(self, transport: asyncio.Transport, place: Place) -> None:
         """Do the handshake, and hand the connection on."""
         early = Early()
         loop = asyncio.get_running_loop()
@@ -46,25 +47,25 @@ class Handshake(asyncio.Protocol):
                 transport, early, self._context, server_side=True, ssl_handshake_timeout=self._seconds, ssl_shutdown_timeout=1.0
             )
         except OSError as error:
-            self._fail(address, error)
+            self._fail(place, error)
             transport.abort()
             return
         if secure is None or early.is_lost:
-            self._connections.leave(address)
+            self._connections.leave(place)
             return
-        connection = self._connections.connection(self._server, entered=address)
+        connection = self._connections.connection(self._server, place=place)
         secure.set_protocol(connection)
         connection.connection_made(secure)
         for data in early.data:
             connection.data_received(data)
 
-    def _fail(self, address: str, error: OSError) -> None:
+    def _fail(self, place: Place, error: OSError) -> None:
         """Tell that the handshake failed, and why as far as this side knows."""
-        self._connections.leave(address)
+        self._connections.leave(place)
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message
-        self._connections.refused(STRANGER, address, f"the handshake of TLS has failed: {printable(reason)}", "handshakes-failed")
+        self._connections.refused(STRANGER, place.address, f"the handshake of TLS has failed: {printable(reason)}", "handshakes-failed")
 
 
 class Early(asyncio.Protocol):

@@ -1,39 +1,116 @@
-"""Who connected over loopback: the kernel's table of TCP sockets knows each one's user. Spec: proc_pid_net(5), proc(5).
+"""The owner of a loopback connection: the kernel reports the user of the socket at its other end. Spec: sock_diag(7).
 
-Without keys or certificates nobody says who he is; then the relay serves root and its own user alone. Any other user of this host
-could else forge requests and answers of every twin.
+Without keys or certificates nothing authenticates other hosts; then the relay serves root and its own user alone. Any other user of
+this host could otherwise forge requests and answers of every twin.
+
+The kernel reports uid 0 for a socket that its owner has closed. So only an open socket of an established connection counts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
-import sys
-from pathlib import Path
+import socket
+import struct
+from typing import Protocol
 
-TABLES = {4: Path("/proc/self/net/tcp"), 6: Path("/proc/self/net/tcp6")}
+ESTABLISHED = 1
+"""TCP_ESTABLISHED of linux/tcp_states.h."""
+
+OVERFLOW_UID = 65_534
+"""The kernel reports this number for users that this user namespace does not have."""
+
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+
+_HEADER = struct.Struct("=IHHII")
+"""nlmsghdr: length, type, flags, sequence number, port."""
+_REQUEST = struct.Struct("=BBBxI")
+"""The beginning of inet_diag_req_v2: family, protocol, extensions, states."""
+_ADDRESSES = struct.Struct("!HH16s16s")
+"""inet_diag_sockid: the ports and addresses of both ends. Interface and cookie follow."""
+_NO_INTERFACE_NO_COOKIE = struct.pack("=III", 0, 0xFFFF_FFFF, 0xFFFF_FFFF)
+_ANSWER = struct.Struct("=BBBB48sIIIII")
+"""inet_diag_msg: family, state, timer, retransmissions, sockid, expiry, both queues, uid, inode."""
+
+Address = tuple[str, int]
+"""A numeric address and a port."""
 
 
-def is_trusted(client: tuple[str, int], server: tuple[str, int], tables: dict[int, Path] | None = None) -> bool:
-    """Return whether the socket *client* that is connected to *server*, both on this host, is of root or of this process's user."""
-    return socket_user(client, server, TABLES if tables is None else tables) in {0, os.geteuid()}
+class ServedSocket(Protocol):
+    """What is asked of an accepted socket; asyncio wraps those that it serves."""
+
+    def getpeername(self) -> tuple[str, int]:
+        """Return the address of the client."""
+
+    def getsockname(self) -> tuple[str, int]:
+        """Return the own address."""
+
+    def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
+        """Return an option."""
 
 
-def socket_user(local: tuple[str, int], remote: tuple[str, int], tables: dict[int, Path]) -> int | None:
-    """Return the uid of the socket that is bound to *local* and connected to *remote*, None if there is none."""
-    table = tables[ipaddress.ip_address(local[0]).version]
-    wanted = [_spelled(local), _spelled(remote)]
+def is_trusted(user: int | None) -> bool:
+    """Return whether *user* is root or the user of this process. A user that is not known is neither."""
+    return user is not None and user != OVERFLOW_UID and user in {0, os.geteuid()}
+
+
+def client_user(served: ServedSocket) -> int | None:
+    """Return the uid of the user whose socket is connected to *served*; None if the kernel does not report one. Takes microseconds.
+
+    It is the user who created that socket, whatever process has it now.
+    """
     try:
-        lines = table.read_text("ascii").splitlines()[1:]
+        user = socket_user(served.getpeername()[:2], served.getsockname()[:2])
+        # While this end is established, no other connection can have the same addresses: the answer was about this one.
+        state = served.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
         return None
-    return next((int(words[7]) for words in map(str.split, lines) if words[1:3] == wanted), None)
+    return user if state == ESTABLISHED else None
 
 
-def _spelled(address: tuple[str, int]) -> str:
-    """Return an address as the table has it: words of 32 bits in the machine's order, in hexadecimal."""
-    packed = ipaddress.ip_address(address[0]).packed
-    words = [packed[i : i + 4] for i in range(0, len(packed), 4)]
-    if sys.byteorder == "little":
-        words = [word[::-1] for word in words]
-    return f"{b''.join(words).hex().upper()}:{address[1]:04X}"
+def socket_user(local: Address, remote: Address) -> int | None:
+    """Return the uid of the open socket with an established connection from *local* to *remote*, None if there is none.
+
+    Raises:
+        OSError: the kernel cannot be asked.
+    """
+    ends = _packed(local), _packed(remote)
+    family = socket.AF_INET if len(ends[0]) == len(ends[1]) == 4 else socket.AF_INET6
+    wanted = _ADDRESSES.pack(local[1], remote[1], *ends)
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 1 << ESTABLISHED) + wanted + _NO_INTERFACE_NO_COOKIE
+    header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
+        kernel.sendto(header + body, (0, 0))
+        # The kernel has answered when sendto(2) returns. That it has not is an error, not a reason to wait.
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                answer, sender = kernel.recvfrom(8_192)
+                if sender[0] == 0:
+                    return _user_in(answer, local, remote)
+    return None
+
+
+def _user_in(answer: bytes, local: Address, remote: Address) -> int | None:
+    """Return the uid in the kernel's answer, if that is about an open socket with an established connection between the two."""
+    if len(answer) < _HEADER.size + _ANSWER.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    family, state, _, _, ends, _, _, _, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
+    local_port, remote_port, local_address, remote_address = _ADDRESSES.unpack_from(ends)
+    size = 4 if family == socket.AF_INET else 16
+    found = (_plain(local_address[:size]), local_port), (_plain(remote_address[:size]), remote_port)
+    is_open = state == ESTABLISHED and inode != 0
+    return int(user) if is_open and found == ((_packed(local), local[1]), (_packed(remote), remote[1])) else None
+
+
+def _packed(address: Address) -> bytes:
+    """Return the bytes of *address*, four for one of IPv4, however it is written."""
+    return _plain(ipaddress.ip_address(address[0]).packed)
+
+
+def _plain(packed: bytes) -> bytes:
+    """Return an IPv4 address that is mapped into IPv6 as what it is."""
+    mapped = ipaddress.IPv6Address(packed).ipv4_mapped if len(packed) == 16 else None
+    return packed if mapped is None else mapped.packed

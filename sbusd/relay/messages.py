@@ -75,8 +75,8 @@ class Message(BaseModel):
         return text
 
     @classmethod
-    def parse(cls, payload: bytes) -> Self:
-        """Return the message that *payload* is.
+    def parse(cls, payload: bytes, *, any_error: bool = False) -> Self:
+        """Return the message that *payload* is; with *any_error* its ``err`` may be any JSON, which becomes text.
 
         Raises:
             MessageError: it is none; says which member is wrong.
@@ -89,6 +89,8 @@ class Message(BaseModel):
             raise MessageError("the message is JSON, but no object")
         if isinstance(value.get("dst"), list):
             value["dst"] = tuple(value["dst"])
+        if any_error and not isinstance(value.get("err", ""), str):
+            value["err"] = json.dumps(value["err"])[:MAX_ERROR_CHARACTERS] if value["err"] else UNKNOWN_ERROR
         try:
             return cls.model_validate({name: member for name, member in value.items() if name in _MEMBERS})
         except ValidationError as error:
@@ -99,6 +101,11 @@ class Message(BaseModel):
     def encode(self) -> bytes:
         """Return it as JSON in one line, in the order of the founding document."""
         return self.model_dump_json(by_alias=True).encode()
+
+    @property
+    def is_misaddressed_error(self) -> bool:
+        """Whether it is an error that names its own sender as the one who asked: so the original's client for Node reports one."""
+        return bool(self.err) and not self.dat and self.dst == (self.src,)
 
     @property
     def expiry_seconds(self) -> int:
@@ -120,6 +127,9 @@ class Message(BaseModel):
 
 MAX_ERROR_CHARACTERS = 1_000
 """Longest ``err`` that a relay writes: in UTF-8 always within the envelope's limit."""
+
+UNKNOWN_ERROR = "the service reported an error and did not say which"
+"""Replaces an ``err`` that is an empty object: that is what Node makes of an Error."""
 
 _MEMBERS = {field.alias or name for name, field in Message.model_fields.items()}
 

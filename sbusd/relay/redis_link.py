@@ -119,6 +119,7 @@ SCRIPTS = (
     "accept",
     "admit",
     "answer",
+    "asker",
     "claim",
     "deliver",
     "discard",
@@ -137,8 +138,19 @@ SCRIPTS = (
 
 
 def _away(error: Exception) -> RedisAwayError:
-    """Return what kept Redis away; some of redis-py's words end with a full stop, and some errors have none."""
-    return RedisAwayError(f"Redis: {str(error).rstrip('.') or type(error).__name__}")
+    """Return what kept Redis away."""
+    return RedisAwayError(f"Redis: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return why Redis cannot be used, and what to do; some of redis-py's words end with a full stop, and some errors have none."""
+    words = str(error).rstrip(".") or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, PermissionError):
+        return f"{words}; that of the relay is for root and the relay's user alone: use sudo, or see sbus-relay(8)"
+    if isinstance(cause, FileNotFoundError):
+        return f"{words}; start it: systemctl start redis-server@sbus-relay.service, of the package redis-server"
+    return words
 
 
 def _source(name: str) -> str:

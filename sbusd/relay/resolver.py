@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import aiohttp
 
 from sbusd.config.relay import PORT, RelaySettings
+from sbusd.relay.addresses import is_of_another_host, plain_address
 from sbusd.relay.bodies import read_body
 from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
 
@@ -155,6 +156,7 @@ def _address_in(answer: Any) -> str:
         return ""
     address = ipaddress.ip_address(str(twins[0].get("ip", "")).partition("/")[0])
     # Whoever writes into the chain must not make this relay talk to services of its own host or network segment.
-    if address.is_loopback or address.is_link_local or address.is_multicast or address.is_unspecified:
+    if not is_of_another_host(address):
         raise ValueError(f"{address} is no address of another host")
-    return f"[{address}]:{PORT}" if address.version == 6 else f"{address}:{PORT}"
+    plain = plain_address(str(address))
+    return f"[{plain}]:{PORT}" if ":" in plain else f"{plain}:{PORT}"

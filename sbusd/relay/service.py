@@ -130,9 +130,7 @@ class Relay:
         settings = self._settings
         host, port = split_address(settings.listen or f"{'[::]' if settings.is_authenticated else '127.0.0.1'}:{PORT}") or ("", 0)
         door = Door(self._twin, settings, self._store, self._gate, self._journal, keys=self._keys)
-        connections = Connections(
-            settings.connections, settings.address_connections, settings.idle_timeout, settings.body_timeout, door.refused
-        )
+        connections = Connections(settings, door.parties, door.refused)
         http = door.server()
         # On "::" other hosts of IPv4 are to be heard too.
         server = await asyncio.get_running_loop().create_server(

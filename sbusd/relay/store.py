@@ -151,6 +151,10 @@ class Store:
         body = await self._link.command("HGET", queues.BACKLOG, uid)
         return None if body is None else Message.parse(body)
 
+    async def asker(self, uid: str) -> int | None:
+        """Return the other twin that waits for this host's answer to the request *uid*; None if none does, or more than one."""
+        return int(await self._link.script("asker", uid)) or None
+
     async def answer(
         self,
         request: Message,

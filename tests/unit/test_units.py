@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.config.relay import REDIS
 from sbusd.pipeline.session import DIRECT_MEMORY, DRIVER_MEMORY
 from tests.support import skips
 
@@ -89,6 +90,9 @@ def test_documentation_names_our_pages(unit: Path) -> None:
 
 @pytest.mark.parametrize("unit", [unit for unit in UNITS if unit.suffix == ".service"], ids=lambda unit: f"{unit.parent.name}/{unit.name}")
 def test_services_start_a_program_of_this_project(unit: Path) -> None:
+    if unit.name.startswith("redis-server@"):
+        assert read(unit)["Service"]["ExecStart"].startswith("/usr/bin/redis-server /etc/sbus/redis.conf ")
+        return
     scripts = re.findall(r'^(\S+) = "sbusd\.', (ROOT / "pyproject.toml").read_text(), flags=re.MULTILINE)
     program = Path(read(unit)["Service"]["ExecStart"].split()[0])
     assert program.parent == Path("/usr/bin")
@@ -156,6 +160,23 @@ def test_the_pipeline_reads_what_the_recorder_writes_and_no_more() -> None:
     assert int(service["MemoryMax"].removesuffix("G")) * 1024 - taken >= 1024
     timer = read(ROOT / "units/system/sbus-pipeline.timer")["Timer"]
     assert timer["OnCalendar"] == "*:0/15"  # as the manual says: every quarter of an hour
+
+
+def test_the_relays_redis_is_its_users_alone_and_keeps_what_it_confirms() -> None:
+    redis = read(ROOT / "units/system/redis-server@sbus-relay.service")["Service"]
+    relay = read(ROOT / "units/system/sbus-relay.service")
+    assert (redis["User"], redis["UMask"], redis["RuntimeDirectoryMode"], redis["StateDirectoryMode"]) == (
+        relay["Service"]["User"],
+        *("0077", "0700", "0700"),
+    )
+    for key in ("Wants", "After"):
+        assert "redis-server@sbus-relay.service" in relay["Unit"][key].split()
+    lines = [line.split(maxsplit=1) for line in (ROOT / "etc/redis.conf").read_text().splitlines() if line and not line.startswith("#")]
+    settings = dict(lines)
+    assert (settings["port"], settings["unixsocket"], settings["unixsocketperm"]) == ("0", REDIS, "700")
+    assert (settings["appendonly"], settings["appendfsync"], settings["maxmemory-policy"]) == ("yes", "always", "noeviction")
+    assert Path(settings["dir"]) == Path("/var/lib") / redis["StateDirectory"]
+    assert Path(REDIS).parent == Path("/run") / redis["RuntimeDirectory"]
 
 
 def test_a_users_bus_has_the_users_own_configuration() -> None:

@@ -22,6 +22,7 @@ end
 local deadline = stamp(time + tonumber(ARGV[4]))
 redis.call('ZADD', seen, deadline, member)
 redis.call('ZADD', open, deadline, uid)
+redis.call('SADD', R .. 'askers', twin)
 redis.call('EXPIREAT', seen, math.ceil(time + tonumber(ARGV[4])) + 60, redis.call('TTL', seen) < 0 and 'NX' or 'GT')
 redis.call('RPUSH', P .. 'remote', ARGV[5])
 count('requests-received')

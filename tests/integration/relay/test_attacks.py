@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -13,41 +14,8 @@ from typing import Any
 
 import pytest
 
-from sbusd.relay.signature import signed_headers
+from tests.support.knocking import OTHER, PEER, TWIN, Wire, of_peer, socket_state
 from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
-
-TWIN, PEER, OTHER = 1001, 1002, 1003
-
-
-class Wire:
-    """HTTP to a relay, as a peer or an attacker speaks it."""
-
-    def __init__(self, host: Host) -> None:
-        self.host = host
-        name, _, port = host.relay.listen.rpartition(":")
-        self.address = (name, int(port))
-
-    def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of the answer."""
-        connection = http.client.HTTPConnection(*self.address, timeout=30)
-        try:
-            connection.request("POST", path, body, headers)
-            response = connection.getresponse()
-            answer: dict[str, Any] = json.loads(response.read())
-            return response.status, answer
-        finally:
-            connection.close()
-
-    def signed(self, key: Path, message: dict[str, Any], path: str = "/zbus-remote", **changes: Any) -> tuple[int, dict[str, Any]]:
-        """Post *message* as the peer with *key* would."""
-        body = json.dumps(message).encode()
-        return self.post(path, body, self.headers(key, body, path, **changes))
-
-    def headers(
-        self, key: Path, body: bytes, path: str = "/zbus-remote", *, twin: int = PEER, to: int = TWIN, now: float = 0.0
-    ) -> dict[str, str]:
-        """Return the headers that sign *body*."""
-        return signed_headers(key.read_bytes().strip(), twin, to, path, body, now=now or time.time())
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +37,6 @@ def wire(tmp_path_factory: pytest.TempPathFactory, keys: dict[int, Path]) -> Ite
     yield Wire(host)
     host.close()
     assert "there is a mistake" not in host.relay.told()
-
-
-_NUMBERS = iter(range(1, 1_000_000))
-
-
-def of_peer(cmd: str = "x", **members: Any) -> dict[str, Any]:
-    """Return a request as the relay of the peer sends it."""
-    return request(cmd, TWIN, uid=f"{TWIN}.{next(_NUMBERS)}", src=PEER) | members
 
 
 def refused(wire: Wire, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, told: str) -> None:
@@ -302,6 +262,45 @@ def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, nee
         assert FIRST.call(post) == 403
         host.relay.wait_told("only root and the relay's own user")
         assert host.redis.exists("msgbus.forged") == 0
+    finally:
+        host.close()
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
+def test_a_user_who_has_closed_his_socket_is_not_taken_for_root(folder: Path, needs_root: None, address: str) -> None:
+    """The kernel shows a closed socket with uid 0: the request is there, and its sender has gone, when the relay looks."""
+    from tests.support.users import FIRST
+
+    require_redis()
+    host = Host(folder, TWIN)
+    try:
+        _, _, port = free_address().rpartition(":")
+        shown = f"[{address}]" if ":" in address else address
+        host.relay.write(f'listen = "{shown}:{port}"', "")
+        host.relay.start()
+        body = json.dumps(of_peer("forged")).encode()
+        head = f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+
+        def forge() -> int:
+            with socket.create_connection((address, int(port)), 30) as connection:
+                connection.send(head + body, socket.MSG_MORE)
+                return int(connection.getsockname()[1])
+
+        assert host.relay.process is not None
+        host.relay.process.send_signal(signal.SIGSTOP)
+        try:
+            sender = FIRST.call(forge)
+            # The end of its connection has arrived and is acknowledged: FIN_WAIT2.
+            wait_for(lambda: socket_state(sender) == "05", "the kernel to have forgotten whose the socket was")
+        finally:
+            host.relay.process.send_signal(signal.SIGCONT)
+        host.relay.wait_told("refused somebody at")
+        assert host.counters().get("requests-received", 0) == 0
+        own = json.dumps(of_peer("own")).encode()
+        connection = http.client.HTTPConnection(address, int(port), timeout=30)
+        connection.request("POST", "/zbus-remote", own)
+        assert connection.getresponse().status == 200
+        connection.close()
     finally:
         host.close()
 

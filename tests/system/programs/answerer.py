@@ -1,6 +1,6 @@
 """An application of the Reliable Message Bus: answers what comes in msgbus.COMMAND with what it was given, until it is ended.
 
-    python3 answerer.py COMMAND
+    python3 answerer.py COMMAND SOCKET
 
 Whatever is killed, it answers each request once: one that it has taken lies in a list of its own until the answer is there too.
 """
@@ -14,9 +14,9 @@ from typing import Any
 
 import redis
 
-command = sys.argv[1]
+command, path = sys.argv[1:]
 taken = f"answerer:{command}"
-client: Any = redis.Redis(socket_timeout=5)
+client: Any = redis.Redis(unix_socket_path=path, socket_timeout=5)
 while True:
     try:
         raw = client.lindex(taken, 0) or client.blmove(f"msgbus.{command}", taken, 1, "LEFT", "RIGHT")

@@ -13,7 +13,7 @@ from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.courier import MAX_RESPONSE_BYTES, PASSING, Courier
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError
-from sbusd.relay.signature import NONCE, SIGNATURE, read_stamp, request_signature, response_signature
+from sbusd.relay.signature import SIGNATURE, Stamp, read_stamp, request_signature, response_signature
 
 KEY = b"0123456789abcdef"
 
@@ -47,8 +47,8 @@ def answer(status: int, body: bytes, key: bytes | None) -> Serve:
         if key is not None:
             assert stamp is not None
             assert stamp.signature == request_signature(KEY, stamp, 1002, "/zbus-remote", await request.read())
-        headers = {} if key is None else {SIGNATURE: response_signature(key, request.headers[NONCE], status, body)}
-        return web.Response(status=status, body=body, headers=headers)
+        signed = {} if key is None or stamp is None else {SIGNATURE: response_signature(key, stamp, status, body)}
+        return web.Response(status=status, body=body, headers=signed)
 
     return serve
 
@@ -61,11 +61,27 @@ def test_a_word_with_the_right_key_is_believed() -> None:
 def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) -> None:
     error = bring(answer(200, b"{}", key), {1002: KEY})
     assert isinstance(error, PeerAwayError)
-    assert "does not have the key of twin 1002" in str(error)
+    assert "has not signed for twin 1002" in str(error)
 
 
-def test_nor_that_it_is_refused() -> None:
-    assert isinstance(bring(answer(400, b'{"error": "go away"}', None), {1002: KEY}), PeerAwayError)
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413])
+def test_nor_that_it_is_refused(status: int) -> None:
+    """But the words are there for a person."""
+    error = bring(answer(status, b'{"error": "go away"}', None), {1002: KEY})
+    assert isinstance(error, PeerAwayError)
+    assert f"status {status}, has not signed for twin 1002; it says: go away" in str(error)
+
+
+def test_a_response_to_another_request_is_not_believed() -> None:
+    """Not even one with the same nonce, which the relay has signed for an attacker between the hosts."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        stamp = read_stamp(request.headers)
+        assert stamp is not None
+        other = Stamp(stamp.twin, stamp.time, stamp.nonce, "0" * 64)
+        return web.Response(status=404, body=b"{}", headers={SIGNATURE: response_signature(KEY, other, 404, b"{}")})
+
+    assert isinstance(bring(serve, {1002: KEY}), PeerAwayError)
 
 
 def test_a_twin_without_a_key_is_not_spoken_to() -> None:

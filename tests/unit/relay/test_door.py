@@ -233,6 +233,40 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_and_without_one() -> 
         assert made.shelf.counted == ["bodies-too-large"]
 
 
+def test_bodies_of_senders_who_are_not_verified_are_bounded_in_sum() -> None:
+    """Two that never end have all the bytes of their address; the next is to come again, and is taken when they have gone."""
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"x" * 1_000
+        await asyncio.Event().wait()
+
+    made = visit(body_bytes=2_000, pending_bytes=2_000)
+
+    async def run() -> list[int]:
+        http = made.door.server()
+        server = await asyncio.get_running_loop().create_server(http, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{REMOTE_PATH}"
+        statuses = []
+        async with aiohttp.ClientSession() as session:
+            slow = [asyncio.ensure_future(session.post(url, data=half())) for _ in range(2)]
+            while sum(made.door._pending._of.values()) < 2_000:
+                await asyncio.sleep(0)
+            for _ in range(2):
+                async with session.post(url, data=message()) as response:
+                    statuses.append(response.status)
+                for each in slow:
+                    each.cancel()
+                await asyncio.gather(*slow, return_exceptions=True)
+                while sum(made.door._pending._of.values()):
+                    await asyncio.sleep(0)
+        server.close()
+        await http.shutdown(1.0)
+        return statuses
+
+    assert asyncio.run(run()) == [503, 200]
+    assert made.shelf.counted == ["bodies-deferred"]
+
+
 def test_a_body_that_does_not_come_is_not_waited_for() -> None:
     async def slow() -> AsyncIterator[bytes]:
         yield b"{"

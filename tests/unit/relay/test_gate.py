@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import hmac
 import os
-import socket
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -36,7 +35,7 @@ PATH = "/zbus-remote"
 
 def signed(body: bytes = b"{}", *, key: bytes = KEY, to: int = FIRST, path: str = PATH, now: float = NOW) -> Caller:
     """Return what the second twin sends."""
-    return Caller(PATH, signed_headers(key, SECOND, to, path, body, now=now), ("10.0.0.2", 1), ("10.0.0.1", 8051), None, b"{}")
+    return Caller(PATH, signed_headers(key, SECOND, to, path, body, now=now), ("10.0.0.2", 1), None, None, b"{}")
 
 
 def key_gate(skew: float = 60.0) -> KeyGate:
@@ -124,26 +123,17 @@ def test_without_a_certificate_nobody_is_served() -> None:
     assert refusal(CertificateGate(), signed()).event == STRANGER
 
 
-@pytest.fixture
-def connection() -> Iterator[tuple[socket.socket, socket.socket]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as client:
-        served, _ = listener.accept()
-        with served:
-            yield client, served
+def test_over_loopback_this_user_is_believed_whatever_he_says() -> None:
+    assert LoopbackGate().identify(dataclasses.replace(signed(), user=os.geteuid())) == Speaker()
 
 
-def test_over_loopback_this_user_is_believed_whatever_he_says(connection: tuple[socket.socket, socket.socket]) -> None:
-    client, served = connection
-    caller = dataclasses.replace(signed(), client=client.getsockname(), server=served.getsockname())
-    assert LoopbackGate().identify(caller) == Speaker()
-
-
-def test_over_loopback_another_user_is_refused(connection: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch) -> None:
-    client, served = connection
-    caller = dataclasses.replace(signed(), client=client.getsockname(), server=served.getsockname())
-    other: Callable[..., Any] = lambda *_: os.geteuid() + 1  # noqa: E731 - a stand-in
-    monkeypatch.setattr("sbusd.relay.loopback.socket_user", other)
-    assert refusal(LoopbackGate(), caller).status == 403
+@pytest.mark.parametrize(
+    ("user", "says"), [(os.geteuid() + 1, f"this is user {os.geteuid() + 1}"), (None, "the kernel does not report the user")]
+)
+def test_over_loopback_another_user_is_refused(user: int | None, says: str) -> None:
+    refused = refusal(LoopbackGate(), dataclasses.replace(signed(), user=user))
+    assert refused.status == 403
+    assert says in refused.words
 
 
 def test_from_another_host_nobody_is_believed() -> None:
@@ -161,13 +151,23 @@ def test_the_configuration_says_which_gate(tmp_path: Path) -> None:
     assert [type(gate) for gate in made] == [KeyGate, CertificateGate, LoopbackGate]
 
 
-def test_a_response_is_signed_for_who_has_a_key_alone() -> None:
-    caller = signed()
-    headers = response_headers(FIRST, {SECOND: KEY}, caller, 200, b"said")
+def test_a_response_is_signed_for_a_request_whose_signature_was_right_alone() -> None:
+    speaker = key_gate().identify(signed())
+    assert speaker.stamp is not None
+    headers = response_headers(FIRST, {SECOND: KEY}, speaker, 200, b"said")
     assert headers[FROM] == str(FIRST)
-    assert is_same(headers[SIGNATURE], response_signature(KEY, caller.headers[NONCE], 200, b"said"))
-    assert response_headers(FIRST, {1003: KEY}, caller, 200, b"said") == {}
-    assert response_headers(FIRST, {SECOND: KEY}, dataclasses.replace(caller, headers={}), 200, b"said") == {}
+    assert is_same(headers[SIGNATURE], response_signature(KEY, speaker.stamp, 200, b"said"))
+    for nobody in (None, Speaker(), Speaker(SECOND)):
+        assert response_headers(FIRST, {SECOND: KEY}, nobody, 200, b"said") == {}
+
+
+def test_an_older_relay_is_refused_and_named() -> None:
+    """Its responses would not be signed for the request, so none of it is believed until it is upgraded."""
+    lines = f"sbus-relay-1\nPOST\n{PATH}\n{SECOND}\n{FIRST}\n{int(NOW)}\n{'0' * 32}\n{hashlib.sha256(b'{}').hexdigest()}"
+    old = hmac.new(KEY, lines.encode(), hashlib.sha256).hexdigest()
+    headers = {FROM: str(SECOND), TIME: str(int(NOW)), NONCE: "0" * 32, SIGNATURE: old}
+    refused = refusal(key_gate(), dataclasses.replace(signed(), headers=headers))
+    assert (refused.status, refused.words) == (401, "twin 1002 signs as an older relay does: upgrade it")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1795000000", 1_795_000_000.0), ("", None), ("x", None), ("-1", None), ("1" * 13, None)])

@@ -128,12 +128,13 @@ def test_the_signature_is_made_as_documented() -> None:
     import hmac
 
     stamp = signature.Stamp(1001, 1_795_000_000, "0" * 32, "")
-    lines = ["sbus-relay-1", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
+    lines = ["sbus-relay-2", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
     assert signature.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made
-    lines = ["sbus-relay-1", "response", "0" * 32, "200", hashlib.sha256(b"{}").hexdigest()]
+    lines = ["sbus-relay-2", "response", "0" * 32, made, "200", hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
-    assert signature.response_signature(b"k" * 16, "0" * 32, 200, b"{}") == made
+    signed = dataclasses.replace(stamp, signature=lines[3])
+    assert signature.response_signature(b"k" * 16, signed, 200, b"{}") == made
 
 
 def test_every_event_is_documented() -> None:

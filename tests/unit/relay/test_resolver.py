@@ -139,6 +139,7 @@ def test_a_service_that_hangs_is_away() -> None:
         {"data": {"twins": [{"ip": "127.0.0.1"}]}},
         {"data": {"twins": [{"ip": "::1"}]}},
         {"data": {"twins": [{"ip": "169.254.169.254"}]}},
+        {"data": {"twins": [{"ip": "::ffff:127.0.0.1/64"}]}},
         {"data": {"twins": [{"ip": "x" * 100_000}]}},
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from sbusd.relay.signature import (
     NONCE,
     SIGNATURE,
     TIME,
+    Stamp,
     is_same,
     read_key,
     read_stamp,
@@ -44,10 +47,13 @@ def test_no_two_requests_have_the_same_nonce() -> None:
 
 
 def test_the_answer_is_signed_for_its_request_and_status() -> None:
-    right = response_signature(KEY, "a" * 32, 200, b"{}")
-    assert right != response_signature(KEY, "b" * 32, 200, b"{}")
-    assert right != response_signature(KEY, "a" * 32, 503, b"{}")
-    assert right != response_signature(KEY, "a" * 32, 200, b"")
+    asked = Stamp(1001, 1, "a" * 32, "c" * 64)
+    right = response_signature(KEY, asked, 200, b"{}")
+    assert right == response_signature(KEY, asked, 200, b"{}")
+    assert right != response_signature(KEY, Stamp(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
+    assert right != response_signature(KEY, Stamp(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
+    assert right != response_signature(KEY, asked, 503, b"{}")
+    assert right != response_signature(KEY, asked, 200, b"")
 
 
 @pytest.mark.parametrize(
@@ -72,12 +78,42 @@ def test_headers_that_are_none_are_none(name: str, value: str) -> None:
 def test_a_key_is_read_without_its_line_end(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(KEY + b"\n")
-    file.chmod(0o640)
+    file.chmod(0o600)
+    assert read_key(file) == KEY
+
+
+def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> None:
+    """It belongs to root and its group, and an access list lets the service read it."""
+    file = tmp_path / "key"
+    file.write_bytes(KEY)
+    file.chmod(0o440)
+    assert read_key(file) == KEY
+
+
+@pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "its group 4711"), ((4711, 0), 0o600, "belongs to user 4711")])
+def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
+    """Users are added to the relay's group to call other hosts; and the number of a removed user becomes another user's."""
+    file = tmp_path / "key"
+    file.write_bytes(KEY)
+    file.chmod(mode)
+    os.chown(file, *owner)
+    with pytest.raises(ConfigError, match=says):
+        read_key(file)
+
+
+def test_root_may_check_a_key_of_the_services_user(tmp_path: Path, needs_root: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody = pwd.getpwnam("nobody")
+    monkeypatch.setattr("sbusd.relay.signature.SERVICE_USER", "nobody")
+    file = tmp_path / "key"
+    file.write_bytes(KEY)
+    file.chmod(0o600)
+    os.chown(file, nobody.pw_uid, nobody.pw_gid)
     assert read_key(file) == KEY
 
 
 @pytest.mark.parametrize(
-    ("content", "mode", "says"), [(KEY, 0o644, "others can use it"), (b"short", 0o600, "5 bytes"), (b"x" * 2_000, 0o600, "bytes")]
+    ("content", "mode", "says"),
+    [(KEY, 0o620, "others can use it"), (KEY, 0o644, "others can use it"), (b"short", 0o600, "5 bytes"), (b"x" * 2_000, 0o600, "bytes")],
 )
 def test_a_key_that_is_none_is_refused(tmp_path: Path, content: bytes, mode: int, says: str) -> None:
     file = tmp_path / "key"

@@ -1,0 +1,94 @@
+"""Errors of services that use the original's client for Node: it answers its own host, and an Error is an empty object in its JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sbusd.relay.messages import UNKNOWN_ERROR
+from tests.support.knocking import OTHER, PEER, TWIN, Wire
+from tests.support.relays import Host, free_address, peer_table, request, require_redis, shared_key, wait_for
+
+MakeTwins = Callable[..., list[Host]]
+
+
+def node_error(asked: dict[str, Any], thrown: object) -> str:
+    """Return what that client pushes when a handler throws: the request, with its own twin as src and as dst."""
+    return json.dumps({**asked, "dat": "", "src": asked["dst"][0], "dst": [asked["dst"][0]], "now": int(time.time()), "err": thrown})
+
+
+@pytest.mark.parametrize(
+    ("thrown", "err"), [("invalid address format", "invalid address format"), ({}, UNKNOWN_ERROR), ({"code": 5}, '{"code": 5}')]
+)
+def test_the_caller_gets_the_error(twins: MakeTwins, thrown: object, err: str) -> None:
+    a, b = twins(TWIN, PEER)
+    ret = a.send("wallet", PEER, exp=60)
+    asked = b.receive("msgbus.wallet")
+    b.redis.lpush(asked["ret"], node_error(asked, thrown))
+    answer = a.receive(ret)
+    assert (answer["err"], answer["src"], answer["dst"], answer["dat"]) == (err, PEER, [TWIN], "")
+    b.wait_counted("answers-redirected")
+    a.assert_empty()
+    b.assert_empty()
+
+
+def test_on_one_host_too(twins: MakeTwins) -> None:
+    (host,) = twins(TWIN)
+    ret = host.send("wallet", TWIN, exp=60)
+    asked = host.receive("msgbus.wallet")
+    host.redis.lpush(asked["ret"], node_error(asked, {}))
+    assert host.receive(ret)["err"] == UNKNOWN_ERROR
+    assert "answers-redirected" not in host.counters()
+
+
+def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeTwins) -> None:
+    a, b, c = twins(TWIN, PEER, OTHER)
+    rets = [host.send("wallet", PEER, exp=3) for host in (a, c)]
+    asked, same = b.receive("msgbus.wallet"), b.receive("msgbus.wallet")
+    assert asked["uid"] == same["uid"] == f"{PEER}.1"
+    b.redis.lpush(asked["ret"], node_error(asked, "of one of them"))
+    b.wait_counted("answers-ambiguous")
+    answers = [host.receive(ret) for host, ret in zip((a, c), rets, strict=True)]
+    assert all(answer["err"].startswith("expired") for answer in answers)
+    assert "answers-redirected" not in b.counters()
+
+
+def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeTwins) -> None:
+    """Only an error is sent on: what else is in an answer could be for another twin that had the same uid before."""
+    a, b = twins(TWIN, PEER)
+    ret = a.send("wallet", PEER, exp=3)
+    asked = b.receive("msgbus.wallet")
+    b.redis.lpush(asked["ret"], json.dumps({**json.loads(node_error(asked, "")), "dat": "c2VjcmV0"}))
+    assert a.receive(ret)["err"].startswith("expired")
+    assert b.counters()["answers-unasked"] == 1
+
+
+def test_between_hosts_it_has_to_be_the_twin_that_was_asked(folder: Any) -> None:
+    """A relay of another implementation may pass the message on as it is."""
+    require_redis()
+    keys = {twin: shared_key(folder, str(twin)) for twin in (PEER, OTHER)}
+    host = Host(folder, TWIN)
+    try:
+        host.relay.write(f'listen = "{free_address()}"', "".join(peer_table(twin, free_address(), key) for twin, key in keys.items()))
+        host.relay.start()
+        wire = Wire(host)
+        ret = host.send("wallet", OTHER, try_=1000)
+        uid = wait_for(lambda: host.redis.hkeys("msgbus.system.backlog"), "the backlog")[0].decode()
+        asked = request("wallet", OTHER, uid=uid, src=TWIN, ret="msgbus.system.reply")
+        forged = json.loads(node_error({**asked, "dst": [PEER]}, "forged"))
+        assert wire.signed(keys[PEER], forged, "/zbus-reply")[0] == 403
+        named = {**forged, "src": OTHER, "dst": [OTHER]}
+        assert wire.signed(keys[PEER], named, "/zbus-reply")[0] == 403
+        assert "answers-redirected" not in host.counters()
+        right = json.loads(node_error(asked, "no such wallet"))
+        assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "accepted"})
+        assert host.receive(ret)["err"] == "no such wallet"
+        assert host.counters()["answers-redirected"] == 1
+        elsewhere = {**right, "uid": "1003.99"}
+        assert wire.signed(keys[OTHER], elsewhere, "/zbus-reply", twin=OTHER)[0] == 404
+    finally:
+        host.close()

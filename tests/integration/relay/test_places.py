@@ -1,0 +1,126 @@
+"""Who has many addresses has no more places at a relay than who has one, on the sockets of a network that is the test's own."""
+
+from __future__ import annotations
+
+import http.client
+import ipaddress
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from pyroute2 import NetNS, netns
+
+from sbusd.relay.signature import signed_headers
+from tests.support.knocking import PEER, TWIN, of_peer
+from tests.support.relays import Host, peer_table, require_redis, shared_key, wait_for
+
+RELAY = "fd00:77::1"
+PEER_ADDRESS = "fd00:77:0:2::2"
+PORT = 8051
+MOST, MOST_OF_ADDRESS = 16, 4
+
+_IP_FREEBIND = 15
+"""A socket may be bound to any address that a route says is local, ip(7)."""
+
+
+class Town:
+    """A network namespace in which every address of fd00:77::/32 is one of its own, and a relay in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.name = f"sbus-places-{os.getpid()}"
+        netns.create(self.name)
+        with NetNS(self.name) as within:
+            lo = within.link_lookup(ifname="lo")[0]
+            within.link("set", index=lo, state="up")
+            within.addr("add", index=lo, address=RELAY, prefixlen=128)
+            within.route("add", dst="fd00:77::/32", oif=lo, type="local", table=255, family=socket.AF_INET6)
+        self.key = shared_key(folder)
+
+    def start(self, folder: Path) -> None:
+        """Start the relay."""
+        self.host = Host(folder, TWIN, netns=self.name)
+        settings = f'connections = {MOST}\naddress_connections = {MOST_OF_ADDRESS}\npeer_connections = 2\nbody_timeout = "5min"\n'
+        table = peer_table(PEER, f"[{PEER_ADDRESS}]:{PORT}", self.key)
+        self.host.relay.write(f'listen = "[{RELAY}]:{PORT}"\n{settings}', table)
+        self.host.relay.start()
+
+    def connect(self, address: str) -> socket.socket:
+        """Return a connection from *address*."""
+        made = netns_socket(self.name)
+        made.settimeout(30)
+        made.setsockopt(socket.IPPROTO_IP, _IP_FREEBIND, 1)
+        made.bind((address, 0))
+        made.connect((RELAY, PORT))
+        return made
+
+    def close(self) -> None:
+        """End it all."""
+        netns.remove(self.name)
+        self.host.close()
+
+
+def netns_socket(name: str) -> socket.socket:
+    """Return a TCP socket within the namespace *name*; this thread is there for a moment."""
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        netns.setns(name)
+        try:
+            return socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+        finally:
+            netns.setns(own)
+    finally:
+        os.close(own)
+
+
+@pytest.fixture
+def town(folder: Path, needs_root: None) -> Iterator[Town]:
+    require_redis()
+    made = Town(folder)
+    try:
+        made.start(folder)
+        yield made
+    finally:
+        made.close()
+
+
+def is_open(connection: socket.socket) -> bool:
+    """Return whether the relay lets *connection* stay: one without a place is closed at once."""
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    try:
+        return connection.recv(1) != b""
+    except ConnectionError:
+        return False
+
+
+def test_one_network_cannot_use_up_the_places(town: Town) -> None:
+    network = ipaddress.IPv6Network("fd00:77:0:9::/64")
+    with ExitStack() as open_ones:
+        for number in range(MOST):
+            open_ones.enter_context(town.connect(str(network[number + 1])))
+        town.host.wait_counted("connections-refused", MOST - MOST_OF_ADDRESS)
+        town.host.relay.wait_told("fd00:77:0:9::/64 has 4 already: address_connections in relay.toml")
+        other = open_ones.enter_context(town.connect("fd00:77:0:a::1"))
+        assert is_open(other)
+
+
+def test_many_networks_leave_the_peer_its_places(town: Town) -> None:
+    with ExitStack() as open_ones:
+        for number in range(MOST + 4):
+            open_ones.enter_context(town.connect(f"fd00:77:1:{number:x}::1"))
+        town.host.wait_counted("connections-refused", 4)
+        body = json.dumps(of_peer("placed")).encode()
+        with town.connect(PEER_ADDRESS) as connection:
+            spoken = http.client.HTTPConnection(RELAY, PORT)
+            spoken.sock = connection
+            headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+            spoken.request("POST", "/zbus-remote", body, headers)
+            assert spoken.getresponse().status == 200
+        wait_for(lambda: town.host.redis.llen("msgbus.placed") == 1, "the request of the peer")
+        # A neighbour of the peer is a stranger.
+        with town.connect(f"{PEER_ADDRESS}2") as neighbour:
+            assert not is_open(neighbour)

@@ -1,0 +1,69 @@
+"""Which addresses another host can have, however they are written into others."""
+
+from __future__ import annotations
+
+import ipaddress
+
+import pytest
+
+from sbusd.relay.addresses import Parties, Party, is_of_another_host, plain_address
+
+NOT_OF_ANOTHER = [
+    *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1"),
+    *("::1", "::", "fe80::1", "fe80::1%eth0", "ff02::1", "100::1", "2001:db8::1"),
+]
+
+OF_ANOTHER = [
+    *("10.0.0.2", "172.16.0.2", "192.168.1.2", "100.64.0.1", "8.8.8.8"),
+    *("fd00::2", "2a00:1450::1", "200:1234::1", "301:1234::1"),  # the last two are of Yggdrasil, which twins have
+]
+
+
+@pytest.mark.parametrize("text", NOT_OF_ANOTHER)
+def test_what_is_this_host_or_no_host(text: str) -> None:
+    assert not is_of_another_host(ipaddress.ip_address(text))
+
+
+@pytest.mark.parametrize("text", OF_ANOTHER)
+def test_what_another_host_has(text: str) -> None:
+    assert is_of_another_host(ipaddress.ip_address(text))
+
+
+def written(address: ipaddress.IPv4Address) -> list[ipaddress.IPv6Address]:
+    """Return all the addresses of IPv6 that packets to *address* may be hidden in."""
+    number = int(address)
+    other = int(ipaddress.IPv4Address("8.8.8.8"))
+    return [
+        ipaddress.IPv6Address(f"::ffff:{address}"),
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address("2002::")) | number << 80 | 1),
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address("64:ff9b::")) | number),
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address("64:ff9b:1::")) | number),
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address("2001::")) | number << 64 | other ^ 0xFFFF_FFFF),
+        ipaddress.IPv6Address(int(ipaddress.IPv6Address("2001::")) | other << 64 | number ^ 0xFFFF_FFFF),
+        ipaddress.IPv6Address(number),
+    ]
+
+
+@pytest.mark.parametrize("text", [text for text in NOT_OF_ANOTHER if "." in text])
+def test_what_is_hidden_in_another_address_is_found(text: str) -> None:
+    assert [str(each) for each in written(ipaddress.IPv4Address(text)) if is_of_another_host(each)] == []
+
+
+def test_a_host_behind_a_translation_is_one() -> None:
+    assert all(is_of_another_host(each) for each in written(ipaddress.IPv4Address("8.8.8.8")))
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [("::ffff:10.0.0.2", "10.0.0.2"), ("fe80::1%eth0", "fe80::1"), ("FD00::0002", "fd00::2"), ("10.0.0.2", "10.0.0.2"), ("?", "?")],
+)
+def test_an_address_is_written_in_one_way(text: str, plain: str) -> None:
+    assert plain_address(text) == plain
+
+
+def test_a_party_is_a_peer_an_address_or_a_network() -> None:
+    parties = Parties(["10.0.0.2", "fd00::2"])
+    assert parties.party("::ffff:10.0.0.2") == Party("10.0.0.2", is_peer=True)
+    assert parties.party("fd00::0002") == Party("fd00::2", is_peer=True)
+    assert parties.party("fd00::3") == Party("fd00::/64", is_peer=False)
+    assert parties.party("10.0.0.3") == Party("10.0.0.3", is_peer=False)
