@@ -110,13 +110,13 @@ class RowMaker:
         if ts is None:
             raise UnreadableError
         peer = self._peer(conn, fact.get("cred"))
+        count = _whole(fact.get("count"), _INT64)
         if kind == "message":
             return self._message(fact, ts, conn, peer, body)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
             if event is Kind.DISCONNECT and conn is not None:
                 self._peers.pop(conn, None)
-            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern")), conn, peer)
-        count = _whole(fact.get("count"), _INT64)
+            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern"), lost=count), conn, peer)
         if kind == "loss":
             return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
         if kind == "denial":

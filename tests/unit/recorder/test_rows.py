@@ -82,6 +82,11 @@ def test_presence(maker: RowMaker, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value))) == row(kind)
 
 
+def test_an_end_says_how_much_still_waited(maker: RowMaker) -> None:
+    assert maker.row(tap_packet(fact("disconnect", count=12))) == row(Kind.DISCONNECT, lost=12)
+    assert maker.row(tap_packet(fact("disconnect", count=0))) == row(Kind.DISCONNECT, lost=0)
+
+
 @pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])
 def test_subscriptions(maker: RowMaker, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value, pattern="a/*"))) == row(kind, key="a/*")
