@@ -166,9 +166,7 @@ class Recorder:
             self._tell()
             if converter.failure is not None:
                 raise converter.failure
-            self._supervision.turn(
-                lambda: f"{recording.recorded} rows, {recording.lost} missing" + (", suspended" * recording.is_suspended)
-            )
+            self._supervision.turn(lambda: f"{recording.recorded} rows, {self.missing} missing" + (", suspended" * recording.is_suspended))
 
     def stop(self) -> None:
         """Let :meth:`run` return; may be called by a signal's handler."""
@@ -188,7 +186,7 @@ class Recorder:
             self._recording.close()
             self._converter.close(timeout)
         if self._recording is not None and self._listened:
-            self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self._recording.lost)
+            self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
         for fd in (self._wake, self._woken, self._lock):
             if fd >= 0:
                 os.close(fd)

@@ -17,7 +17,7 @@ from sbusd.record.archive import Archive
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS
 from sbusd.record.schema import batch_of
-from sbusd.recorder.journal import DAMAGED, RECOVERED, TAP_LOSS, UNREADABLE
+from sbusd.recorder.journal import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Tap
@@ -139,6 +139,15 @@ def test_what_the_tap_lost_is_in_the_record_as_a_count(settings: RecorderSetting
     rows = recorded(settings.archive)
     assert [(row.kind, row.lost) for row in rows] == [("restart", None), ("tap_loss", 17), ("tap_loss", None), ("loss", 5)]
     assert sum(int(facts["lost"]) for facts in book.facts(TAP_LOSS)) == 17
+
+
+def test_the_last_line_counts_what_the_tap_lost(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(b"CMSG !/bus/lost\x00807", message_packet(), b"CMSG !/bus/lost\x000", b"CMSG !/bus/lost\x009024")
+        durable.wait(5)
+    (facts,) = book.facts(STOPPED)
+    assert (facts["rows"], facts["lost"]) == (5, 9_831)
 
 
 def test_a_bus_that_comes_back_is_followed(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
