@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from sbusd.record.errors import RecordError
 from sbusd.record.layout import INDEX, SegmentName, temporary
+from sbusd.record.privacy import create_private, make_folder
 
 INDEX_VERSION = 1
 """A reader refuses entries of a later one: it would not know what it misses."""
@@ -122,7 +123,7 @@ def write_entry(archive: Path, entry: IndexEntry) -> None:
         OSError: it cannot be written.
     """
     target = archive / entry.name.index_path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     publish_file(target, (entry.to_json() + "\n").encode())
 
 
@@ -204,7 +205,7 @@ def last_position(archive: Path, host: str) -> int:
 def publish_file(target: Path, content: bytes) -> None:
     """Write *content* to *target* so that a reader sees all of it or nothing, also after a power failure. Raises OSError."""
     draft = temporary(target)
-    with draft.open("wb") as stream:
+    with create_private(draft) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from sbusd.record.index import IndexEntry, publish_draft, write_entry
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS, SegmentName, hour_of, temporary
+from sbusd.record.privacy import create_private, make_folder
 from sbusd.record.schema import SCHEMA, SORT_KEYS
 
 ROW_GROUP_ROWS = 1 << 20
@@ -54,9 +55,10 @@ def _write_segment(archive: Path, name: SegmentName, rows: pa.Table) -> IndexEnt
     """Write one segment and its entry; return the entry."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA).sort_by([(key, "ascending") for key in SORT_KEYS])
     target = archive / name.path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     draft = temporary(target)
-    pq.write_table(rows, draft, compression="zstd", compression_level=COMPRESSION_LEVEL, row_group_size=ROW_GROUP_ROWS)
+    with create_private(draft) as stream:
+        pq.write_table(rows, stream, compression="zstd", compression_level=COMPRESSION_LEVEL, row_group_size=ROW_GROUP_ROWS)
     with draft.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         os.fsync(stream.fileno())

@@ -14,7 +14,8 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.record.index import last_position
 from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS, hour_of, is_host
+from sbusd.record.layout import HOUR_NS, INDEX, hour_of, is_host
+from sbusd.record.privacy import make_private
 from sbusd.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.converter import Converter
@@ -26,7 +27,7 @@ from sbusd.recorder.rows import RowMaker
 from sbusd.recorder.standing import Standing as StandingBook
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
-from sbusd.recorder.wal import WalError, read_wal, set_aside, wal_files
+from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 
 TURN_PACKETS = 512
 """Packets taken before what is due is looked at: some milliseconds of work, a fortieth of a sync interval."""
@@ -116,11 +117,12 @@ class Recorder:
             SpoolInUseError: another recorder has them.
             NoBus, TapRefusedError: there is nothing to listen to.
             RecordError: the index is damaged.
+            ExposedFolderError: others can enter a folder, and it is not ours to close it.
             OSError: a folder cannot be used.
         """
-        for folder in (self._archive, self._spool):
-            # Everybody's messages are in it: whoever makes it must open it to others on purpose.
-            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        # Everybody's messages are in them.
+        make_private(self._archive, (INDEX, "date=*", ".spool"))
+        make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock"))
         self._take_lock()
         settings = self._settings
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention)
