@@ -24,6 +24,7 @@ from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowMaker
+from sbusd.recorder.shares import spool_limit
 from sbusd.recorder.standing import Standing as StandingBook
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
@@ -110,6 +111,14 @@ class Recorder:
         """Rows that are known to be missing: nothing could be written, or the bus discarded them."""
         return self._tap_lost + (self._recording.lost if self._recording else 0)
 
+    def status(self) -> str:
+        """Return how it goes, in a line: for the service manager."""
+        recording, converter = self._parts()
+        words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
+        if (largest := converter.largest) is not None:
+            words += f"; user {largest[0]} has most of the record, {largest[1] >> 20} MiB in segments of their own"
+        return words
+
     def prepare(self) -> None:
         """Take the folders, finish what an earlier run left, and begin to listen.
 
@@ -168,7 +177,7 @@ class Recorder:
             self._tell()
             if converter.failure is not None:
                 raise converter.failure
-            self._supervision.turn(lambda: f"{recording.recorded} rows, {self.missing} missing" + (", suspended" * recording.is_suspended))
+            self._supervision.turn(self.status)
 
     def stop(self) -> None:
         """Let :meth:`run` return; may be called by a signal's handler."""
@@ -329,11 +338,11 @@ class Recorder:
         return last
 
     def _refusal(self, wal_bytes: int) -> str | None:
-        """Return why nothing more may be written: what waits for the archive has used up the quota, and there is nothing to remove."""
+        """Return why nothing more may be written: what waits for the archive has used up the write-ahead's part of the quota."""
         _, converter = self._parts()
-        if converter.waiting_bytes + wal_bytes <= self._settings.disk_quota:
+        if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
-        return "the disk quota is used up by rows that wait for the archive"
+        return "what the disk quota leaves the write-ahead is used up by rows that wait for the archive"
 
 
 def _boot_id() -> str:

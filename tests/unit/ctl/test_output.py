@@ -122,7 +122,7 @@ def login(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     said = [f"{os.geteuid()}"]
     for name in _MARKS:
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(output.Path, "read_text", lambda *_: said[0])
+    monkeypatch.setattr("sbusd.ctl.output.Path.read_text", lambda *_: said[0])
     return said
 
 
