@@ -25,7 +25,7 @@ class ExposedFolderError(SbusError, PermissionError):
 def make_folder(folder: Path) -> None:
     """Make *folder* and those above it that are missing, each with :data:`FOLDER_MODE` at most. Raises OSError."""
     missing = []
-    while not folder.is_dir():
+    while not folder.exists():
         missing.append(folder)
         folder = folder.parent
     for each in reversed(missing):

@@ -89,7 +89,7 @@ class Recorder:
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
-        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()))
+        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()), tap.since)
         self._standing = StandingBook()
         self._told_hour = _NOT_THIS_HOUR
         self._lock = -1

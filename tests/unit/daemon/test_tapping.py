@@ -48,6 +48,16 @@ def test_owners_and_those_with_the_right_may_tap(make_parlour: MakeParlour, uid:
     assert [record.message.name for record in parlour.recorded()] == ["tap-opened"]
 
 
+def test_those_with_the_right_see_since_when_others_are_there(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(WITH_RIGHT)
+    alice, tapper = parlour.guest(uid=ALICE), parlour.guest(uid=TAPPER)
+    found = tapper.ask_json(controls.CONNECTIONS)
+    connections = found["connections"]
+    assert isinstance(connections, list)
+    assert ([each["id"] for each in connections], found["hidden"]) == ([alice.connection, tapper.connection], 0)
+    assert [each["id"] for each in alice.ask_json(controls.CONNECTIONS)["connections"]] == [alice.connection]  # type: ignore[attr-defined]
+
+
 def test_others_may_not(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(WITH_RIGHT)
     alice = parlour.guest(uid=ALICE)

@@ -25,9 +25,11 @@ class Units:
 
     def __init__(self) -> None:
         self.asked: list[int | None] = []
+        self.times: list[float | None] = []
 
-    def __call__(self, pid: int | None) -> str | None:
+    def __call__(self, pid: int | None, since: float | None) -> str | None:
         self.asked.append(pid)
+        self.times.append(since)
         return f"unit-{pid}.service"
 
 
@@ -38,7 +40,7 @@ def units() -> Units:
 
 @pytest.fixture
 def maker(units: Units) -> RowMaker:
-    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), units)
+    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=units)
 
 
 WHO: dict[str, Any] = {"conn": 7, "uid": 1000, "gid": 100, "pid": 4321, "unit": "unit-4321.service"}
@@ -131,6 +133,16 @@ def test_a_relay_attempt(maker: RowMaker) -> None:
     assert other.kind == Kind.MESSAGE
 
 
+def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
+    known = {8: NOON - 5 * 10**9}
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda conn, _ts: known.get(conn), units)
+    # Of one that has just come, the time is in the event; of one whose age nobody knows, the process may be another by now.
+    packets = (message_packet(id=8), message_packet(id=9), tap_packet(fact("connect", id=10)))
+    made = [maker.row(packet) for packet in packets]
+    assert [row.unit for row in made if row] == ["unit-4321.service", None, "unit-4321.service"]
+    assert units.times == [NOON / 1e9 - 5, NOON / 1e9]
+
+
 def test_the_unit_is_asked_once_for_each_connection(maker: RowMaker, units: Units) -> None:
     for _ in range(3):
         maker.row(message_packet())
@@ -193,7 +205,7 @@ _FACTS = st.fixed_dictionaries(
     st.binary(),
 )
 def test_whatever_is_told_fits_the_columns(told: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
     made = maker.row(tap_packet(told, b"MSG %b%b\0%b" % (head, key, payload)))
     if made is not None:
         batch = batch_of([made])
