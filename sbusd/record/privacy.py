@@ -1,4 +1,4 @@
-"""Folders and files that tell what users said to each other: open to their user and group alone. Spec: sbus-recorder(8)."""
+"""Private folders and files of the record and the tables: closed to other users. Spec: sbus-recorder(8)."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def make_folder(folder: Path) -> None:
 def make_private(folder: Path, own_names: Iterable[str]) -> None:
     """Make *folder* if it is missing, and close it to others if they can enter it.
 
-    Only a folder that belongs to this user, and has nothing in it but what the glob patterns *own_names* name, is closed: whoever names
-    ``/tmp`` by mistake must not lock everybody out of it.
+    Only a folder that belongs to this user, and has nothing in it but what the glob patterns *own_names* name, is closed: an archive
+    that is ``/tmp`` by mistake must not lock all users out of it.
 
     Raises:
         ExposedFolderError: others can enter it, and it is not closed.

@@ -35,7 +35,7 @@ SCHEMA = pa.schema(
         _column("unit", pa.string(), "systemd unit of that process, when the recorder first saw the connection"),
         _column("recipients", pa.int32(), "connections that a message was handed to, or waits for"),
         _column("queued", pa.int32(), "of the recipients, those that it had to wait for"),
-        _column("discarded", pa.int32(), "connections that a message was for too, and that lost it; they are no recipients"),
+        _column("discarded", pa.int32(), "connections that matched too and lost the message; not among the recipients"),
         _column("payload", pa.binary(), "payload of a message, as far as it was kept; null where it was left out"),
         _column("payload_bytes", pa.int32(), "true length of the payload"),
         _column("call_id", pa.int64(), "joins a request and its replies; the same for no other call of any host"),

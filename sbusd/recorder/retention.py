@@ -1,6 +1,6 @@
 """How long segments are kept: until their time is over, or the disk's share is used up. Spec: sbus-recorder(8).
 
-For the disk's share those of the user go first who has most of it, so that nobody's record is lost to what another user writes.
+When the quota is used up, the segments of the user with the most bytes go first: a flood costs its own user's record.
 
 A segment is first marked as removed in the index, then deleted. Whoever computes an hour anew sees from the mark that it is not all
 there any more. Only this host's segments are touched; others share the archive.

@@ -60,5 +60,5 @@ def heaviest(own: Mapping[int, int], common_bytes: int, common_users: int) -> in
 
 
 def spool_limit(quota_bytes: int, rotate_bytes: int) -> int:
-    """Return how much of the quota the write-ahead may take. Whoever writes faster than segments are made must not drive out the record."""
+    """Return how much of the quota the write-ahead may take. A flood that is faster than the conversion must not remove the record."""
     return min(quota_bytes, max(2 * rotate_bytes, quota_bytes // 4))
