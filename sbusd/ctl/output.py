@@ -8,12 +8,17 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import ProtocolError, SbusError
 
 _COMPLAINT_CHARACTERS = 480
 """The longest complaint: six lines of a terminal, however long the key is that is wrong."""
+
+
+_NO_LOGIN = 2**32 - 1
+"""What ``/proc/PID/loginuid`` says of a process that no login session has started."""
 
 
 class JsonStyle(enum.Enum):
@@ -78,10 +83,29 @@ def write_page(lines: list[str], *, pager: bool) -> None:
 
     # As systemd's tools do: quit if it fits after all, pass colours, chop lines, keep the screen.
     os.environ.setdefault("LESS", "FRSXMK")
-    if "SUDO_UID" in os.environ:
-        # Whoever may run only sbusctl as root must not get a shell from the pager.
-        os.environ.setdefault("LESSSECURE", "1")
+    # Whoever may run only sbusctl as root, by whatever program, must not get a shell from the pager; and nobody needs one from it.
+    os.environ["LESSSECURE"] = "1"
+    if is_elevated():
+        # Another pager may not know that variable.
+        for name in ("PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "LESSKEYIN", "LESSKEY"):
+            os.environ.pop(name, None)
+        if shutil.which("less") is None:
+            write_lines(lines)
+            return
     SystemPager().show("".join(f"{line}\n" for line in lines))
+
+
+def is_elevated() -> bool:
+    """Return whether this process may have other rights than the person at the terminal: sudo, run0, pkexec, doas or su started it, or
+    its user is not the owner of its login session. As systemd's tools decide it, SYSTEMD_PAGERSECURE in systemctl(1)."""
+    if any(name in os.environ for name in ("SUDO_UID", "PKEXEC_UID", "DOAS_USER")) or os.geteuid() != os.getuid():
+        return True
+    try:
+        login = int(Path("/proc/self/loginuid").read_text("ascii"))
+    except (OSError, ValueError):
+        # A kernel without audit does not know.
+        return False
+    return login not in (_NO_LOGIN, os.geteuid())
 
 
 def write_json(value: Mapping[str, object], style: JsonStyle) -> None:

@@ -192,7 +192,9 @@ class Answers:
 
     def _connections(self, client: Client, payload: bytes) -> bytes:
         """Return a page of the clients that this one may see."""
-        sees_all = self._acceptance.policy.may_see_presence(client.credentials)
+        policy, who = self._acceptance.policy, client.credentials
+        # Who taps the bus is told all of it anyway, but not how old a connection is.
+        sees_all = policy.may_see_presence(who) or policy.may_tap(who)
         page = self._roster.page(client, _parse_number(payload), PAGE_CLIENTS, sees_all=sees_all)
         return _json(
             {

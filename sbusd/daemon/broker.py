@@ -214,10 +214,11 @@ class Broker:
         return self._answers.may_know_recipients(self._roster[connection], key)
 
     def lost(self, connection: int, count: int) -> None:
-        """Record packets that a client was too slow for."""
-        client = self._roster[connection]
-        self._tapping.loss(connection, client.credentials, count)
-        self._record(messages.PACKETS_LOST, client, count=count)
+        """Record packets that a client was too slow for; a peer that was turned away is not a client."""
+        if connection in self._roster:
+            client = self._roster[connection]
+            self._tapping.loss(connection, client.credentials, count)
+            self._record(messages.PACKETS_LOST, client, count=count)
 
     def accept_failed(self, errno: int) -> None:
         """Record that a connect could not be taken."""
@@ -230,7 +231,7 @@ class Broker:
         if client is None:
             return
         self._chronicle.closed(connection)
-        self._presence.ended(client)
+        self._presence.ended(client, counters.queued_packets)
         if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())

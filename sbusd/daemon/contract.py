@@ -161,7 +161,7 @@ class ConnectionCounters(NamedTuple):
     """All that its socket took: messages, answers, errors."""
     delivered_bytes: int
     queued_packets: int
-    """Waiting now."""
+    """Waiting now; of a connection that has ended: what waited for it then, but for its last words, and was given up."""
     queued_bytes: int
     lost_packets: int
     """Meant for it and discarded, because its queue was full or its socket could never take a packet of that size."""
@@ -224,7 +224,8 @@ class Sink(Protocol):
         """
 
     def lost(self, connection: int, count: int) -> None:
-        """Take note that *count* packets for it were discarded; called when it is told, for the record."""
+        """Take note that *count* packets for it were discarded; called when it is told, or will not be any more because it has ended, for
+        the record."""
 
     def accept_failed(self, errno: int) -> None:
         """Take note that accept(2) failed with *errno*: the bus has run out of descriptors or memory."""

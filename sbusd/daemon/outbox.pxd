@@ -110,6 +110,9 @@ cdef cppclass Outbox:
     uint64_t lost_packets
     uint64_t untold             # lost, and the peer is not told yet
     uint64_t told               # told, and the switch's sink is not told yet
+    uint64_t left_packets       # what waited and was given up, and its bytes
+    uint64_t left_bytes
+    bint is_parted              # its last words were offered: what waits now is those
     Totals* totals
 
 
@@ -119,6 +122,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
+cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil
 cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil
 cdef char* data_of(Packet* packet) noexcept nogil
 cdef void release(Packet* packet) noexcept nogil

@@ -72,6 +72,8 @@ cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limi
     box.room.bytes_limit = bytes_limit
     box.first = box.first_note = 0
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
+    box.left_packets = box.left_bytes = 0
+    box.is_parted = False
     box.totals = totals
 
 
@@ -435,7 +437,8 @@ cdef void flush(Outbox* box) noexcept nogil:
             abandon(box)
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             break
-    tell_loss(box)
+    if not box.is_broken:
+        tell_loss(box)
     if box.first == box.waiting.size():
         box.waiting.clear()
         box.first = 0
@@ -450,6 +453,9 @@ cdef void abandon(Outbox* box) noexcept nogil:
     """Give up what waits."""
     cdef size_t i
     box.totals.abandoned_packets += waiting_count(box)
+    if not box.is_parted:
+        box.left_packets += waiting_count(box)
+        box.left_bytes += box.room.bytes
     for i in range(box.first, box.waiting.size()):
         let_go(box, box.waiting[i])
     for i in range(box.first_note, box.notes.size()):
@@ -457,3 +463,13 @@ cdef void abandon(Outbox* box) noexcept nogil:
     box.waiting.clear()
     box.notes.clear()
     box.first = box.first_note = 0
+
+
+cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil:
+    """Offer *words* as the last that the peer is told. Its queue is given up, and what it was not told of with it, so that they do not
+    wait behind that: of the losses among it the sink alone is told."""
+    abandon(box)
+    box.told += box.untold
+    box.untold = 0
+    box.is_parted = True
+    post(box, words, length)

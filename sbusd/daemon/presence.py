@@ -45,11 +45,11 @@ class Presence:
         if self.is_heard:
             self._tell("connect", client, Sight.OWN)
 
-    def ended(self, client: Client) -> None:
-        """Tell that a client has gone; the switch has forgotten it."""
+    def ended(self, client: Client, abandoned: int = 0) -> None:
+        """Tell that a client has gone; the switch has forgotten it. Taps alone are told how many packets still waited for it."""
         self._listening.pop(client.connection, None)
         if self.is_heard:
-            self._tell("disconnect", client, Sight.OWN)
+            self._tell("disconnect", client, Sight.OWN, count=abandoned)
 
     def subscribed(self, client: Client, pattern: bytes) -> None:
         """Tell of an instance of *pattern* that was just stored, if it is the first."""
@@ -81,8 +81,8 @@ class Presence:
         """Return whether a pattern takes events."""
         return self._is_reserved and pattern.startswith(EVENT_HEAD)
 
-    def _tell(self, kind: str, client: Client, sight: Sight, pattern: bytes | None = None) -> None:
-        """Publish an event to those who may know of it."""
+    def _tell(self, kind: str, client: Client, sight: Sight, pattern: bytes | None = None, **more: int) -> None:
+        """Publish an event to those who may know of it; *more* is for taps."""
         key = b"%b%b/%d" % (EVENT_HEAD, kind.encode(), client.connection)
         facts = describe(client.connection, client.credentials, self._prefix, self._clock())
         if pattern is not None:
@@ -91,7 +91,7 @@ class Presence:
         if self._listening:
             payload = json.dumps(facts, separators=(",", ":")).encode()
             self._switch.announce(publish_packet(key, payload), sight=sight, uid=client.credentials.uid, cred=self._own)
-        self._tapping.event(kind, key, facts)
+        self._tapping.event(kind, key, facts | more)
 
 
 def _sight(pattern: bytes) -> Sight:

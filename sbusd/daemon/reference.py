@@ -651,9 +651,7 @@ class Switch:
         if connection.is_ending:
             return
         self._finish(connection, end)
-        connection.out.abandon()
-        connection.out.untold = 0
-        connection.out.post(self._refusals[Refusal[end.name]])
+        connection.out.part(self._refusals[Refusal[end.name]])
 
     def _set_interest(self, connection: _Connection) -> None:
         """Tell epoll what a connection waits for."""
@@ -674,8 +672,9 @@ class Switch:
 
     def _bury(self, connection: _Connection) -> None:
         """Take down one connection that has ended, and tell the sink."""
-        counters = connection.counters()
-        connection.out.abandon()
+        out = connection.out
+        out.abandon()
+        counters = connection.counters()._replace(queued_packets=out.left_packets, queued_bytes=out.left_bytes)
         self._unblock(connection)
         connection.unread.clear()
         self._charge_unread(connection, 0)
@@ -685,6 +684,9 @@ class Switch:
         is_closed = self._hang_up(connection)
         if self._paused:
             self._resume()
+        if out.told or out.untold:
+            # What it lost and was not told of any more.
+            self._sink.lost(connection.number, out.told + out.untold)
         self._sink.ended(connection.number, connection.end or End.HANGUP, counters)
         if is_closed:
             self._sink.closed(connection.number)
@@ -830,9 +832,7 @@ class Switch:
         if ended.is_ending:
             return
         if last_words:
-            ended.out.abandon()
-            ended.out.untold = 0
-            ended.out.post(last_words)
+            ended.out.part(last_words)
         self._finish(ended, End.DISCONNECTED)
 
     def connections(self) -> list[int]:

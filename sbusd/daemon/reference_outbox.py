@@ -120,6 +120,11 @@ class Outbox:
     has_blocked: bool = False
     untold: int = 0
     told: int = 0
+    left_packets: int = 0
+    """What waited and was given up."""
+    left_bytes: int = 0
+    is_parted: bool = False
+    """Whether its last words were offered: what waits now is those."""
     delivered_packets: int = 0
     delivered_bytes: int = 0
     lost_packets: int = 0
@@ -191,7 +196,8 @@ class Outbox:
                 self.abandon()
             if outcome in {errno.EAGAIN, errno.EPIPE}:
                 break
-        self._tell_loss()
+        if not self.is_broken:
+            self._tell_loss()
 
     def requeue(self, packets: list[Packet], queue: Queue) -> None:
         """Let wait again what waited in another process; *packets* are what *queue* names by their places."""
@@ -202,10 +208,21 @@ class Outbox:
     def abandon(self) -> None:
         """Give up what waits."""
         self.count["abandoned_packets"] += self.room.packets
+        if not self.is_parted:
+            self.left_packets += self.room.packets
+            self.left_bytes += self.room.bytes
         for entry in (*self.notes, *self.waiting):
             self._let_go(entry)
         self.notes.clear()
         self.waiting.clear()
+
+    def part(self, words: bytes) -> None:
+        """Offer *words* as the last that the client is told; what waits is given up, and what it was not told of with it."""
+        self.abandon()
+        self.told += self.untold
+        self.untold = 0
+        self.is_parted = True
+        self.post(words)
 
     def _transmit(self, packets: Sequence[_Line]) -> tuple[int, int]:
         """Send *packets*, each with what goes in front of it, in batches where the client wants them.

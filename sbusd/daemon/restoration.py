@@ -13,6 +13,7 @@ from functools import partial
 
 from sbusd.daemon import messages
 from sbusd.daemon.closer import hang_up
+from sbusd.daemon.continuation import Queue
 from sbusd.daemon.contract import HardMode, Order, SoftMode
 from sbusd.daemon.inventory import Parts
 from sbusd.daemon.lifelines import is_hung_up
@@ -51,7 +52,7 @@ def restore(parts: Parts, state: State, fds: Iterable[int], progress: Callable[[
         fd = by_inode.pop(connection.inode, None)
         if fd is None or not _readmit(parts, connection, fd, outcome):
             outcome.gone += 1
-            outcome.then.append(partial(_tell_end, parts, connection))
+            outcome.then.append(partial(_tell_end, parts, connection, state.queues.get(connection.number, Queue())))
         else:
             outcome.restored += 1
     for fd in by_inode.values():
@@ -161,11 +162,11 @@ def _bind(parts: Parts, client: Client, pattern: bytes, count: int) -> None:
         parts.accounts.rehold_descriptor(number)
 
 
-def _tell_end(parts: Parts, state: ConnectionState) -> None:
-    """Tell those who listen that a connection did not come back: whoever waits for it would wait for ever."""
+def _tell_end(parts: Parts, state: ConnectionState, queue: Queue) -> None:
+    """Tell those who listen that a connection did not come back: whoever waits for it would wait for ever. *queue* waited for it."""
     if state.who is not None:
         pid, uid, gid = state.who
-        parts.presence.ended(Client(state.number, Credentials(pid, uid, gid), state.since))
+        parts.presence.ended(Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes))
 
 
 def _tell_loss(parts: Parts, connection: int) -> None:

@@ -29,7 +29,7 @@ from sbusd.daemon.intake cimport (
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
     BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
-    data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, post, release, waiting_count,
+    data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, part, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
@@ -1120,9 +1120,7 @@ cdef class Switch:
         if connection.is_ending:
             return
         self.finish(connection, end)
-        abandon(&connection.out)
-        connection.out.untold = 0
-        post(&connection.out, <const char*>self.batch.parts[words].iov_base, self.batch.parts[words].iov_len)
+        part(&connection.out, <const char*>self.batch.parts[words].iov_base, self.batch.parts[words].iov_len)
 
     cdef void settle(self, Connection* connection) noexcept nogil:
         """After anything was offered to a connection: watch for room while something waits, and note what it was told."""
@@ -1204,9 +1202,12 @@ cdef class Switch:
                 self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
             self.subscriptions -= dereference(pattern).second
             preincrement(pattern)
-        counters = self.counters_of(connection)
         end = End(connection.end)
         abandon(&connection.out)
+        counters = self.counters_of(connection)._replace(
+            queued_packets=connection.out.left_packets, queued_bytes=connection.out.left_bytes)
+        # What it lost and was not told of any more.
+        lost = connection.out.told + connection.out.untold
         if connection.blocking_since >= 0:
             self.unblock(connection)
         self.settle_backlog(connection)
@@ -1219,6 +1220,8 @@ cdef class Switch:
         del connection
         if self.is_paused:
             self.resume()
+        if lost:
+            self.sink.lost(number, lost)
         self.sink.ended(number, end, counters)
         if is_closed:
             self.sink.closed(number)
@@ -1430,10 +1433,7 @@ cdef class Switch:
         if ended.is_ending:
             return
         if last_words:
-            # Its queue is given up, and what it was not told of with it, so the words do not wait behind them.
-            abandon(&ended.out)
-            ended.out.untold = 0
-            post(&ended.out, last_words, len(last_words))
+            part(&ended.out, last_words, len(last_words))
         self.finish(ended, DISCONNECTED)
 
     def connections(self):

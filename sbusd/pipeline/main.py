@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -10,10 +11,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from sbusd.pipeline.errors import PipelineError
-from sbusd.pipeline.lock import run_lock
+from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
+from sbusd.record.privacy import UMASK, make_private
+from sbusd.tables.hours import MANIFESTS
+from sbusd.tables.publication import LOCK, PLAN, STAGING
+from sbusd.tables.schema import TABLES as SCHEMAS
 
 ARCHIVE = Path("/var/lib/sbus-recorder/archive")
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -55,6 +60,10 @@ def pipeline(
         _fail(progress, f"Spark failed (python3 -X dev shows where): {_first_words(error)}")
 
 
+_OWN_NAMES = (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
+"""What the pipeline makes in the folder of the tables."""
+
+
 def main() -> None:
     """Run the program, and end the process: status 0; 1 after an error, which is said in one line; 130 after Ctrl-C."""
     app(prog_name="sbus-pipeline")
@@ -66,7 +75,9 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
         raise PipelineError(f"{archive} is not an archive: there is no such folder; sbus-recorder makes one")
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables} is not a folder; name one for the tables by --tables")
-    tables.mkdir(parents=True, exist_ok=True)
+    # The tables say who did what, as the record does; Spark makes its files by the umask.
+    os.umask(os.umask(UMASK) | UMASK)
+    make_private(tables, _OWN_NAMES)
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
         # Imported here: without PySpark the session says in one line what to install.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
 from sbusd.record.extras import how_to_install
+from sbusd.record.privacy import UMASK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +43,8 @@ _STATIC = {
     # Nothing is fetched, but the place for it must be absolute, which that of a user without a home is not.
     "spark.jars.ivy": "/nonexistent",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Hadoop sets modes by this, not by the umask of the process.
+    "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
 }
 """What can only be said before Spark starts, where the user has not said otherwise."""
 

@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 from sbusd.record.errors import RecordError
 from sbusd.record.layout import INDEX, SegmentName, temporary
+from sbusd.record.privacy import create_private, make_folder
 
 INDEX_VERSION = 1
 """A reader refuses entries of a later one: it would not know what it misses."""
@@ -49,6 +50,10 @@ class IndexEntry:
     """Rows that are known to be missing: the counts of ``tap_loss`` and ``gap``."""
     payloads_cut: int = 0
     payloads_left_out: int = 0
+    uid: int | None = None
+    """The user of all its rows, if they were put into a segment of their own."""
+    users: Mapping[str, int] = field(default_factory=dict)
+    """Bytes of each user's rows, before compression; the largest, if they are many."""
     removed_at: int | None = None
     removed_because: Removal | None = None
     version: int = INDEX_VERSION
@@ -89,6 +94,8 @@ class IndexEntry:
                 raise ValueError(f"is not an index entry: {name!r} is missing")
             if name in known and (not isinstance(known[name], kinds) or isinstance(known[name], bool)):
                 raise ValueError(f"is not an index entry: {name!r} is of the wrong type")
+        if not all(uid.isdecimal() and type(size) is int for uid, size in known.get("users", {}).items()):
+            raise ValueError("is not an index entry: 'users' is of the wrong type")
         entry = cls(**known)
         if entry.name != SegmentName(entry.date, entry.hour, entry.host, entry.name.first_seq):
             raise ValueError(f"is not an index entry: {entry.path!r} is not where date, hour and host say")
@@ -97,7 +104,7 @@ class IndexEntry:
 
 _NUMBERS = ("hour", "rows", "bytes", "min_ts", "max_ts", "first_seq", "last_seq", "missing", "payloads_cut", "payloads_left_out")
 
-_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "removed_at", "removed_because"})
+_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "uid", "users", "removed_at", "removed_because"})
 
 _NONE = type(None)
 
@@ -105,6 +112,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("path", "date", "host", "sha256"), (str,)),
     **dict.fromkeys(_NUMBERS, (int,)),
     "kinds": (dict,),
+    "uid": (int, _NONE),
+    "users": (dict,),
     "removed_at": (int, _NONE),
     "removed_because": (str, _NONE),
 }
@@ -122,7 +131,7 @@ def write_entry(archive: Path, entry: IndexEntry) -> None:
         OSError: it cannot be written.
     """
     target = archive / entry.name.index_path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     publish_file(target, (entry.to_json() + "\n").encode())
 
 
@@ -189,22 +198,39 @@ def last_position(archive: Path, host: str) -> int:
     Raises:
         RecordError: an entry is damaged, or the index cannot be read.
     """
+    matches = _entries_of(archive, host)
+    # Positions rise from write-ahead to write-ahead, so the youngest has the greatest. It may have made several segments: all that come
+    # behind its common one, which has its name from the first position, and those of other hours with the same name.
+    last, common = 0, ""
+    for match in sorted(matches, key=lambda match: match[2], reverse=True):
+        if common and match[2] != common:
+            break
+        entry = read_entry(archive / INDEX / match[0])
+        last = max(last, entry.last_seq)
+        common = common or (match[2] if entry.uid is None else "")
+    return last
+
+
+def entries_between(archive: Path, host: str, first: int, last: int) -> list[IndexEntry]:
+    """Return the entries of *host* whose names have a number from *first* to *last*. Raises RecordError as :func:`last_position` does."""
+    return [read_entry(archive / INDEX / match[0]) for match in _entries_of(archive, host) if first <= int(match[2]) <= last]
+
+
+def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
+    """Return the names of the entries' files of *host*, as ``_ENTRY_NAME`` matches them. Raises RecordError."""
     folder = archive / INDEX
     try:
-        matches = [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
+        return [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
     except FileNotFoundError:
-        return 0
+        return []
     except OSError as error:
         raise RecordError(folder, f"cannot be read: {error.strerror}") from None
-    # Positions rise from write-ahead to write-ahead, so the youngest has the greatest; it may have made several segments.
-    youngest = max((match[2] for match in matches), default="")
-    return max((read_entry(folder / match[0]).last_seq for match in matches if match[2] == youngest), default=0)
 
 
 def publish_file(target: Path, content: bytes) -> None:
     """Write *content* to *target* so that a reader sees all of it or nothing, also after a power failure. Raises OSError."""
     draft = temporary(target)
-    with draft.open("wb") as stream:
+    with create_private(draft) as stream:
         stream.write(content)
         stream.flush()
         os.fsync(stream.fileno())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pyarrow.parquet as pq
 from sbusd.record.index import IndexEntry, publish_draft, write_entry
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS, SegmentName, hour_of, temporary
+from sbusd.record.privacy import create_private, make_folder
 from sbusd.record.schema import SCHEMA, SORT_KEYS
 
 ROW_GROUP_ROWS = 1 << 20
@@ -24,8 +27,13 @@ COMPRESSION_LEVEL = 1
 _MISSING = (Kind.TAP_LOSS.value, Kind.GAP.value)
 
 
-def write_segments(archive: Path, host: str, first_seq: int, table: pa.Table) -> list[IndexEntry]:
+def write_segments(
+    archive: Path, host: str, first_seq: int, table: pa.Table, *, uid: int | None = None, users: Mapping[int, int] | None = None
+) -> list[IndexEntry]:
     """Write *table*, rows of :data:`SCHEMA` by *host* in any order, as one segment for each hour in it; return their entries.
+
+    *uid* is the user of all of them, if they are in segments of their own; *users* are the bytes of each user's, which the entry of the
+    first hour names.
 
     Everything is durable on return: the segments first, each under its name only when it is whole, then its entry. Called again with
     the same *first_seq* and rows, it writes the same files: whoever was interrupted begins anew.
@@ -33,7 +41,12 @@ def write_segments(archive: Path, host: str, first_seq: int, table: pa.Table) ->
     Raises:
         OSError: the archive cannot be written.
     """
-    return [_write_segment(archive, SegmentName.at(hour, host, first_seq), rows) for hour, rows in _by_hour(table)]
+    shares = {str(user): size for user, size in (users or {}).items()}
+    entries = []
+    for hour, rows in _by_hour(table):
+        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid, shares))
+        shares = {}
+    return entries
 
 
 def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
@@ -50,19 +63,20 @@ def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
     return [(hour * HOUR_NS, table.filter(pc.equal(hours, hour))) for hour in sorted(pc.unique(hours).to_pylist())]
 
 
-def _write_segment(archive: Path, name: SegmentName, rows: pa.Table) -> IndexEntry:
+def _write_segment(archive: Path, name: SegmentName, rows: pa.Table, uid: int | None, users: Mapping[str, int]) -> IndexEntry:
     """Write one segment and its entry; return the entry."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA).sort_by([(key, "ascending") for key in SORT_KEYS])
     target = archive / name.path
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     draft = temporary(target)
-    pq.write_table(rows, draft, compression="zstd", compression_level=COMPRESSION_LEVEL, row_group_size=ROW_GROUP_ROWS)
+    with create_private(draft) as stream:
+        pq.write_table(rows, stream, compression="zstd", compression_level=COMPRESSION_LEVEL, row_group_size=ROW_GROUP_ROWS)
     with draft.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         os.fsync(stream.fileno())
         size = os.fstat(stream.fileno()).st_size
     publish_draft(draft, target)
-    entry = _entry(name, rows, size, digest)
+    entry = dataclasses.replace(_entry(name, rows, size, digest), uid=uid, users=users)
     write_entry(archive, entry)
     return entry
 

@@ -12,14 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sbusd.protocol.errors import SbusError
-from sbusd.record.index import IndexEntry, sync_folder
+from sbusd.record.index import IndexEntry, entries_between, sync_folder
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import SCHEMA, Row, batch_of
 from sbusd.record.segments import write_segments
 from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
 from sbusd.recorder.retention import Retention
+from sbusd.recorder.shares import MAX_USERS, bytes_by_user
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 
 RETRY_SECONDS = 5.0
@@ -72,6 +74,11 @@ class Converter:
         """Bytes of the files that wait."""
         return self._waiting_bytes
 
+    @property
+    def largest(self) -> tuple[int, int] | None:
+        """The user who has most in segments of their own, and their bytes."""
+        return self._retention.largest
+
     def submit(self, path: Path) -> None:
         """Take a finished file of the write-ahead."""
         size = path.stat().st_size
@@ -115,8 +122,9 @@ class Converter:
                 with self._changed:
                     self._files.popleft()
                     self._waiting_bytes -= size
-            for because, removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                self._journal.tell(REMOVED, because=because, segments=removed.segments, bytes=removed.bytes)
+            for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
+                whose = "several users" if uid is None else f"user {uid}"
+                self._journal.tell(REMOVED, because=because, whose=whose, segments=removed.segments, bytes=removed.bytes)
         except OSError as error:
             self._failed(error)
             return
@@ -146,23 +154,57 @@ class Converter:
             return
         if content.damaged_frames:
             self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
-        self._retention.add(convert(self._archive, content))
+        self._retention.add(convert(self._archive, content, self._owners(content)))
         self.segments += 1
         path.unlink()
         sync_folder(path.parent)
+
+    def _owners(self, content: WalContent) -> frozenset[int]:
+        """Return the users of one file whose rows get segments of their own.
+
+        What an interrupted try has made decides: the common segments are written last, so where there is one, all others are there, and
+        where there is none, no row of a further user is in it. Else rows would be there twice. Raises OSError.
+        """
+        made = entries_between(self._archive, content.host, content.first_seq, content.last_seq)
+        owners = frozenset(entry.uid for entry in made if entry.uid is not None)
+        if any(entry.uid is None for entry in made):
+            return owners
+        return owners | self._retention.owners(bytes_by_user(_table(content)))
 
 
 class _GivenUpError(SbusError):
     """The end came while the archive could not be written."""
 
 
-def convert(archive: Path, content: WalContent) -> list[IndexEntry]:
-    """Write the segments of *content* into *archive*, and return their entries. Raises OSError."""
+def convert(archive: Path, content: WalContent, owners: frozenset[int] = frozenset()) -> list[IndexEntry]:
+    """Write the segments of *content* into *archive*, first those of each of *owners*, then the common ones; return their entries.
+
+    Raises:
+        OSError: the archive cannot be written.
+    """
+    rows, first = _table(content), content.first_seq
+    entries = []
+    for uid in sorted(owners):
+        is_own = pc.fill_null(pc.equal(rows.column("uid"), uid), False)
+        own, rows = rows.filter(is_own), rows.filter(pc.invert(is_own))
+        last = pc.max(own.column("seq")).as_py()
+        if last is None:
+            continue
+        # Named by its last row, for the first one's name is that of the common segment, but where that row is all there is.
+        entries += write_segments(archive, content.host, last, own, uid=uid, users=bytes_by_user(own))
+        if last == first:
+            first = pc.min(rows.column("seq")).as_py() or first
+    users = dict(bytes_by_user(rows).most_common(MAX_USERS))
+    return entries + write_segments(archive, content.host, first, rows, users=users)
+
+
+def _table(content: WalContent) -> pa.Table:
+    """Return the rows of *content*, with one for each damaged stretch."""
     batches = list(content.batches)
     for seq, lost in content.holes():
         ts = _ts_before(content, seq)
         batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead was damaged")]))
-    return write_segments(archive, content.host, content.first_seq, pa.Table.from_batches(batches, schema=SCHEMA))
+    return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
 def _ts_before(content: WalContent, seq: int) -> int:

@@ -51,7 +51,7 @@ REMOVED = Event(
     "404f6ff6abc5411f9849dae80733034f",
     Priority.INFO,
     "removed",
-    "segments that were removed because of {because}: {segments}, {bytes} bytes",
+    "segments that were removed because of {because}: {segments}, {bytes} bytes, of {whose}",
 )
 UNREADABLE = Event(
     "121a6f41f2524e3590895cc9818ecfaf",

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from sbusd.processes import unit_at
 from sbusd.record.keytext import key_text
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.units import unit_of_process
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"
 """Where the relay tells each try to reach another host; ``relay/<twin>/…`` are numbers, so no call has this key."""
@@ -63,12 +63,20 @@ class UnreadableError(ValueError):
 class RowMaker:
     """Turns packets of the tap into rows. ``unreadable`` counts those that it could not read."""
 
-    def __init__(self, payloads: PayloadPolicy, calls: CallBook, unit_of: Callable[[int | None], str | None] = unit_of_process) -> None:
-        """*unit_of* says the unit of a process, and is asked once for each connection."""
+    def __init__(
+        self,
+        payloads: PayloadPolicy,
+        calls: CallBook,
+        since: Callable[[int, int], int | None] = lambda _conn, ts: ts,
+        unit_at: Callable[[int | None, float | None], str | None] = unit_at,
+    ) -> None:
+        """*since* says when a connection was made that is first heard of at a time, both in nanoseconds since 1970, or None if that is not
+        known; *unit_at* says the unit that a process had then, in seconds, and is asked once for each connection."""
         self.unreadable = 0
         self._payloads = payloads
         self._calls = calls
-        self._unit_of = unit_of
+        self._since = since
+        self._unit_at = unit_at
         self._peers: dict[int, Peer] = {}
 
     def row(self, packet: bytes) -> Row | None:
@@ -97,7 +105,7 @@ class RowMaker:
         if conn is None or key is None:
             self.unreadable += 1
             return None
-        return _of_peer(Row(ts, 0, Kind.STANDING, key=key), conn, self._peer(conn, fact.get("cred")))
+        return _of_peer(Row(ts, 0, Kind.STANDING, key=key), conn, self._peer(conn, fact.get("cred"), ts))
 
     def forget_peers(self) -> None:
         """Forget who is behind which connection: another bus may give the numbers anew."""
@@ -109,14 +117,14 @@ class RowMaker:
         ts, conn = _whole(fact.get("time"), _INT64), _whole(fact.get("id"), _INT64)
         if ts is None:
             raise UnreadableError
-        peer = self._peer(conn, fact.get("cred"))
+        peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect")
+        count = _whole(fact.get("count"), _INT64)
         if kind == "message":
             return self._message(fact, ts, conn, peer, body)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
             if event is Kind.DISCONNECT and conn is not None:
                 self._peers.pop(conn, None)
-            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern")), conn, peer)
-        count = _whole(fact.get("count"), _INT64)
+            return _of_peer(Row(ts, 0, event, key=_key_of(fact, "pattern"), lost=count), conn, peer)
         if kind == "loss":
             return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
         if kind == "denial":
@@ -152,15 +160,16 @@ class RowMaker:
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
         )
 
-    def _peer(self, conn: int | None, cred: object) -> Peer:
-        """Return who is behind connection *conn*, whose credentials the fact tells."""
+    def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> Peer:
+        """Return who is behind connection *conn*, whose credentials a fact of the time *ts* tells, and which was made then if *is_new*."""
         if conn is not None and (known := self._peers.get(conn)) is not None:
             return known
         match = _CRED.search(cred) if isinstance(cred, str) else None
         if match is None:
             return _NOBODY
         gid, uid, pid = (int(digits) for digits in match.groups())
-        peer = Peer(uid, gid, pid, self._unit_of(pid) if conn else None)
+        since = ts if is_new or not conn else self._since(conn, ts)
+        peer = Peer(uid, gid, pid, self._unit_at(pid, since / 1e9) if conn and since is not None else None)
         if conn is not None:
             if len(self._peers) >= _PEERS:
                 del self._peers[next(iter(self._peers))]

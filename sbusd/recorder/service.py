@@ -14,7 +14,8 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.record.index import last_position
 from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS, hour_of, is_host
+from sbusd.record.layout import HOUR_NS, INDEX, hour_of, is_host
+from sbusd.record.privacy import make_private
 from sbusd.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.converter import Converter
@@ -23,10 +24,11 @@ from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowMaker
+from sbusd.recorder.shares import spool_limit
 from sbusd.recorder.standing import Standing as StandingBook
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
-from sbusd.recorder.wal import WalError, read_wal, set_aside, wal_files
+from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 
 TURN_PACKETS = 512
 """Packets taken before what is due is looked at: some milliseconds of work, a fortieth of a sync interval."""
@@ -87,7 +89,7 @@ class Recorder:
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
-        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()))
+        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()), tap.since)
         self._standing = StandingBook()
         self._told_hour = _NOT_THIS_HOUR
         self._lock = -1
@@ -109,6 +111,14 @@ class Recorder:
         """Rows that are known to be missing: nothing could be written, or the bus discarded them."""
         return self._tap_lost + (self._recording.lost if self._recording else 0)
 
+    def status(self) -> str:
+        """Return how it goes, in a line: for the service manager."""
+        recording, converter = self._parts()
+        words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
+        if (largest := converter.largest) is not None:
+            words += f"; user {largest[0]} has most of the record, {largest[1] >> 20} MiB in segments of their own"
+        return words
+
     def prepare(self) -> None:
         """Take the folders, finish what an earlier run left, and begin to listen.
 
@@ -116,11 +126,12 @@ class Recorder:
             SpoolInUseError: another recorder has them.
             NoBus, TapRefusedError: there is nothing to listen to.
             RecordError: the index is damaged.
+            ExposedFolderError: others can enter a folder, and it is not ours to close it.
             OSError: a folder cannot be used.
         """
-        for folder in (self._archive, self._spool):
-            # Everybody's messages are in it: whoever makes it must open it to others on purpose.
-            folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+        # Everybody's messages are in them.
+        make_private(self._archive, (INDEX, "date=*", ".spool"))
+        make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock"))
         self._take_lock()
         settings = self._settings
         retention = Retention(self._archive, self._host, settings.disk_quota, settings.retention)
@@ -166,9 +177,7 @@ class Recorder:
             self._tell()
             if converter.failure is not None:
                 raise converter.failure
-            self._supervision.turn(
-                lambda: f"{recording.recorded} rows, {recording.lost} missing" + (", suspended" * recording.is_suspended)
-            )
+            self._supervision.turn(self.status)
 
     def stop(self) -> None:
         """Let :meth:`run` return; may be called by a signal's handler."""
@@ -188,7 +197,7 @@ class Recorder:
             self._recording.close()
             self._converter.close(timeout)
         if self._recording is not None and self._listened:
-            self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self._recording.lost)
+            self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
         for fd in (self._wake, self._woken, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -329,11 +338,11 @@ class Recorder:
         return last
 
     def _refusal(self, wal_bytes: int) -> str | None:
-        """Return why nothing more may be written: what waits for the archive has used up the quota, and there is nothing to remove."""
+        """Return why nothing more may be written: what waits for the archive has used up the write-ahead's part of the quota."""
         _, converter = self._parts()
-        if converter.waiting_bytes + wal_bytes <= self._settings.disk_quota:
+        if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
-        return "the disk quota is used up by rows that wait for the archive"
+        return "what the disk quota leaves the write-ahead is used up by rows that wait for the archive"
 
 
 def _boot_id() -> str:

@@ -24,6 +24,7 @@ _ERROR_HEAD = b"CMSG " + controls.ERROR + b"\0"
 _ADDRESS_HEAD = b"CMSG " + controls.ADDRESS + b"\0"
 _PING_HEAD = b"CMSG " + controls.PING + b"\0"
 
+_CONNECTIONS_HEAD = b"CMSG " + controls.CONNECTIONS + b"\0"
 _FEATURES_HEAD = b"CMSG " + controls.FEATURES + b"\0"
 _SUBSCRIPTIONS_HEAD = b"CMSG " + controls.SUBSCRIPTIONS + b"\0"
 
@@ -101,6 +102,8 @@ class Tap:
         self._early: list[Heard] = []
         self._hears_events = not pattern
         self._tells_standing = False
+        self._since: dict[int, int] = {}
+        """When connections were made that are older than this one, nanoseconds since 1970."""
         self._asked = b""
         """The place behind which the next page of subscriptions is to begin: an answer for another one is of an earlier question."""
 
@@ -115,9 +118,12 @@ class Tap:
         try:
             sock.settimeout(_OPEN_SECONDS)
             # A bus that knows no batches does not answer to that, and sends what it tells packet by packet.
+            self._since.clear()
             for wish in (controls.FEATURES, controls.ADDRESS, controls.BATCH_ON):
                 sock.send(control_packet(wish))
             sock.send(self._demand)
+            # Behind it, so that every connection is either listed, or newer than this one.
+            sock.send(control_packet(controls.CONNECTIONS))
             sock.send(control_packet(controls.PING, _TOKEN))
             self._await_begin(sock, self._clock() + _OPEN_SECONDS)
             sock.setblocking(False)
@@ -138,6 +144,13 @@ class Tap:
     def address(self) -> str:
         """The bus's address, as it was given."""
         return self._target.text
+
+    def since(self, conn: int, ts: int) -> int | None:
+        """Return when connection *conn*, first heard of at *ts*, was made, or a time soon after; None if that is not known: the number of
+        its process may be another's by now. Both are nanoseconds since 1970."""
+        if self.own_id is not None and conn > self.own_id:
+            return ts
+        return self._since.get(conn)
 
     def fileno(self) -> int | None:
         """Return the descriptor to poll, None while there is no connection."""
@@ -191,7 +204,7 @@ class Tap:
     def _await_begin(self, sock: socket.socket, deadline: float) -> None:
         """Read until the bus has answered; what the tap tells before is kept. Raises OSError, TapRefusedError."""
         refusal: RemoteRefusal | None = None
-        has_begun = False
+        has_begun, pages = False, 1
         while not has_begun:
             if self._clock() > deadline:
                 raise TimeoutError
@@ -206,8 +219,15 @@ class Tap:
                     self._check_refusal(refusal)
                 elif packet.startswith(_FEATURES_HEAD):
                     self._check_features(packet[len(_FEATURES_HEAD) :])
+                elif packet.startswith(_CONNECTIONS_HEAD):
+                    if (following := self._read_connections(packet[len(_CONNECTIONS_HEAD) :])) is not None:
+                        sock.send(control_packet(controls.CONNECTIONS, b"%d" % following))
+                        sock.send(control_packet(controls.PING, _TOKEN))
+                        pages += 1
                 elif packet == _PING_HEAD + _TOKEN:
-                    has_begun = True
+                    # One for each page that was asked for, and it comes behind that.
+                    pages -= 1
+                    has_begun = not pages
                 elif (heard := self._read(packet)) is not None:
                     self._early.append(heard)
 
@@ -225,6 +245,16 @@ class Tap:
         self._tells_standing = b"subscriptions" in names
         if b"tap" not in names:
             raise TapRefusedError(f"the bus at {self._target.text} has no tap: it is older than this recorder")
+
+    def _read_connections(self, answer: bytes) -> int | None:
+        """Take note of a page of connections, and return the number behind which the next one begins."""
+        try:
+            page = json.loads(answer)
+            self._since.update((int(each["id"]), int(each["since"] * 1e9)) for each in page["connections"])
+            following = page["next"]
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            return None
+        return following if type(following) is int and following >= 0 else None
 
     def _ask_for_standing(self, after: bytes = b"") -> None:
         """Ask for a page of the subscriptions that stand. A tap that is not told of their ends, for its pattern, does not ask."""

@@ -1,7 +1,7 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from pyarrow import RecordBatch, Schema, Table
 
@@ -25,7 +25,7 @@ class ParquetFile:
 
 def write_table(
     table: Table,
-    where: str | Path,
+    where: str | Path | BinaryIO,
     *,
     row_group_size: int | None = ...,
     compression: str = ...,

@@ -57,7 +57,7 @@ def measure(rows: int, folder: Path) -> dict[str, float]:
     settings = dataclasses.replace(RecorderSettings(spool=str(spool), archive=str(archive)), rotate_bytes=1 << 30, rotate_rows=10_000_000)
     files: list[Path] = []
     recording = Recording(settings, "bench", 1, RecorderJournal(), files.append)
-    maker = RowMaker(PayloadPolicy(), CallBook("bench", "boot"), lambda _pid: None)
+    maker = RowMaker(PayloadPolicy(), CallBook("bench", "boot"), unit_at=lambda *_: None)
     told = packets()
     begun, busy = time.perf_counter(), time.process_time()
     for number in range(rows):

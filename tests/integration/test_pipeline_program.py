@@ -136,6 +136,26 @@ def test_spark_submit_runs_the_same_file(tmp_path: Path) -> None:
     assert published(tmp_path / "tables")["traffic"] == tables_of({"alpha": [message(1)]})["traffic"]
 
 
+def test_the_tables_are_closed_to_others(tmp_path: Path) -> None:
+    require_spark()
+    deliver(tmp_path / "archive", "alpha", [message(1)])
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables").chmod(0o755)
+    done = subprocess.run(
+        ["/bin/sh", "-c", 'umask 022 && exec "$@"', "sh", *command(tmp_path, "--quiet")],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_SECONDS,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    paths = [tmp_path / "tables", *(tmp_path / "tables").rglob("*")]
+    assert any(path.suffix == ".parquet" for path in paths)
+    assert [path for path in paths if path.stat().st_mode & 0o027] == []
+
+
 def test_without_java_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     deliver(tmp_path / "archive", "alpha", [message(1)])
     done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")

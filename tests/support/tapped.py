@@ -47,6 +47,8 @@ class TappedBus:
         self._client: socket.socket | None = None
         self.demand = b""
         self.wants_batches = False
+        self.pages: list[bytes] = []
+        """What it answers to questions for connections."""
         self.asked: list[bytes] = []
         """Places behind which subscriptions were asked for: see :meth:`answer_question`."""
 
@@ -66,13 +68,15 @@ class TappedBus:
             while packet := client.recv(1 << 20):
                 for answer in self._answers(packet, early):
                     client.send(answer)
-                if packet.startswith(b"CMSG !/bus/ping\0"):
+                if packet.startswith(b"CMSG !/bus/ping\0") and not self.pages:
                     return
 
     def _answers(self, packet: bytes, early: tuple[bytes, ...]) -> list[bytes]:
         """Return what this bus says to *packet*."""
         if packet == b"CMSG !/bus/features":
             return [b"CMSG !/bus/features\0" + self._features]
+        if packet.startswith(b"CMSG !/bus/connections") and self.pages:
+            return [b"CMSG !/bus/connections\0" + self.pages.pop(0)]
         if packet == b"CMSG !/conn/whoami":
             return [b"CMSG !/conn/whoami\0!/conn/%d/" % OWN_ID]
         if packet.startswith(b"CMSG !/bus/ping\0"):

@@ -26,12 +26,14 @@ MAY_IMPORT = {
     "journal_stream": set(),
     "events": {"protocol", "journal_stream"},
     "supervision": set(),
+    "processes": set(),
     "daemon": {"protocol", "config", "journal_stream"},
     "record": {"protocol"},
-    "ctl": _CLIENTS_USE | {"events", "record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
+    "ctl": _CLIENTS_USE
+    | {"events", "processes", "record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
     "feeds": _CLIENTS_USE,
     "relay": _CLIENTS_USE | {"events", "supervision"},
-    "recorder": _CLIENTS_USE | {"events", "record", "supervision"},
+    "recorder": _CLIENTS_USE | {"events", "processes", "record", "supervision"},
     "tables": {"protocol", "record"},
     "pipeline": _CLIENTS_USE | {"record", "tables"},
     "report": {"protocol", "record", "tables"},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
 import typer
 
 from sbusd.client import Gap, TapItem, TapRecord
+from sbusd.ctl.answers import connection, connections
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import local_time, text_or_base64
@@ -49,6 +51,9 @@ class Scribe:
 
     style: JsonStyle
     filter: Filter
+    since: Mapping[int, float] = field(default_factory=dict)
+    """When connections were made that are older than the tap, in seconds since 1970. With a number up to the greatest of them, another
+    is older too, and its process unknown: the number may be another's by now."""
     printed: int = 0
     _processes: dict[int, Process] = field(default_factory=dict)
 
@@ -75,10 +80,17 @@ class Scribe:
         if known is None:
             if len(self._processes) >= _KNOWN_PROCESSES:
                 self._processes.clear()
-            known = self._processes[number] = process_of(record.peer.pid, record.time)
+            known = self._processes[number] = process_of(record.peer.pid, self._since(record))
         if record.kind == "disconnect":
             del self._processes[number]
         return known
+
+    def _since(self, record: TapRecord) -> float | None:
+        """Return when the connection that *record* is about was made, or a time soon after; None if that is not known."""
+        number = record.peer.connection if record.peer else 0
+        if record.kind == "connect" or number > max(self.since, default=0):
+            return record.time
+        return self.since.get(number)
 
     def _write_news(self, item: TapItem) -> None:
         """Say that records are missing here."""
@@ -108,9 +120,11 @@ def command(
         uid = user_id(user)
         if uid is None:
             raise typer.BadParameter(f"there is no user {user!r} on this machine", param_hint="--of-user")
-    scribe = Scribe(settings.json, Filter(uid, pid, unit))
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
+        found = [connection(each) for each in connections(bus).items["connections"]]
+        since = {each.id: each.since for each in found if each.id is not None and each.since is not None}
+        scribe = Scribe(settings.json, Filter(uid, pid, unit), since)
         try:
             follow(tap.receive, scribe, count, deadline)
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from sbusd.ctl.answers import Connection
-from sbusd.ctl.processes import command_name, unit_name, user_name
+from sbusd.ctl.processes import process_of, user_name
 
 _LOOKS = 5
 """Reports after which a process is looked at anew: it may have started another program, execve(2)."""
@@ -22,8 +22,8 @@ class NameBook:
         """Return ``user``, ``command`` and ``unit`` of *connection*."""
         known = self._known.get(connection.id)
         if known is None:
-            pid = connection.pid
-            known = {"user": user_name(connection.uid), "command": command_name(pid), "unit": unit_name(pid)}
+            process = process_of(connection.pid, connection.since)
+            known = {"user": user_name(connection.uid), "command": process.command, "unit": process.unit}
             self._known[connection.id] = known
         return known
 

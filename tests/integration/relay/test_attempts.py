@@ -37,7 +37,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         host.relay.stop()
     finally:
         host.close()
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
     rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
     told = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
     assert told == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]

@@ -16,7 +16,7 @@ from tests.support.towns import SECOND, MakeTowns, echo
 
 def test_an_attempt_belongs_to_its_call(towns: MakeTowns) -> None:
     a, b = towns()
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
     tap = a.daemon.client()
     tap.send(control_packet(controls.TAP_ON, b""))
     tap.barrier()

@@ -104,7 +104,6 @@ def test_the_pager_is_for_long_output_on_a_terminal(
     for name in ("LESS", "LESSSECURE"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    monkeypatch.setenv("SUDO_UID", "1000")
     lines = [f"line {number}" for number in range(count)]
     output.write_page(lines, pager=pager)
     text = "".join(f"{line}\n" for line in lines)
@@ -112,3 +111,49 @@ def test_the_pager_is_for_long_output_on_a_terminal(
     assert capsys.readouterr().out == ("" if is_paged else text)
     assert os.environ.get("LESS") == ("FRSXMK" if is_paged else None)
     assert os.environ.get("LESSSECURE") == ("1" if is_paged else None)
+
+
+_MARKS = ("SUDO_UID", "PKEXEC_UID", "DOAS_USER")
+
+
+@pytest.fixture
+def login(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Nobody has raised any rights; the item is what the kernel says is the user of the login session."""
+    said = [f"{os.geteuid()}"]
+    for name in _MARKS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("sbusd.ctl.output.Path.read_text", lambda *_: said[0])
+    return said
+
+
+@pytest.mark.parametrize("mark", _MARKS)
+def test_rights_that_another_program_gave_are_noticed(monkeypatch: pytest.MonkeyPatch, login: list[str], mark: str) -> None:
+    assert login == [str(os.geteuid())]
+    assert not output.is_elevated()
+    monkeypatch.setenv(mark, "1000")
+    assert output.is_elevated()
+
+
+def test_another_user_than_the_login_session_has_raised_rights(login: list[str]) -> None:
+    login[0] = str(os.geteuid() + 1)
+    assert output.is_elevated()
+    for none in (str(2**32 - 1), "", "x"):
+        login[0] = none
+        assert not output.is_elevated()
+
+
+@pytest.mark.parametrize("has_less", [True, False])
+def test_with_raised_rights_the_pager_is_less_or_none(monkeypatch: pytest.MonkeyPatch, login: list[str], has_less: bool) -> None:
+    assert not output.is_elevated()
+    monkeypatch.setenv("PKEXEC_UID", "1000")
+    monkeypatch.setenv("LESSSECURE", "0")
+    monkeypatch.setenv("PAGER", "sh")
+    shown: list[tuple[str | None, str | None]] = []
+    monkeypatch.setattr("rich.pager.SystemPager.show", lambda *_: shown.append((os.environ.get("PAGER"), os.environ.get("LESSSECURE"))))
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/less" if has_less else None)
+    monkeypatch.setenv("LINES", "2")
+    monkeypatch.setenv("LESS", "")
+    output.write_page(["a", "b", "c"], pager=True)
+    assert shown == ([(None, "1")] if has_less else [])

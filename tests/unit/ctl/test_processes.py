@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.ctl import processes
-from sbusd.ctl.processes import command_name, unit_name, unit_of_cgroups, user_name
+from sbusd.ctl.processes import command_name, user_name
 
 
 def test_user_names() -> None:
@@ -28,29 +29,11 @@ def test_command_names() -> None:
     assert command_name(1 << 40) == "-"
 
 
-@pytest.mark.parametrize(
-    ("text", "unit"),
-    [
-        ("0::/system.slice/sbus.service\n", "sbus.service"),
-        ("0::/user.slice/user-1000.slice/user@1000.service/app.slice/reader.service\n", "reader.service"),
-        ("0::/user.slice/user-1000.slice/session-3.scope\n", "session-3.scope"),
-        ("0::/system.slice/docker.service/_a.service/payload\n", "a.service"),
-        ("0::/system.slice/system-sbus.slice/sbus@a:b.service\n", "sbus@a:b.service"),
-        ("12:cpu:/x.service\n1:name=systemd:/system.slice/old.service\n0::/\n", "old.service"),
-        ("1:name=systemd:/system.slice/old.service\n", "old.service"),
-        ("0::/user.slice\n", "-"),
-        ("0::/\n", "-"),
-        ("", "-"),
-        ("nonsense\n\n:\n", "-"),
-    ],
-)
-def test_units_of_cgroups(text: str, unit: str) -> None:
-    assert unit_of_cgroups(text) == unit
-
-
-def test_unit_names() -> None:
-    assert unit_name(os.getpid()) == unit_of_cgroups(Path("/proc/self/cgroup").read_text())
-    assert unit_name(None) == unit_name(0) == unit_name(-1) == unit_name(1 << 40) == "-"
+def test_the_unit_is_the_one_that_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a unit makes below itself can have any name: monitor --of-unit would take it for a unit of the system."""
+    text = "0::/system.slice/box.service/nginx.service\n"
+    monkeypatch.setattr("sbusd.processes.open", lambda *_, **__: io.StringIO(text), raising=False)
+    assert processes.process_of(os.getpid(), time.time()).unit == "box.service"
 
 
 def test_a_process_is_known_by_the_time_of_its_beginning() -> None:

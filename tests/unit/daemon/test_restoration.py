@@ -80,6 +80,24 @@ def test_who_does_not_come_back_has_left_for_those_who_listen(make_parlour: Make
     assert told == {0: gone, ALICE: gone, BOB: gone}
 
 
+def test_what_waited_for_who_does_not_come_back_is_told(make_parlour: MakeParlour, bring_back: Return) -> None:
+    before = make_parlour()
+    owner, slow = before.guest(), before.guest(uid=ALICE, gid=7, pid=55)
+    owner.control(controls.TAP_ON, b"!/event/")
+    slow.subscribe(b"a")
+    sender = before.guest(uid=ALICE, gid=7, pid=56)
+    for _ in range(40):
+        sender.publish(b"a", bytes(10_000))
+        before.run()
+    waited = before.switch.connection_counters(slow.connection).queued_packets
+    owner.receive_all()
+    there = {owner.connection: Credentials(1, 0, 0), sender.connection: Credentials(56, ALICE, 7)}
+    guests = bring_back(make_parlour(), _left(before), there)
+    told = [json.loads(packet.partition(b"\0")[2]) for packet in guests[owner.connection].receive_all() if packet.startswith(b"CMSG !/tap")]
+    assert waited > 0
+    assert [(line["kind"], line["id"], line["count"]) for line in told] == [("disconnect", slow.connection, waited)]
+
+
 def test_a_subscription_that_does_not_come_back_has_ended_for_those_who_listen(make_parlour: MakeParlour, bring_back: Return) -> None:
     before = make_parlour()
     there = {before.guest().connection: Credentials(1, 0, 0), before.guest(uid=BOB, gid=7, pid=9).connection: Credentials(9, BOB, 7)}

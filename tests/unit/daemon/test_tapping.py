@@ -48,6 +48,16 @@ def test_owners_and_those_with_the_right_may_tap(make_parlour: MakeParlour, uid:
     assert [record.message.name for record in parlour.recorded()] == ["tap-opened"]
 
 
+def test_those_with_the_right_see_since_when_others_are_there(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(WITH_RIGHT)
+    alice, tapper = parlour.guest(uid=ALICE), parlour.guest(uid=TAPPER)
+    found = tapper.ask_json(controls.CONNECTIONS)
+    connections = found["connections"]
+    assert isinstance(connections, list)
+    assert ([each["id"] for each in connections], found["hidden"]) == ([alice.connection, tapper.connection], 0)
+    assert [each["id"] for each in alice.ask_json(controls.CONNECTIONS)["connections"]] == [alice.connection]  # type: ignore[attr-defined]
+
+
 def test_others_may_not(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(WITH_RIGHT)
     alice = parlour.guest(uid=ALICE)
@@ -93,7 +103,7 @@ def test_events_are_told_whoever_may_know_of_them(parlour: Parlour) -> None:
         {"kind": "subscribe"} | who | secret,
         {"kind": "subscribe"} | who | {"pattern": "odd\\xff", "pattern_base64": "b2Rk/w=="},
         {"kind": "unsubscribe"} | who | secret,
-        {"kind": "disconnect"} | who,
+        {"kind": "disconnect"} | who | {"count": 0},
     ]
 
 
@@ -186,3 +196,68 @@ def test_without_a_tap_no_line_is_made(parlour: Parlour, monkeypatch: pytest.Mon
     alice = parlour.guest(uid=ALICE)
     alice.subscribe(b"!/bus/")
     assert [error_code(packet) for packet in alice.receive_all()] == ["EPERM"]
+
+
+class Flood:
+    """A client that does not read, 40 messages that are published to it by its own user, and a tap that is told of them."""
+
+    def __init__(self, parlour: Parlour, *modes: bytes) -> None:
+        self._owner, self.slow, sender = tapping(parlour), parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
+        for mode in modes:
+            self.slow.control(mode)
+        self.slow.subscribe(b"a")
+        self._told: list[bytes] = []
+        for _ in range(40):
+            sender.publish(b"a", bytes(10_000))
+            self._told += self._owner.receive_all()
+        is_there = self.slow.connection in parlour.switch.connections()
+        self.taken = parlour.switch.connection_counters(self.slow.connection).delivered_packets if is_there else 0
+        """How many its socket took."""
+
+    def sums(self) -> dict[str, int]:
+        """Return the sums of what became of the messages, and of what the lines of other kinds count."""
+        found = dict.fromkeys(("recipients", "discarded", "loss", "disconnect"), 0)
+        for facts in lines([*self._told, *self._owner.receive_all()]):
+            for name in ("recipients", "discarded"):
+                found[name] += int(str(facts.get(name, 0)))
+            if facts["kind"] in found:
+                found[str(facts["kind"])] += int(str(facts["count"]))
+        return found
+
+    def received(self) -> int:
+        """Return how many of the messages the client finds in its socket."""
+        return sum(packet.startswith(b"MSG ") for packet in self.slow.receive_all())
+
+
+def test_end_of_a_client_tells_what_waited_for_it(parlour: Parlour) -> None:
+    flood = Flood(parlour)
+    flood.slow.close()
+    assert 0 < flood.taken < 40
+    assert flood.sums() == {"recipients": 40, "discarded": 0, "loss": 0, "disconnect": 40 - flood.taken}
+
+
+def test_end_of_a_client_that_blocks_for_too_long_tells_what_waited_for_it(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=12, block_timeout=0.01)))
+    flood = Flood(parlour)
+    while flood.slow.connection in parlour.switch.connections():
+        parlour.switch.turn(1_000)
+    # It was a recipient of what it got and of what waited when it was ended; of what was published afterwards it was none.
+    # The message that blocked its sender waits above the bound.
+    assert flood.sums() == {"recipients": flood.received() + 13, "discarded": 0, "loss": 0, "disconnect": 13}
+
+
+def test_losses_that_a_client_was_never_told_of_are_told_at_its_end(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4)))
+    flood = Flood(parlour, b"blocking/hard/discard")
+    flood.slow.close()
+    lost = 36 - flood.taken
+    assert lost > 0
+    assert flood.sums() == {"recipients": flood.taken + 4, "discarded": lost, "loss": lost, "disconnect": 4}
+    assert sum(int(record.facts["count"]) for record in parlour.recorded() if record.message.name == "packets-lost") == lost
+
+
+def test_client_that_is_ended_for_a_loss_has_that_loss_told(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4)))
+    flood = Flood(parlour, b"blocking/hard/error")
+    assert flood.slow.connection not in parlour.switch.connections()
+    assert flood.sums() == {"recipients": flood.received() + 4, "discarded": 1, "loss": 1, "disconnect": 4}

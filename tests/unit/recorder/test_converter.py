@@ -107,7 +107,7 @@ def test_an_archive_that_cannot_be_written_is_said_once_and_tried_again(
     full = threading.Event()
     full.set()
 
-    def write_or_fail(archive: Path, host: str, first_seq: int, table: pa.Table) -> list[IndexEntry]:
+    def write_or_fail(archive: Path, host: str, first_seq: int, table: pa.Table, **_: object) -> list[IndexEntry]:
         tries.release()
         if full.is_set():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -187,7 +187,7 @@ def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: 
 def test_a_mistake_of_the_recorder_itself_is_kept_for_its_loop(
     tmp_path: Path, make: Callable[..., Converter], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def wrong(*_: object) -> object:
+    def wrong(*_: object, **__: object) -> object:
         raise KeyError("a mistake")
 
     monkeypatch.setattr("sbusd.recorder.converter.write_segments", wrong)

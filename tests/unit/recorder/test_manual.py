@@ -21,7 +21,7 @@ from sbusd.record.index import INDEX_VERSION, IndexEntry
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS
 from sbusd.record.segments import ROW_GROUP_ROWS
-from sbusd.recorder import main, standing
+from sbusd.recorder import main, shares, standing
 from sbusd.recorder.journal import EVENTS
 from sbusd.recorder.recording import MAX_BATCH_BYTES
 from tests.support import skips
@@ -98,6 +98,17 @@ def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOGGING"), re.MULTILINE)
     assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
     assert f"more than {standing.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOGGING"))
+
+
+def test_the_shares_of_the_disk_are_documented() -> None:
+    text = words(section(PROGRAM, "Shares of the disk", "Ss"))
+    quota = 1 << 40
+    assert shares.common_limit(quota, 1) == shares.common_limit(quota, shares.FEW_USERS) == quota // 128
+    assert shares.common_limit(quota, 100) == quota * 3 // 4 // 100 // 3
+    assert "that part is a third of a fair share, and at most 1/128 of the quota" in text
+    assert (shares.spool_limit(quota, 1), shares.spool_limit(quota, quota // 4)) == (quota // 4, quota // 2)
+    assert "The write-ahead may take a quarter of the quota, or twice rotate_bytes if that is more." in text
+    assert f"at most {shares.MAX_USERS} users" in words(section(FORMAT, "Index", "Ss"))
 
 
 def test_the_status_is_documented() -> None:

@@ -40,9 +40,9 @@ def test_segments_go_when_their_time_is_over(tmp_path: Path) -> None:
     retention.load()
     day = int(DAY_SECONDS * 1e9)
     assert retention.prune(NOON + HOUR_NS + day - 1, 0) == {}
-    assert retention.prune(NOON + HOUR_NS + day, 0)["retention"].segments == 1
+    assert retention.prune(NOON + HOUR_NS + day, 0)["retention", None].segments == 1
     assert left(tmp_path) == [2, 3, 4]
-    assert retention.prune(NOON + 3 * HOUR_NS + day, 0)["retention"].segments == 2
+    assert retention.prune(NOON + 3 * HOUR_NS + day, 0)["retention", None].segments == 2
     assert left(tmp_path) == [4]
 
 
@@ -53,7 +53,7 @@ def test_the_oldest_go_until_the_quota_holds(tmp_path: Path) -> None:
     retention.load()
     assert retention.bytes == sum(sizes)
     assert retention.prune(NOON, 0) == {}
-    removed = retention.prune(NOON, 1)["quota"]
+    removed = retention.prune(NOON, 1)["quota", None]
     assert (removed.segments, removed.bytes) == (1, sizes[2])
     assert left(tmp_path) == [1, 2]
     assert retention.bytes == sizes[0] + sizes[1]

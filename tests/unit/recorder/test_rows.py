@@ -25,9 +25,11 @@ class Units:
 
     def __init__(self) -> None:
         self.asked: list[int | None] = []
+        self.times: list[float | None] = []
 
-    def __call__(self, pid: int | None) -> str | None:
+    def __call__(self, pid: int | None, since: float | None) -> str | None:
         self.asked.append(pid)
+        self.times.append(since)
         return f"unit-{pid}.service"
 
 
@@ -38,7 +40,7 @@ def units() -> Units:
 
 @pytest.fixture
 def maker(units: Units) -> RowMaker:
-    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), units)
+    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=units)
 
 
 WHO: dict[str, Any] = {"conn": 7, "uid": 1000, "gid": 100, "pid": 4321, "unit": "unit-4321.service"}
@@ -80,6 +82,11 @@ def test_a_request_and_its_reply_are_joined(maker: RowMaker) -> None:
 @pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.DISCONNECT])
 def test_presence(maker: RowMaker, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value))) == row(kind)
+
+
+def test_an_end_says_how_much_still_waited(maker: RowMaker) -> None:
+    assert maker.row(tap_packet(fact("disconnect", count=12))) == row(Kind.DISCONNECT, lost=12)
+    assert maker.row(tap_packet(fact("disconnect", count=0))) == row(Kind.DISCONNECT, lost=0)
 
 
 @pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])
@@ -124,6 +131,16 @@ def test_a_relay_attempt(maker: RowMaker) -> None:
     other = maker.row(message_packet(b"relay/attempt", b"something else"))
     assert other is not None
     assert other.kind == Kind.MESSAGE
+
+
+def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
+    known = {8: NOON - 5 * 10**9}
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda conn, _ts: known.get(conn), units)
+    # Of one that has just come, the time is in the event; of one whose age nobody knows, the process may be another by now.
+    packets = (message_packet(id=8), message_packet(id=9), tap_packet(fact("connect", id=10)))
+    made = [maker.row(packet) for packet in packets]
+    assert [row.unit for row in made if row] == ["unit-4321.service", None, "unit-4321.service"]
+    assert units.times == [NOON / 1e9 - 5, NOON / 1e9]
 
 
 def test_the_unit_is_asked_once_for_each_connection(maker: RowMaker, units: Units) -> None:
@@ -188,7 +205,7 @@ _FACTS = st.fixed_dictionaries(
     st.binary(),
 )
 def test_whatever_is_told_fits_the_columns(told: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda _pid: None)
+    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
     made = maker.row(tap_packet(told, b"MSG %b%b\0%b" % (head, key, payload)))
     if made is not None:
         batch = batch_of([made])

@@ -16,8 +16,9 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.record.archive import Archive
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS
+from sbusd.record.privacy import ExposedFolderError
 from sbusd.record.schema import batch_of
-from sbusd.recorder.journal import DAMAGED, RECOVERED, TAP_LOSS, UNREADABLE
+from sbusd.recorder.journal import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Tap
@@ -141,6 +142,15 @@ def test_what_the_tap_lost_is_in_the_record_as_a_count(settings: RecorderSetting
     assert sum(int(facts["lost"]) for facts in book.facts(TAP_LOSS)) == 17
 
 
+def test_the_last_line_counts_what_the_tap_lost(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    durable = Durable()
+    with running(make(settings, bus, book, durable=durable), bus):
+        bus.tell(b"CMSG !/bus/lost\x00807", message_packet(), b"CMSG !/bus/lost\x000", b"CMSG !/bus/lost\x009024")
+        durable.wait(5)
+    (facts,) = book.facts(STOPPED)
+    assert (facts["rows"], facts["lost"]) == (5, 9_831)
+
+
 def test_a_bus_that_comes_back_is_followed(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
     durable = Durable()
     with running(make(settings, bus, book, durable=durable), bus):
@@ -245,10 +255,30 @@ def test_what_cannot_be_read_is_counted_and_told(settings: RecorderSettings, bus
 
 
 def test_what_it_makes_is_closed_to_others(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    before = os.umask(0)
+    try:
+        with running(make(settings, bus, book), bus):
+            bus.tell(message_packet())
+    finally:
+        os.umask(before)
+    paths = [path for folder in (settings.archive, settings.spool) for path in (Path(folder), *Path(folder).rglob("*"))]
+    assert {".parquet", ".json"} < {path.suffix for path in paths}
+    assert {path: path.stat().st_mode & 0o777 for path in paths} == {path: 0o750 if path.is_dir() else 0o640 for path in paths}
+
+
+def test_folders_that_are_there_are_closed_to_others_or_refused(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
+    for name in (settings.archive, settings.spool):
+        Path(name).mkdir()
+        Path(name).chmod(0o755)
     with running(make(settings, bus, book), bus):
         pass
-    for folder in (settings.archive, settings.spool):
-        assert Path(folder).stat().st_mode & 0o027 == 0
+    assert [Path(name).stat().st_mode & 0o777 for name in (settings.archive, settings.spool)] == [0o750] * 2
+    Path(settings.archive, "diary").touch()
+    Path(settings.archive).chmod(0o755)
+    refused = make(settings, bus, book)
+    with pytest.raises(ExposedFolderError, match="such as 'diary'"):
+        refused.prepare()
+    refused.close()
 
 
 def test_two_recorders_do_not_share_a_spool(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:

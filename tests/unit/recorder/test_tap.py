@@ -48,6 +48,17 @@ def test_it_demands_its_pattern_and_knows_its_number(bus: TappedBus) -> None:
         assert tap.due is None
 
 
+def test_it_knows_since_when_older_connections_are_there(bus: TappedBus) -> None:
+    bus.pages = [b'{"connections":[{"id":1,"since":5.5}],"next":1}', b'{"connections":[{"id":3,"since":7},{"id":"x"}],"next":null}']
+    with closing(opened(bus, message_packet(b"early"))) as tap:
+        assert not bus.pages
+        assert [tap.since(conn, 9) for conn in (1, 2, 3, OWN_ID + 1)] == [5_500_000_000, None, 7_000_000_000, 9]
+        assert hear(tap, 2) == [message_packet(b"early")] * 2
+    # A bus that does not list connections does not say how old they are.
+    with closing(opened(bus)) as tap:
+        assert [tap.since(conn, 9) for conn in (1, OWN_ID + 1)] == [None, 9]
+
+
 def test_it_hears_the_tap_and_nothing_else(bus: TappedBus) -> None:
     with closing(opened(bus, message_packet(b"early"))) as tap:
         bus.tell(b"MSG a\0b", message_packet(b"a"), b"CMSG !/bus/error\0EPERM something", b"CMSG !/bus/lost\x0012", message_packet(b"b"))

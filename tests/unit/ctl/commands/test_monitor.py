@@ -14,6 +14,7 @@ from sbusd.ctl.following import follow
 from sbusd.ctl.output import JsonStyle
 from sbusd.ctl.processes import Process
 from sbusd.protocol.errors import ProtocolError
+from sbusd.protocol.peers import make_peer
 
 PEER = Peer(7, 61_999, 100, 999_999_999, b"!/cred/100/61999/999999999")
 LINE = b'"time":1500000000,"id":7,"cred":"!/cred/100/61999/999999999"'
@@ -93,6 +94,21 @@ def test_following_ends_with_the_count_and_tells_what_is_missing(capsysbinary: p
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["message", "gap", "denial"]
     assert err == b"sbusctl: gap: 3 records lost here: this reader was too slow\n"
     assert next(items) is MESSAGE
+
+
+def test_the_process_of_an_older_connection_is_that_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its number may have been given out again before the monitor came."""
+    asked: list[tuple[int | None, float | None]] = []
+
+    def process_of(pid: int | None, since: float | None) -> Process:
+        asked.append((pid, since))
+        return Process()
+
+    monkeypatch.setattr("sbusd.ctl.commands.monitor.process_of", process_of)
+    scribe = Scribe(JsonStyle.SHORT, Filter(unit="a.service"), {5: 1.5, 9: 2.5})
+    for number, kind in ((5, "message"), (6, "message"), (10, "message"), (7, "connect")):
+        scribe.write(TapRecord(kind, 8.0, make_peer(number, b"!/cred/1/2/%d" % (100 + number)), {}))
+    assert asked == [(105, 1.5), (106, None), (110, 8.0), (107, 8.0)]
 
 
 def test_following_ends_with_the_time() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.ctl.answers import connection
+from sbusd.ctl.processes import Process
 from sbusd.ctl.top import names
 from sbusd.ctl.top.names import NameBook
 
@@ -12,12 +13,13 @@ from sbusd.ctl.top.names import NameBook
 def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[int | None] = []
 
-    def command_name(pid: int | None) -> str:
+    def process_of(pid: int | None, since: float | None) -> Process:
+        assert since == 5.5
         looks.append(pid)
-        return f"run-{len(looks)}"
+        return Process(f"run-{len(looks)}")
 
-    monkeypatch.setattr(names, "command_name", command_name)
-    book, each = NameBook(), connection({"id": 1, "pid": 77, "uid": 0})
+    monkeypatch.setattr(names, "process_of", process_of)
+    book, each = NameBook(), connection({"id": 1, "pid": 77, "uid": 0, "since": 5.5})
     shown = []
     for _ in range(5):
         shown.append(book.of(each)["command"])
@@ -28,7 +30,7 @@ def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch)
 
 def test_those_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["old", "new"])
-    monkeypatch.setattr(names, "command_name", lambda pid: next(told))
+    monkeypatch.setattr(names, "process_of", lambda _pid, _since: Process(next(told)))
     book, each = NameBook(), connection({"id": 1, "pid": 77})
     assert book.of(each) == {"user": "-", "command": "old", "unit": "-"}
     book.keep([2])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
-from sbusd.recorder.units import unit_of_cgroups, unit_of_process
+from sbusd import processes
+from sbusd.processes import start_ticks, unit_at, unit_of_cgroups, unit_of_process
 
 
 @pytest.mark.parametrize(
@@ -41,3 +43,24 @@ def test_no_process_has_no_unit(pid: int | None) -> None:
 def test_this_process_is_read() -> None:
     unit = unit_of_process(os.getpid())
     assert unit is None or "." in unit
+
+
+@pytest.fixture
+def in_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every process is in a unit, as it may not be where tests run."""
+    monkeypatch.setattr(processes, "unit_of_process", lambda _pid: "app.service")
+
+
+@pytest.mark.usefixtures("in_a_unit")
+def test_a_number_that_was_given_out_again_is_of_another_process() -> None:
+    pid = os.getpid()
+    assert unit_at(pid, time.time()) == "app.service"
+    assert unit_at(pid, 1_000.0) is unit_at(pid, None) is unit_at(None, time.time()) is unit_at(1 << 22, time.time()) is None
+
+
+@pytest.mark.usefixtures("in_a_unit")
+def test_a_process_that_changes_while_it_is_looked_at_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = iter([1, 2])
+    assert start_ticks(os.getpid()) is not None
+    monkeypatch.setattr(processes, "start_ticks", lambda _pid: next(begun))
+    assert unit_at(os.getpid(), time.time()) is None

@@ -1,0 +1,73 @@
+"""Private folders and files of the record and the tables: closed to other users. Spec: sbus-recorder(8)."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+from sbusd.protocol.errors import SbusError
+
+FOLDER_MODE = 0o750
+
+FILE_MODE = 0o640
+
+UMASK = 0o777 & ~FOLDER_MODE
+"""For what others make for us, such as Spark."""
+
+
+class ExposedFolderError(SbusError, PermissionError):
+    """A folder lets other users in, and it is not ours to close it."""
+
+
+def make_folder(folder: Path) -> None:
+    """Make *folder* and those above it that are missing, each with :data:`FOLDER_MODE` at most. Raises OSError."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for each in reversed(missing):
+        each.mkdir(FOLDER_MODE, exist_ok=True)
+
+
+def make_private(folder: Path, own_names: Iterable[str]) -> None:
+    """Make *folder* if it is missing, and close it to others if they can enter it.
+
+    Only a folder that belongs to this user, and has nothing in it but what the glob patterns *own_names* name, is closed: an archive
+    that is ``/tmp`` by mistake must not lock all users out of it.
+
+    Raises:
+        ExposedFolderError: others can enter it, and it is not closed.
+        OSError: it cannot be made or read.
+    """
+    make_folder(folder)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        found = os.fstat(fd)
+        mode = stat.S_IMODE(found.st_mode)
+        if not mode & stat.S_IRWXO:
+            return
+        exposed, hint = f"{folder} is open to all users, mode {mode:04o}", f"close it by: chmod o-rwx {folder}; or name another folder"
+        if found.st_uid != os.geteuid():
+            raise ExposedFolderError(f"{exposed}, and belongs to user {found.st_uid}; {hint}")
+        known = {path.name for pattern in own_names for path in folder.glob(pattern)}
+        if foreign := sorted(set(os.listdir(fd)) - known):
+            raise ExposedFolderError(f"{exposed}, and has other things in it, such as {foreign[0]!r}; {hint}")
+        os.fchmod(fd, mode & ~stat.S_IRWXO)
+    finally:
+        os.close(fd)
+
+
+def create_private(path: Path) -> BinaryIO:
+    """Open the file *path* to write it from its beginning; its mode is :data:`FILE_MODE` at most, also if it was there. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
+    try:
+        mode = stat.S_IMODE(os.fstat(fd).st_mode)
+        if mode & ~FILE_MODE:
+            os.fchmod(fd, mode & FILE_MODE)
+    except BaseException:
+        os.close(fd)
+        raise
+    return os.fdopen(fd, "wb")

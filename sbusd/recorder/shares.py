@@ -1,0 +1,64 @@
+"""How the disk quota is shared: whose rows get segments of their own, and whose segments go first. Spec: sbus-recorder(8).
+
+The rows of most users share the segments of a write-ahead. A user with more than a small part of the quota in such segments gets
+segments of their own from then on, so that these can be removed without anybody else's. With n users in the record that small part is a
+third of a fair share, and never more than 1/128 of the quota.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+ROW_BYTES = 256
+"""What a row takes besides its text and payload, about."""
+
+FEW_USERS = 32
+"""Up to so many users share the quota, a user's part in common segments is bounded as if there were so many."""
+
+MAX_USERS = 1_000
+"""Users whose parts an index entry names, the largest first: it stays far below the longest entry that is read."""
+
+_SIZED = ("key", "reason", "payload")
+
+
+def bytes_by_user(rows: pa.Table) -> Counter[int]:
+    """Return how much *rows* take for each user, before they are compressed: never less than what they add to a file. Rows of the bus
+    itself are nobody's."""
+    size = pa.repeat(pa.scalar(ROW_BYTES, pa.int64()), rows.num_rows)
+    for name in _SIZED:
+        length = pc.fill_null(pc.binary_length(rows.column(name)), 0)
+        size = pc.add(size, length.cast(pa.int64()).combine_chunks())
+    sums = pa.table({"uid": rows.column("uid").combine_chunks(), "size": size}).group_by("uid").aggregate([("size", "sum")])
+    found = zip(sums.column("uid").to_pylist(), sums.column("size_sum").to_pylist(), strict=True)
+    return Counter({uid: total for uid, total in found if uid is not None})
+
+
+def common_limit(quota_bytes: int, users: int) -> int:
+    """Return how much one of so many *users* may have in common segments."""
+    return quota_bytes // (4 * max(FEW_USERS, users))
+
+
+def owners(new: Mapping[int, int], common: Mapping[int, int], apart: Collection[int], quota_bytes: int) -> frozenset[int]:
+    """Return the users whose rows get segments of their own: those with more in common segments, with *new*, than the limit.
+
+    *new* is what each has in the write-ahead at hand, *common* in the common segments that there are, and *apart* are those who have
+    segments of their own already.
+    """
+    limit = common_limit(quota_bytes, len(new.keys() | common.keys() | set(apart)))
+    return frozenset(uid for uid, size in new.items() if common.get(uid, 0) + size > limit)
+
+
+def heaviest(own: Mapping[int, int], common_bytes: int, common_users: int) -> int | None:
+    """Return the user whose segments are to go first: who has most in *own* ones, or None for the common ones, if those of
+    *common_users* have more for each of them."""
+    uid = max(own, key=lambda each: (own[each], each), default=None)
+    return None if uid is None or common_bytes > own[uid] * max(1, common_users) else uid
+
+
+def spool_limit(quota_bytes: int, rotate_bytes: int) -> int:
+    """Return how much of the quota the write-ahead may take. A flood that is faster than the conversion must not remove the record."""
+    return min(quota_bytes, max(2 * rotate_bytes, quota_bytes // 4))
