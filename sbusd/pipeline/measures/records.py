@@ -56,3 +56,8 @@ def total(what: Column | str) -> Column:
 def count_where(condition: Column) -> Column:
     """Return in how many rows *condition* is true."""
     return F.count_if(condition).cast("bigint")
+
+
+def reached_nobody() -> Column:
+    """Return whether there was no connection for a message: none got it, and none lost it either."""
+    return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)
