@@ -48,6 +48,8 @@ _STATIC = {
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
+    # As in files without rows, which this program writes itself: one column has one type for every reader.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Four to a core of a small machine; adaptive execution joins what is too small. 200, the default, is a tenth slower here.
     "spark.sql.shuffle.partitions": "8",
     # Streams of this pipeline keep no state between batches, so their number of batches need not be remembered for long.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,13 +23,15 @@ class Archive:
 
     root: Path
 
-    def entries(self, *, removed: bool = False) -> list[IndexEntry]:
+    def entries(self, *, removed: bool = False, unreadable: Callable[[RecordError], None] | None = None) -> list[IndexEntry]:
         """Return the index, in order of date, hour, host and ``seq``; with those of removed segments if *removed* is set.
+
+        With *unreadable* an entry that cannot be read is left out, and the error passed to that.
 
         Raises:
             RecordError: there is no such folder, or an entry is damaged.
         """
-        return [entry for entry in read_index(self.root) if removed or not entry.is_removed]
+        return [entry for entry in read_index(self.root, unreadable) if removed or not entry.is_removed]
 
     def path(self, entry: IndexEntry) -> Path:
         """Return where the segment of *entry* is."""

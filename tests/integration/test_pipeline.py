@@ -15,6 +15,7 @@ from sbusd.record.index import write_entry
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS
 from sbusd.record.schema import Row
+from sbusd.tables.schema import TABLES
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark
 from tests.support.tallies import tables_of
@@ -152,6 +153,38 @@ def test_a_segment_that_arrives_after_its_entry_is_waited_for(bench: Bench) -> N
     bench.check({"alpha": here, "beta": late})
     (manifest,) = manifests(bench.root)
     assert manifest.absent == ()
+
+
+@pytest.mark.parametrize("size", [0, 100])
+def test_an_index_entry_that_is_repaired_is_read(bench: Bench, size: int) -> None:
+    """Damaged, or half copied when the run began; the hour is made without its segment first, and says so."""
+    here, other = [message(1, "a/b")], [message(2, "c/d")]
+    deliver(bench.archive, "alpha", here)
+    (entry,) = deliver(bench.archive, "beta", other)
+    path = bench.archive / entry.name.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:size])
+    for _ in range(2):
+        assert bench.run().absent == 1
+        bench.check({"alpha": here})
+        (manifest,) = manifests(bench.root)
+        assert manifest.absent == (str(entry.name.index_path),)
+    path.write_bytes(whole)
+    assert bench.run().absent == 0
+    bench.check({"alpha": here, "beta": other})
+    (manifest,) = manifests(bench.root)
+    assert manifest.absent == ()
+
+
+def test_a_table_without_rows_can_be_read_by_any_program(bench: Bench) -> None:
+    deliver(bench.archive, "alpha", [message(1)])
+    bench.run()
+    for table in TABLES:
+        read = bench.spark.read.parquet(str(bench.root / table.name))
+        assert {field.name: field.dataType.simpleString() for field in read.schema} == {
+            **{column.name: column.type.value for column in table.columns}, "date": "date", "hour": "int",
+        }  # fmt: skip
+        assert (read.count() > 0) is (table.name in {"traffic", "users", "flows"})
 
 
 def test_what_strangers_write_breaks_nothing(bench: Bench) -> None:

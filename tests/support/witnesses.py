@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from tests.support.daemons import Daemon
 from tests.support.users import User
@@ -89,9 +90,9 @@ class Book:
         os.kill(self.daemon.pid, signal.SIGSTOP)
         try:
             # A stopped process is 'T' in proc(5): only then does nothing more arrive.
-            stat = f"/proc/{self.daemon.pid}/stat"
+            stat = Path(f"/proc/{self.daemon.pid}/stat")
             deadline = time.monotonic() + 60
-            while open(stat, encoding="ascii").read().rsplit(")", 1)[1].split()[0] != "T":
+            while stat.read_text("ascii").rsplit(")", 1)[1].split()[0] != "T":
                 assert time.monotonic() < deadline
             yield
         finally:
