@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
 from sbusd.pipeline.measures import calls, flows, losses, relay, security, traffic, users
@@ -147,7 +148,9 @@ class Run:
         try:
             writer.foreachBatch(take).start().awaitTermination()
         except Exception as error:
-            raise failures[0] if failures else PipelineError(f"Spark failed: {_first_line(error)}") from None
+            if failures:
+                raise failures[0] from None
+            raise PipelineError(f"Spark failed while it read {self.archive.root / INDEX}: {root_cause(error)}") from error
 
     def _compute(self, chunk: Sequence[Task]) -> None:
         """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
@@ -177,7 +180,10 @@ class Run:
         sorted_rows = (
             rows.selectExpr("date", "hour", *columns).repartition("date", "hour").sortWithinPartitions("date", "hour", *table.keys)
         )
-        sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
+        try:
+            sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
+        except Exception as error:
+            raise PipelineError(f"Spark failed while it wrote {target}: {root_cause(error)}") from error
         written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
         for hour in hours:
             write_empty(Part(table.name, hour).staged(staging), table)
@@ -214,8 +220,3 @@ def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(Exception):  # an engine that has gone holds no lock
             channel.close()
-
-
-def _first_line(error: Exception) -> str:
-    """Return what *error* says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
 from sbusd.record.extras import how_to_install
@@ -42,8 +44,15 @@ _STATIC = {
     # Nothing is fetched, but the place for it must be absolute, which that of a user without a home is not.
     "spark.jars.ivy": "/nonexistent",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Other users of this machine reach the ports of Spark too: without the secret, which Spark then makes itself, they run no code in it.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
 }
 """What can only be said before Spark starts, where the user has not said otherwise."""
+
+_AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.enabled")
+_IN_THE_DRIVER = re.compile(r"local(\[[^\[\]]+\])?")
+"""Masters for which Spark draws the secret by itself, for there are no executors to bring it to."""
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
@@ -94,7 +103,7 @@ def _start() -> SparkSession:
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        raise PipelineError(f"Spark does not start: {_first_line(error)}") from None
+        raise PipelineError(f"Spark does not start: {root_cause(error)}") from None
 
 
 def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
@@ -114,6 +123,10 @@ def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
     settings = {**_STATIC, "spark.driver.extraJavaOptions": java}
     if master is not None and not master.startswith("local"):
         del settings["spark.driver.bindAddress"]  # executors on other hosts must reach the driver
+    if master is not None and _IN_THE_DRIVER.fullmatch(master) is None:
+        # A cluster has a secret of its own, or none.
+        for name in _AUTHENTICATION:
+            del settings[name]
     if java_options := environ.get("SBUS_PIPELINE_JAVA_OPTIONS"):
         settings["spark.driver.extraJavaOptions"] += f" {java_options}"
     words = [] if master is None else ["--master", master]
@@ -142,8 +155,3 @@ def _relay(reading: int, writing: int) -> None:
         for line in lines:
             if line.strip() and not line.startswith(_INCUBATOR):
                 out.write(line)
-
-
-def _first_line(error: Exception) -> str:
-    """Return what *error* says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

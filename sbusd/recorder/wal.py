@@ -237,7 +237,9 @@ def _content(path: Path, head: memoryview) -> tuple[WalContent, pa.Schema]:
     except (ValueError, KeyError, TypeError):
         raise WalError(path, "is no write-ahead: its first frame is no head") from None
     if version not in range(1, VERSION + 1):
-        raise WalError(path, f"is of version {version!r}; this recorder reads versions 1 to {VERSION}: finish it with the one that wrote it")
+        raise WalError(
+            path, f"is of version {version!r}; this recorder reads versions 1 to {VERSION}: finish it with the one that wrote it"
+        )
     if not isinstance(host, str) or not is_host(host) or not isinstance(first_seq, int):
         raise WalError(path, "is no write-ahead: its head names no host or no position")
     return WalContent(host, first_seq), schema_of(version)

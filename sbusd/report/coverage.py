@@ -127,7 +127,13 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
     silent = dict(newest.silent) if newest is not None else {}
     last = max((host.last for host in hosts.values()), default=0)
     silent |= {name: (last - host.last) // HOUR_NS for name, host in hosts.items()}
-    return Coverage(hosts, {name: hours for name, hours in silent.items() if hours}, tuple(sorted(absent)), tuple(sorted(removed)), tuple(sorted(left_out)))
+    return Coverage(
+        hosts,
+        {name: hours for name, hours in silent.items() if hours},
+        tuple(sorted(absent)),
+        tuple(sorted(removed)),
+        tuple(sorted(left_out)),
+    )
 
 
 def _spans_between(hours: set[Hour]) -> list[tuple[int, int]]:

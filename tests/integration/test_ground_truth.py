@@ -155,7 +155,7 @@ class Truth:
         for _ in range(2):
             dave.be_refused(b"SUB one/more", "one/more")
         dave.close()
-        secret = "!/cred//%d//door" % BOB.uid
+        secret = f"!/cred//{BOB.uid}//door"
         Witness(self.book, DAVE).be_dismissed(b"SUB " + secret.encode(), secret)
 
     def _relay(self) -> None:
@@ -178,7 +178,7 @@ class Truth:
         def end() -> None:
             while time.time_ns() < routed + 1_200_000_000:
                 service.collect()
-            self._answer(service, caller, "late", reply_to, (before, routed), "timeouts")
+            self._answer(service, caller, "late", (before, routed), "timeouts")
             service.close()
             caller.close()
 
@@ -192,7 +192,7 @@ class Truth:
             reply_to, before = caller.address(), time.time_ns()
             caller.envelope(b"rpc/echo", uid=f"e{number}", cmd="echo", exp=0 if number % 2 else 600, ret=reply_to)
             error = "no" if number % 4 == 0 else ""
-            self._answer(service, caller, "echo", reply_to, (before, time.time_ns()), "answered", uid=f"e{number}", err=error)
+            self._answer(service, caller, "echo", (before, time.time_ns()), "answered", uid=f"e{number}", err=error)
         for command, times, outcome in (("mute", 3, "unanswered"), ("void", 4, "undelivered")):
             for number in range(times):
                 alice.envelope(b"rpc/" + command.encode(), uid=f"{command}{number}", cmd=command, ret=alice.address())
@@ -215,13 +215,12 @@ class Truth:
             each.close()
 
     def _answer(
-        self, service: Witness, caller: Witness, command: str, reply_to: str, asked: tuple[int, int], outcome: str, *,
-        uid: str = "late", err: str = "",
-    ) -> None:  # fmt: skip
+        self, service: Witness, caller: Witness, command: str, asked: tuple[int, int], outcome: str, *, uid: str = "late", err: str = ""
+    ) -> None:
         """Let the service answer, and note how long that took at least and at most."""
         service.collect()
         begun = time.time_ns()
-        service.envelope(reply_to.encode(), uid=uid, cmd=command, err=err)
+        service.envelope(caller.address().encode(), uid=uid, cmd=command, err=err)
         caller.collect()
         self.latencies[command, caller.uid, service.uid].append((begun - asked[1], time.time_ns() - asked[0]))
         self._note(command, caller, service, outcome, *(("errors",) if err else ()))
@@ -294,7 +293,9 @@ def _users(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
     for (_, _, uid, _), count in book.refusals.items():
         true[uid,]["denials"] += count
     sums = ("connections", "messages", "bytes", "recipients", "requests", "replies", "subscriptions", "denials", "lost")
-    yield from _compared("users", _rows(snapshot, "users", ("uid",), sums), {uid: {name: c[name] for name in sums} for uid, c in true.items()})
+    yield from _compared(
+        "users", _rows(snapshot, "users", ("uid",), sums), {uid: {name: c[name] for name in sums} for uid, c in true.items()}
+    )
 
 
 def _flows(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
@@ -341,13 +342,17 @@ def _losses(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
         if each.lost:
             true["discarded", each.uid, each.prefix] += each.lost
     true["abandoned", BOB.uid, None] = truth.abandoned
-    made = {key: sums["count"] for key, sums in _rows(snapshot, "losses", ("cause", "uid", "prefix"), ("count",)).items() if key[0] != "restart"}
+    made = {
+        key: sums["count"] for key, sums in _rows(snapshot, "losses", ("cause", "uid", "prefix"), ("count",)).items() if key[0] != "restart"
+    }
     yield from _compared("losses", made, dict(true))
     messages = Counter((each.uid, each.prefix) for each in book.sent.values() if each.lost)
     events = _rows(snapshot, "losses", ("cause", "uid", "prefix", "reason"), ("events", "count", "duration_us"))
     yield from _compared("losses, events", {k[1:3]: v["events"] for k, v in events.items() if k[0] == "discarded"}, dict(messages))
     restarts = [sums for key, sums in events.items() if key[0] == "restart"]
-    yield from _compared("losses, restart", dict(enumerate(restarts)), {0: {"events": 1, "count": 0, "duration_us": restarts[0]["duration_us"]}})
+    yield from _compared(
+        "losses, restart", dict(enumerate(restarts)), {0: {"events": 1, "count": 0, "duration_us": restarts[0]["duration_us"]}}
+    )
 
 
 def _security(truth: Truth, snapshot: Snapshot) -> Iterator[str]:

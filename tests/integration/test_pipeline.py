@@ -16,6 +16,7 @@ from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS
 from sbusd.record.schema import Row
 from sbusd.tables.schema import TABLES
+from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark
 from tests.support.tallies import tables_of
@@ -185,6 +186,19 @@ def test_a_table_without_rows_can_be_read_by_any_program(bench: Bench) -> None:
             **{column.name: column.type.value for column in table.columns}, "date": "date", "hour": "int",
         }  # fmt: skip
         assert (read.count() > 0) is (table.name in {"traffic", "users", "flows"})
+
+
+def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> None:
+    """Every user of the machine can connect to 127.0.0.1: the driver, its block manager and the gateway to Python let nobody in."""
+    jvm = spark._jvm
+    assert jvm is not None
+    ports = listening(jvm.java.lang.ProcessHandle.current().pid())
+    assert {address for address, _ in ports} <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    said = [answers_to_a_stranger(port) for _, port in ports]
+    by_spark = [request for request, _ in said if b"Sasl" in request]
+    by_py4j = [command for _, command in said if command.startswith(b"!x") or b"Authentication" in command]
+    assert (len(by_spark), len(by_py4j)) == (2, 1), said
+    assert len(said) == 3
 
 
 def test_what_strangers_write_breaks_nothing(bench: Bench) -> None:

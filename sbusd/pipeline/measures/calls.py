@@ -42,7 +42,9 @@ def _requests(records: DataFrame) -> DataFrame:
     """Return each request once in its hour: when it was sent for the first time."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
     # Exchanged once, here, as the join wants them; what is grouped before and after it stays where it is.
-    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", reached_nobody().alias("unheard")).repartition("host", "call_id")
+    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", reached_nobody().alias("unheard")).repartition(
+        "host", "call_id"
+    )
     first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "unheard"))
     return placed.groupBy(*_CALL).agg(first.alias("request")).select(*_CALL, "request.*")
 

@@ -103,9 +103,7 @@ def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
     return (
         received.where(F.col("times") > 0)
         .groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit")
-        .agg(
-            F.sum(F.col("messages") * F.col("times")).alias("deliveries"), F.sum(F.col("message_bytes") * F.col("times")).alias("bytes")
-        )
+        .agg(F.sum(F.col("messages") * F.col("times")).alias("deliveries"), F.sum(F.col("message_bytes") * F.col("times")).alias("bytes"))
     )
 
 

@@ -15,7 +15,14 @@ from sbusd.tables.schema import PREFIX_SEGMENTS
 HOURLY = ("date", "hour", "host")
 """What tells hours and hosts apart in every computation."""
 
-_TYPES = {"int64": "bigint", "int32": "int", "string": "string", "binary": "binary", "bool": "boolean", "list<element: int64>": "array<bigint>"}
+_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "string": "string",
+    "binary": "binary",
+    "bool": "boolean",
+    "list<element: int64>": "array<bigint>",
+}
 
 _DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in (*SCHEMA, *PARTITION_SCHEMA))
 

@@ -26,6 +26,7 @@ from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import Publisher, StreamPublisher
 from sbusd.protocol.errors import SbusError
 
+
 class SbusSource(DataSource):
     """The Data Source as Spark finds it by itself."""
 
@@ -90,15 +91,15 @@ class RefusedStream(DataSourceStreamReader):
         """Raises SbusError."""
         raise self._error
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
         """Raises SbusError."""
         raise self._error
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
         """Raises SbusError."""
         raise self._error
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002
         """Raises SbusError."""
         raise self._error
 

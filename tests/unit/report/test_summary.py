@@ -35,7 +35,9 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
 def test_hosts_that_stopped_are_said(tmp_path: Path) -> None:
     """Of four hosts three have no row in the last five hours."""
     late = message(9, ts=NOON + 5 * HOUR_NS + 1)
-    root = publish_record(tmp_path, {"a": [message(1), *(late._replace(seq=9 + n, ts=NOON + n * HOUR_NS) for n in range(1, 6))], "b": [message(1)]})
+    root = publish_record(
+        tmp_path, {"a": [message(1), *(late._replace(seq=9 + n, ts=NOON + n * HOUR_NS) for n in range(1, 6))], "b": [message(1)]}
+    )
     lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
     assert lines[2].endswith("parts of the record are missing; no record of b for 4 hours")
 

@@ -19,7 +19,16 @@ def test_nothing_given() -> None:
 
 
 def test_all_given_in_any_case() -> None:
-    given = {"PATH": "/a%20?#b", "Address": "/s", "key": "a/", "MAXROWSPERTRIGGER": "5", "chunkrows": "7", "indoubt": "skip", "token": "t", "Unreadable": "skip"}
+    given = {
+        "PATH": "/a%20?#b",
+        "Address": "/s",
+        "key": "a/",
+        "MAXROWSPERTRIGGER": "5",
+        "chunkrows": "7",
+        "indoubt": "skip",
+        "token": "t",
+        "Unreadable": "skip",
+    }
     found = Options.parse({**given, "checkpointLocation": "file:/c%20"})
     assert found == Options(Path("/a%20?#b"), "/s", b"a/", (), 5, Path("/c /sbus-outbox"), "t", 7, "skip", Path("/c "), "skip")
     assert Options.parse({"outbox": "/o", "checkpointLocation": "/c"}).outbox == Path("/o")
