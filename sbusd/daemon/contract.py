@@ -143,6 +143,11 @@ UNREAD_BYTES = 4 << 20
 It is memory that no queue counts. A connection can hold as much unhandled as its own send buffer let it send before it was read."""
 
 
+MISSED = 64
+"""Connections that a tap is told of as having missed a message. Of more none is named: each message to many slow clients would be told
+by a line as long as their number. The compiled switch has it in ``outbox.pxd``."""
+
+
 class UserCounters(NamedTuple):
     """What waits for all connections of a user now, and what was lost to them since the user's oldest one came."""
 
@@ -300,6 +305,8 @@ class Switch(Protocol):
         """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.
 
         ``CMSG !/tap NUL {...} LF <the MSG packet>``, behind what goes to the recipients, under the same modes, but that it blocks nobody.
+        ``missed`` in the line are the connections with a matching pattern that are not recipients: the packet was discarded for them,
+        they are ending, or they sent it and want no echo. In order of their numbers; empty if they are more than :data:`MISSED`.
         It is no recipient: it counts in no receipt, and not in ``undeliverable``.
         """
 

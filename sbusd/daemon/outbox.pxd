@@ -9,6 +9,7 @@ from sbusd.daemon.pools cimport NOBODY, Pool
 cdef enum:
     BATCH_PACKETS = 64      # packets in one recvmmsg or sendmmsg
     BATCH_PARTS = 72        # those, and the prepared packets that a batch can refer to behind them
+    MISSED = 64             # connections that are named as having missed a packet: as in contract.py
 
 cdef enum Mode:             # the numbers of SoftMode and HardMode
     MODE_QUEUE = 0
@@ -79,18 +80,33 @@ cdef struct Tally:              # what became of one packet of a batch: for how 
     uint32_t handed
     uint32_t queued
     uint32_t discarded
+    uint32_t missed_count       # connections that it matched and did not reach
+    uint64_t missed[MISSED]     # the numbers of the first ones
+
+
+cdef inline void clear(Tally* tally) noexcept nogil:
+    """Begin to count what becomes of a packet."""
+    tally.handed = tally.queued = tally.discarded = tally.missed_count = 0
+
+
+cdef inline void miss(Tally* tally, uint64_t connection) noexcept nogil:
+    """Note a connection that a packet matched and did not reach."""
+    if tally.missed_count < <uint32_t>MISSED:
+        tally.missed[tally.missed_count] = connection
+    tally.missed_count += 1
 
 
 cdef struct Batch:
     uint32_t payer              # the uid of who sent it
     bint is_tallied             # somebody wants to know what became of its packets
-    Tally tally[BATCH_PARTS]    # set to nothing by who tallies
+    Tally tally[BATCH_PARTS]    # cleared before a packet is routed, where somebody wants to know
     iovec parts[BATCH_PARTS]    # the packets of this batch, where they were received, each with room for its length in front of it
     bint has_copies             # some of `kept` may be there
     Packet* kept[BATCH_PARTS]   # each one's shared copy, made when the first recipient has to wait for it; else NULL
 
 
 cdef cppclass Outbox:
+    uint64_t connection         # the number of the client
     int fd
     int soft                    # Mode
     int hard                    # Mode
@@ -116,7 +132,7 @@ cdef cppclass Outbox:
     Totals* totals
 
 
-cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
+cdef void open_outbox(Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
 cdef void assign(Outbox* box, Account* account) noexcept nogil
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil

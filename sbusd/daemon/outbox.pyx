@@ -58,8 +58,10 @@ cdef uint32_t owner_of(Outbox* box) noexcept nogil:
     return NOBODY if box.account is NULL else box.account.uid
 
 
-cdef void open_outbox(Outbox* box, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil:
-    """Make an outbox ready for the connected socket *fd*."""
+cdef void open_outbox(
+        Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil:
+    """Make an outbox ready for the client *connection*, whose connected socket is *fd*."""
+    box.connection = connection
     box.fd = fd
     box.soft = MODE_QUEUE
     box.hard = MODE_BLOCK
@@ -171,6 +173,23 @@ cdef void lose(Outbox* box) noexcept nogil:
         box.account.lost_packets += 1
 
 
+cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
+    """Lose a packet of a batch."""
+    lose(box)
+    if batch.is_tallied:
+        batch.tally[index].discarded += 1
+        miss(&batch.tally[index], box.connection)
+
+
+cdef void give_up(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count) noexcept nogil:
+    """Account for packets of a batch whose recipient has gone."""
+    cdef size_t i
+    box.totals.abandoned_packets += count
+    if batch.is_tallied:
+        for i in range(count):
+            miss(&batch.tally[indexes[i]], box.connection)
+
+
 cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
     """Return the packet that tells the peer of *count* of the packets that it lost, or NULL if memory is short."""
     cdef char text[48]
@@ -235,9 +254,7 @@ cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, Head* 
     if (not is_kept(box, batch.payer, length, may_block)
             or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
             or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
-        lose(box)
-        if batch.is_tallied:
-            batch.tally[index].discarded += 1
+        discard(box, batch, index)
         return
     if batch.is_tallied:
         batch.tally[index].queued += 1
@@ -264,7 +281,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
     cdef size_t done = 0, i
     box.totals.deliveries += count
     if box.is_broken:
-        box.totals.abandoned_packets += count
+        give_up(box, batch, indexes, count)
         return
     if waiting_count(box) == 0 and box.untold == 0:
         if heads is NULL:
@@ -277,16 +294,14 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         done = transmit(box, headers, count, &outcome)
         if outcome == PEER_GONE:
             box.is_broken = True
-            box.totals.abandoned_packets += count - done
+            give_up(box, batch, &indexes[done], count - done)
     if batch.is_tallied:
         for i in range(done):
             batch.tally[indexes[i]].handed += 1
     if box.is_broken:
         return
     if outcome == PACKET_TOO_BIG:
-        lose(box)
-        if batch.is_tallied:
-            batch.tally[indexes[done]].discarded += 1
+        discard(box, batch, indexes[done])
         done += 1
         tell_loss(box)
     for i in range(done, count):

@@ -24,6 +24,7 @@ from sbusd.daemon.closer import Closer
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
     MAX_PUBLISH_RULES,
+    MISSED,
     UNREAD_BYTES,
     ConnectionCounters,
     End,
@@ -125,13 +126,16 @@ def _entry(entry: Entry, places: dict[int, int]) -> QueueEntry:
 
 def _line(sender: _Connection, packet: Packet) -> bytes:
     """Return what stands in front of a packet that a tap is told of."""
-    return b'CMSG !/tap\0{"kind":"message","time":%d,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d}\n' % (
+    line = b'CMSG !/tap\0{"kind":"message","time":%d,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d%b}\n'
+    named = b",".join(b"%d" % number for number in sorted(packet.missed)) if len(packet.missed) <= MISSED else b""
+    return line % (
         packet.time,
         sender.number,
         sender.cred,
         packet.handed + packet.queued,
         packet.queued,
         packet.discarded,
+        b',"missed":[%b]' % named if packet.missed else b"",
     )
 
 
@@ -233,7 +237,7 @@ class Switch:
         ancillary.refuse(fd)
         peer = socket.socket(fileno=fd)
         room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
-        adopted = _Connection(connection, peer, Outbox(peer, self._count, room, self._limits.queued_memory))
+        adopted = _Connection(connection, peer, Outbox(connection, peer, self._count, room, self._limits.queued_memory))
         adopted.socket.setblocking(False)
         adopted.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._by_fd[fd] = self._by_number[connection] = adopted
@@ -514,9 +518,10 @@ class Switch:
             if sender.is_ending:
                 return
         self._count["messages"] += 1
-        reached = [c for c in self._matching(key) if not c.is_ending and (c is not sender or c.echo)]
+        matching = self._matching(key)
+        reached = [c for c in matching if not c.is_ending and (c is not sender or c.echo)]
         self._count["undeliverable"] += not reached
-        shared = Packet(packet)
+        shared = Packet(packet, missed=[c.number for c in matching if c not in reached])
         for recipient in reached:
             recipient.share.append(shared)
         shared.time = time.time_ns()

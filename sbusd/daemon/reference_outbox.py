@@ -35,8 +35,8 @@ _Line = tuple["Packet", "Packet | None"]
 class Packet:
     """One packet, shared by all queues that hold it. ``is_note``: the bus's own, which keeps its order whatever that of messages.
 
-    It was ``handed`` to so many sockets, ``queued`` for so many clients when it came, and ``discarded`` for so many; it came at
-    ``time``, nanoseconds since 1970.
+    It was ``handed`` to so many sockets, ``queued`` for so many clients when it came, and ``discarded`` for so many; ``missed`` are the
+    connections that it matched and did not reach. It came at ``time``, nanoseconds since 1970.
     """
 
     data: bytes
@@ -45,6 +45,7 @@ class Packet:
     handed: int = 0
     queued: int = 0
     discarded: int = 0
+    missed: list[int] = field(default_factory=list)
     time: int = 0
 
 
@@ -103,6 +104,7 @@ class Account:
 class Outbox:
     """What waits for one client. ``count`` are the switch's counters; ``held`` among them is the memory of all that waits."""
 
+    connection: int
     socket: socket.socket
     count: Counter[str]
     room: Pool
@@ -153,18 +155,18 @@ class Outbox:
             left = left[taken:]
         if self.is_broken:
             self.count["abandoned_packets"] += len(left)
+            for packet, _ in left:
+                packet.missed.append(self.connection)
             return
         if outcome == errno.EMSGSIZE:
-            self._lose()
-            left.pop(0)[0].discarded += 1
+            self._discard(left.pop(0)[0])
             self._tell_loss()
         for packet, head in left:
             if self._is_kept(payer, _length(packet, head), may_block=may_block):
                 self._keep((packet, head, payer))
                 packet.queued += 1
             else:
-                self._lose()
-                packet.discarded += 1
+                self._discard(packet)
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
@@ -329,6 +331,12 @@ class Outbox:
     def _rooms(self) -> tuple[Pool, ...]:
         """Return the pools that a packet here is charged to."""
         return (self.room,) if self.account is None else (self.room, self.account.room)
+
+    def _discard(self, packet: Packet) -> None:
+        """Lose a packet that was routed here."""
+        self._lose()
+        packet.discarded += 1
+        packet.missed.append(self.connection)
 
     def _lose(self) -> None:
         """Count a packet that is discarded."""

@@ -13,7 +13,7 @@ from cython.operator cimport dereference, preincrement
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memchr, memcmp, memset
+from libc.string cimport memchr, memcmp
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
@@ -28,8 +28,8 @@ from sbusd.daemon.intake cimport (
 )
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
-    data_of, end_batch, flush, is_below, keep, let_head_go, new_packet, offer, open_outbox, part, post, release, waiting_count,
+    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Totals, abandon, assign, bytes_in,
+    clear, data_of, end_batch, flush, is_below, keep, let_head_go, miss, new_packet, offer, open_outbox, part, post, release, waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
@@ -301,7 +301,7 @@ cdef class Switch:
         # Best effort: with a smaller wmem_max the largest packets are lost to this client, which it is told.
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size))
         fresh = new Connection()
-        open_outbox(&fresh.out, fd, &self.totals, self.queue_packets, self.queue_bytes)
+        open_outbox(&fresh.out, connection, fd, &self.totals, self.queue_packets, self.queue_bytes)
         fresh.id = connection
         fresh.slot = slot
         fresh.interest = EPOLLIN | EPOLLRDHUP
@@ -916,6 +916,8 @@ cdef class Switch:
         while i < count:
             packet = <const char*>self.batch.parts[i].iov_base
             length = self.batch.parts[i].iov_len
+            if self.taps.count or sender.receipt.is_armed:
+                clear(&self.batch.tally[i])
             if self.intake.is_cut[i]:
                 self.refuse(sender, TRUNCATED, i)
                 if sender.receipt.is_armed and memcmp(packet, b"MSG ", 4) == 0:
@@ -950,7 +952,6 @@ cdef class Switch:
 
     cdef void acknowledge(self, Connection* sender, size_t index) noexcept nogil:
         """Hand over what has been routed up to a packet of which its sender wants to know, and tell it."""
-        memset(&self.batch.tally[index], 0, sizeof(Tally))
         self.batch.is_tallied = True
         self.deliver(sender)
         if sender.is_ending:
@@ -978,6 +979,8 @@ cdef class Switch:
         for n in range(found.count):
             recipient = self.slots[found.slots[n]]
             if recipient.is_ending or (recipient is sender and not sender.echo):
+                if self.taps.count:
+                    miss(&self.batch.tally[index], recipient.id)
                 continue
             reached = True
             if recipient.share.empty():

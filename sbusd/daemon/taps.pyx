@@ -8,7 +8,6 @@ take is lost for it alone. Their patterns have a router of their own, in which n
 
 from cython.operator cimport dereference, preincrement
 from libc.stdint cimport int64_t, uint32_t, uint64_t
-from libc.string cimport memset
 from libcpp.algorithm cimport sort
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
@@ -18,7 +17,7 @@ from posix.time cimport timespec
 
 from sbusd.daemon.heads cimport append_line
 from sbusd.daemon.libc cimport CLOCK_REALTIME, clock_gettime
-from sbusd.daemon.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, Tally, let_head_go, offer, post
+from sbusd.daemon.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, let_head_go, offer, post
 from sbusd.daemon.router cimport Route, Router
 
 ctypedef cpp_map[uint32_t, Tapper*] Tappers
@@ -61,7 +60,7 @@ cdef class Taps:
         del tapper
 
     cdef void note(self, const char* key, size_t length, uint32_t index, Batch* batch) noexcept nogil:
-        """Note a packet that is being routed, if somebody is to be told of it."""
+        """Note a packet that is being routed, and whose tally is clear, if somebody is to be told of it."""
         cdef timespec now
         cdef Tapper* tapper
         cdef pair[uint64_t, uint32_t] entry
@@ -71,7 +70,6 @@ cdef class Taps:
             return
         clock_gettime(CLOCK_REALTIME, &now)
         self.times[index] = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
-        memset(&batch.tally[index], 0, sizeof(Tally))
         batch.is_tallied = True
         self.noted.push_back(index)
         for n in range(found.count):

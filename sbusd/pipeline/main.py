@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
@@ -50,14 +51,16 @@ def pipeline(
     except KeyboardInterrupt:
         raise typer.Exit(_INTERRUPTED) from None
     except SbusError as error:
+        if sys.flags.dev_mode and error.__cause__ is not None:
+            raise
         _fail(progress, str(error))
     except OSError as error:
         _fail(progress, f"{error.filename or tables}: {error.strerror or error}")
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        # What Spark raises has no root of its own; of its hundred lines the first that says something is what a person needs.
-        _fail(progress, f"Spark failed (python3 -X dev shows where): {_first_words(error)}")
+        # What Spark raises has no root of its own, and a hundred lines.
+        _fail(progress, f"Spark failed while it made {tables}: {root_cause(error)} (python3 -X dev shows where)")
 
 
 _OWN_NAMES = (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
@@ -86,13 +89,6 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
 
         for line in Run(spark, Archive(archive), tables, progress, anew=rebuild).run().lines():
             progress.say(line)
-
-
-def _first_words(error: Exception) -> str:
-    """Return what *error* says, in one line: of a Java exception its own words, not those of the gateway."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    java = [line.removeprefix(": ") for line in lines if line.startswith(": ")]
-    return (java or lines or [type(error).__name__])[0]
 
 
 def _fail(progress: Progress, line: str) -> NoReturn:

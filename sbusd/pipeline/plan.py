@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 
+from sbusd.pipeline.last_rows import LastRows
 from sbusd.pipeline.progress import Progress
 from sbusd.record.archive import Archive
 from sbusd.record.errors import RecordError
-from sbusd.record.index import IndexEntry, read_entry
+from sbusd.record.index import IndexEntry, hour_of_entry, read_index
 from sbusd.record.layout import INDEX
 from sbusd.tables.hours import Hour, Manifest
 from sbusd.tables.schema import CALL_SECONDS, CALLS, TABLES
@@ -40,30 +40,33 @@ class Index:
         self._archive = archive
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
-        for path in sorted((archive.root / INDEX).glob("[!.]*.json")):
-            self._take(path)
-
-    def _take(self, path: Path) -> None:
-        """Note one entry; a damaged one is named and left out, for the others are good without it."""
-        try:
-            entry = read_entry(path)
-        except RecordError as error:
-            self._progress.warn(f"left out: {error}")
-        else:
+        self._unreadable: defaultdict[Hour, list[str]] = defaultdict(list)
+        for entry in read_index(archive.root, self._note_unreadable):
             self._hours[Hour(entry.date, entry.hour)].append(entry)
+        self._last_rows = LastRows(entry for entries in self._hours.values() for entry in entries)
+
+    def _note_unreadable(self, error: RecordError) -> None:
+        """Name an entry that is damaged or half copied. It is left out, for the others are good without it, and missing in its hour."""
+        self._progress.warn(f"left out until it can be read: {error}")
+        if (named := hour_of_entry(error.path.name)) is not None:
+            self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
 
     def task(self, hour: Hour, made: Manifest | None, *, anew: bool = False) -> Task | None:
         """Return what to do about *hour*, whose manifest is *made*; None if its rows are what they should be.
 
         *anew* computes it though nothing has changed. An hour is never computed from less than it was made from.
         """
-        found = self._sorted_out(self._hours[hour], made.segments if made else ())
+        found = self._sorted_out(self._hours.get(hour, []), made.segments if made else ())
+        found.absent += self._unreadable.get(hour, [])
         following = self._sorted_out(self._beginning_of(hour.following, hour.following.start + _CALL_NS), made.following if made else ())
+        # Its segment may have replies to calls of this hour.
+        following.absent += self._unreadable.get(hour.following, [])
         if made is not None and (lost := found.gone + following.gone):
             return self._kept(made, found.present, lost)
         manifest = Manifest(
-            hour, time.time_ns(), tuple(found.present), tuple(following.present), (*found.absent, *following.absent), tuple(found.removed)
-        )
+            hour, time.time_ns(), tuple(found.present), tuple(following.present), (*found.absent, *following.absent), tuple(found.removed),
+            silent=self._last_rows.silent_at(hour, found.present),
+        )  # fmt: skip
         if not found.present:
             # Known to be missing, so that it is tried again and a reader can say so.
             return Task(manifest, ()) if made is None and (found.absent or found.removed) else None
@@ -82,7 +85,7 @@ class Index:
             f"{made.hour} is kept as it was: {len(lost)} of the segments that it was made from are gone, the first {lost[0]};"
             f" {len(late)} that came later are not in it"
         )
-        return Task(Manifest(made.hour, made.made, made.segments, made.following, made.absent, made.removed, late), ())
+        return Task(replace(made, left_out=late), ())
 
     def _beginning_of(self, hour: Hour, until: int) -> list[IndexEntry]:
         """Return the entries of *hour* that have a row before *until*."""

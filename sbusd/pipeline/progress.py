@@ -66,6 +66,8 @@ class Tallies:
     records: int = 0
     kept: int = 0
     """Hours that were left as they are, because what they were made from is gone."""
+    absent: int = 0
+    """Segments and index entries that could not be read, in all hours, when the run ended."""
     begun: float = field(default_factory=time.monotonic)
 
     def add(self, table: str, hours: int, rows: int, seconds: float) -> None:
@@ -84,7 +86,8 @@ class Tallies:
         ]
         whole = f"{_many(self.records, 'record')} in {time.monotonic() - self.begun:.1f} s" if self.tables else "nothing new"
         kept = f"; {_many(self.kept, 'hour')} kept as before, for the segments are gone" if self.kept else ""
-        return [*lines, whole + kept]
+        absent = f"; {_many(self.absent, 'segment')} missing, named in the manifests" if self.absent else ""
+        return [*lines, whole + kept + absent]
 
 
 def _many(count: int, what: str) -> str:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
 from sbusd.pipeline.measures import calls, flows, losses, relay, security, traffic, users
@@ -24,11 +26,11 @@ from sbusd.pipeline.measures.records import read_records
 from sbusd.pipeline.plan import Index, Task
 from sbusd.pipeline.progress import Progress, Tallies
 from sbusd.record.archive import Archive
-from sbusd.record.index import publish_file
+from sbusd.record.index import hour_of_entry, publish_file
 from sbusd.record.layout import INDEX
 from sbusd.tables.errors import TablesError
 from sbusd.tables.hours import Hour, manifest_path, read_manifest, read_manifests
-from sbusd.tables.publication import STAGING, Part, prepare_folder, publish
+from sbusd.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.tables.schema import TABLES, VERSION, Table
 
 if TYPE_CHECKING:
@@ -41,7 +43,10 @@ ORIGIN = "origin.json"
 CHUNK_ROWS = 4_000_000
 """Rows of the record whose hours are computed together: small hours share what starting a job costs, large ones do not add up in memory."""
 
-_ENTRY_DDL = "date string, hour int, path string"
+_FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
+"""What Spark tells of files; their content is not read here."""
+
+_HOUR_OF_FILE = r"/(\d{4}-\d\d-\d\d)T(\d\d)\.[^/]*$"
 
 _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
     "traffic": traffic.compute,
@@ -81,6 +86,7 @@ class Run:
                 shutil.rmtree(self.root / CHECKPOINT, ignore_errors=True)
             self._follow_index()
             self.make(hour for hour, manifest in read_manifests(self.root).items() if manifest.absent)
+            self.tallies.absent = len({path for manifest in read_manifests(self.root).values() for path in manifest.absent})
         return self.tallies
 
     def make(self, hours: Iterable[Hour]) -> None:
@@ -123,27 +129,28 @@ class Run:
         """Make the hours of all index entries that no run has seen yet."""
         failures: list[Exception] = []
 
-        def take(entries: DataFrame, _: int) -> None:
+        def take(files: DataFrame, _: int) -> None:
             try:
-                named = {
-                    Hour(row.date, row.hour)
-                    for row in entries.select("date", "hour").distinct().collect()
-                    if row.date and row.hour is not None
-                }
+                date, hour = (F.regexp_extract("path", _HOUR_OF_FILE, group) for group in (1, 2))
+                rows = files.select(date.alias("date"), hour.alias("hour")).distinct().where("date != ''").collect()
+                named = {Hour(*place) for row in rows if (place := hour_of_entry(f"{row.date}T{row.hour}.x.json"))}
                 # A call of the hour before may have its reply in this one.
                 self.make(named | {hour.preceding for hour in named})
             except Exception as error:
                 failures.append(error)
                 raise
 
-        stream = self.spark.readStream.schema(_ENTRY_DDL)
+        # By its name, whatever is in it: Spark never looks at a file again, and one that is half copied says nothing yet.
+        stream = self.spark.readStream.format("binaryFile").schema(_FILES_DDL).option("pathGlobFilter", "*.json")
         # By its default an entry a week older than the newest would be ignored: a host that was away for longer.
-        entries = stream.option("maxFileAge", "36500d").json(str(self.archive.root / INDEX))
-        writer = entries.writeStream.trigger(availableNow=True).option("checkpointLocation", str(self.root / CHECKPOINT))
+        files = stream.option("maxFileAge", "36500d").load(str(self.archive.root / INDEX))
+        writer = files.writeStream.trigger(availableNow=True).option("checkpointLocation", str(self.root / CHECKPOINT))
         try:
             writer.foreachBatch(take).start().awaitTermination()
         except Exception as error:
-            raise failures[0] if failures else PipelineError(f"Spark failed: {_first_line(error)}") from None
+            if failures:
+                raise failures[0] from None
+            raise PipelineError(f"Spark failed while it read {self.archive.root / INDEX}: {root_cause(error)}") from error
 
     def _compute(self, chunk: Sequence[Task]) -> None:
         """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
@@ -161,21 +168,26 @@ class Run:
             for table in (table for table in TABLES if table.name in names):
                 self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
                 rows = calls.compute(records, after) if table.name == "calls" else _MEASURES[table.name](records)
-                self._write(table, rows, staging, len(hours))
+                self._write(table, rows, staging, hours)
         publish(self.root, staging, [Part(name, hour) for name in names for hour in hours], [task.manifest for task in chunk])
         self._done.update(hours)
 
-    def _write(self, table: Table, rows: DataFrame, staging: Path, hours: int) -> None:
-        """Write *rows* of one table under *staging*: one sorted file for each hour."""
+    def _write(self, table: Table, rows: DataFrame, staging: Path, hours: Sequence[Hour]) -> None:
+        """Write *rows* of one table under *staging*: one sorted file for each of *hours*, one without rows where there are none."""
         begun = time.monotonic()
         target = staging / table.name
         columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
         sorted_rows = (
             rows.selectExpr("date", "hour", *columns).repartition("date", "hour").sortWithinPartitions("date", "hour", *table.keys)
         )
-        sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
+        try:
+            sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
+        except Exception as error:
+            raise PipelineError(f"Spark failed while it wrote {target}: {root_cause(error)}") from error
         written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
-        self.tallies.add(table.name, hours, written, time.monotonic() - begun)
+        for hour in hours:
+            write_empty(Part(table.name, hour).staged(staging), table)
+        self.tallies.add(table.name, len(hours), written, time.monotonic() - begun)
 
 
 def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
@@ -208,8 +220,3 @@ def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
     finally:
         with contextlib.suppress(Exception):  # an engine that has gone holds no lock
             channel.close()
-
-
-def _first_line(error: Exception) -> str:
-    """Return what *error* says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import sys
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
 from sbusd.record.extras import how_to_install
@@ -45,12 +47,21 @@ _STATIC = {
     "spark.driver.bindAddress": "127.0.0.1",
     # Hadoop sets modes by this, not by the umask of the process.
     "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
+    # Other users of this machine reach the ports of Spark too: without the secret, which Spark then makes itself, they run no code in it.
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
 }
 """What can only be said before Spark starts, where the user has not said otherwise."""
+
+_AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.enabled")
+_IN_THE_DRIVER = re.compile(r"local(\[[^\[\]]+\])?")
+"""Masters for which Spark draws the secret by itself, for there are no executors to bring it to."""
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
+    # As in files without rows, which this program writes itself: one column has one type for every reader.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # Four to a core of a small machine; adaptive execution joins what is too small. 200, the default, is a tenth slower here.
     "spark.sql.shuffle.partitions": "8",
     # Streams of this pipeline keep no state between batches, so their number of batches need not be remembered for long.
@@ -95,7 +106,7 @@ def _start() -> SparkSession:
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        raise PipelineError(f"Spark does not start: {_first_line(error)}") from None
+        raise PipelineError(f"Spark does not start: {root_cause(error)}") from None
 
 
 def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
@@ -115,6 +126,10 @@ def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
     settings = {**_STATIC, "spark.driver.extraJavaOptions": java}
     if master is not None and not master.startswith("local"):
         del settings["spark.driver.bindAddress"]  # executors on other hosts must reach the driver
+    if master is not None and _IN_THE_DRIVER.fullmatch(master) is None:
+        # A cluster has a secret of its own, or none.
+        for name in _AUTHENTICATION:
+            del settings[name]
     if java_options := environ.get("SBUS_PIPELINE_JAVA_OPTIONS"):
         settings["spark.driver.extraJavaOptions"] += f" {java_options}"
     words = [] if master is None else ["--master", master]
@@ -143,8 +158,3 @@ def _relay(reading: int, writing: int) -> None:
         for line in lines:
             if line.strip() and not line.startswith(_INCUBATOR):
                 out.write(line)
-
-
-def _first_line(error: Exception) -> str:
-    """Return what *error* says, in one line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]

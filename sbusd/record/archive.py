@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from sbusd.record.errors import RecordError, SegmentGoneError
 from sbusd.record.index import IndexEntry, read_index
-from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA
+from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA, completed, is_readable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +23,15 @@ class Archive:
 
     root: Path
 
-    def entries(self, *, removed: bool = False) -> list[IndexEntry]:
+    def entries(self, *, removed: bool = False, unreadable: Callable[[RecordError], None] | None = None) -> list[IndexEntry]:
         """Return the index, in order of date, hour, host and ``seq``; with those of removed segments if *removed* is set.
+
+        With *unreadable* an entry that cannot be read is left out, and the error passed to that.
 
         Raises:
             RecordError: there is no such folder, or an entry is damaged.
         """
-        return [entry for entry in read_index(self.root) if removed or not entry.is_removed]
+        return [entry for entry in read_index(self.root, unreadable) if removed or not entry.is_removed]
 
     def path(self, entry: IndexEntry) -> Path:
         """Return where the segment of *entry* is."""
@@ -45,16 +47,16 @@ class Archive:
         names = [*SCHEMA.names, *PARTITION_SCHEMA.names] if columns is None else list(columns)
         with self._open(entry) as file:
             try:
-                table = file.read(columns=[name for name in names if name in SCHEMA.names])
+                table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
-        return _with_partition(table, entry).select(names)
+        return _with_others(table, entry, names).select(names)
 
     def read_batches(self, entry: IndexEntry, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one segment, columns of :data:`SCHEMA`, at most *rows* at a time. Raises what :meth:`read` does."""
         with self._open(entry) as file:
             try:
-                yield from file.iter_batches(batch_size=rows)
+                yield from map(completed, file.iter_batches(batch_size=rows))
             except (pa.ArrowException, OSError) as error:
                 raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
 
@@ -65,7 +67,7 @@ class Archive:
         """
         self._open(entry).close()
         try:
-            source = ds.dataset(self.path(entry), format="parquet")
+            source = ds.dataset(self.path(entry), format="parquet", schema=SCHEMA)
             # One segment at a time, and little of it ahead: as many are read beside it as the machine has processors.
             yield from source.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
         except (pa.ArrowException, OSError) as error:
@@ -94,7 +96,7 @@ class Archive:
             file = pq.ParquetFile(path, memory_map=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
-        if not file.schema_arrow.equals(SCHEMA):
+        if not is_readable(file.schema_arrow):
             file.close()
             raise RecordError(path, "does not have the columns of sbus-record(5)")
         return file
@@ -110,8 +112,11 @@ class Archive:
         return RecordError(path, f"is damaged: {_first_line(error)}")
 
 
-def _with_partition(table: pa.Table, entry: IndexEntry) -> pa.Table:
-    """Return *table* with the columns that its folders stand for."""
+def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:
+    """Return *table* with the columns that its folders stand for, and those of *names* that its version did not have."""
+    for name in names:
+        if name in SCHEMA.names and name not in table.column_names:
+            table = table.append_column(SCHEMA.field(name), pa.nulls(table.num_rows, SCHEMA.field(name).type))
     for field, value in zip(PARTITION_SCHEMA, (entry.date, entry.hour, entry.host), strict=True):
         table = table.append_column(field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
     return table

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
@@ -120,6 +121,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 """Each field of an entry but its version, and what JSON may give there; true and false are no numbers."""
 
 
+_OF_AN_HOUR = re.compile(r"(\d{4}-\d\d-\d\d)T([01]\d|2[0-3])\..*\.json", re.DOTALL)
 _ENTRY_NAME = re.compile(r"\d{4}-\d\d-\d\dT\d\d\.(.+)\.(\d{20})\.json")
 _DATE_AND_HOUR = slice(0, 10), slice(11, 13)
 
@@ -153,18 +155,29 @@ def read_entry(path: Path) -> IndexEntry:
         raise RecordError(path, str(error)) from None
 
 
-def read_index(archive: Path) -> Iterator[IndexEntry]:
+def read_index(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> Iterator[IndexEntry]:
     """Yield all entries of *archive*, in order of date, hour, host and ``seq``, those of removed segments too.
+
+    With *unreadable* an entry that cannot be read is left out, and the error passed to that.
 
     Raises:
         RecordError: an entry cannot be read, or *archive* is no folder.
     """
     for name in _entry_names(archive):
-        yield read_entry(archive / INDEX / name)
+        try:
+            entry = read_entry(archive / INDEX / name)
+        except RecordError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
+        else:
+            yield entry
 
 
-def index_names(archive: Path) -> list[SegmentName]:
+def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> list[SegmentName]:
     """Return the segments that the index of *archive* names, in the same order, without reading any entry.
+
+    With *unreadable* a file that names none is left out, and the error passed to that.
 
     Raises:
         RecordError: *archive* is no folder, or a file in its index is none of an entry's.
@@ -173,7 +186,11 @@ def index_names(archive: Path) -> list[SegmentName]:
     for name in _entry_names(archive):
         match = _ENTRY_NAME.fullmatch(name)
         if match is None:
-            raise RecordError(archive / INDEX / name, "is not an index entry: its name is none of a segment's")
+            error = RecordError(archive / INDEX / name, "is not an index entry: its name is none of a segment's")
+            if unreadable is None:
+                raise error
+            unreadable(error)
+            continue
         date, hour = (name[part] for part in _DATE_AND_HOUR)
         found.append(SegmentName(date, int(hour), match[1], int(match[2])))
     return found
@@ -190,6 +207,15 @@ def _entry_names(archive: Path) -> list[str]:
         return []
     except OSError as error:
         raise RecordError(folder, f"cannot be read: {error.strerror}") from None
+
+
+def hour_of_entry(name: str) -> tuple[str, int] | None:
+    """Return day and hour that an index entry is about by the *name* of its file, for one that cannot be read; None if it names none."""
+    match = _OF_AN_HOUR.fullmatch(name)
+    try:
+        return None if match is None else (datetime.date.fromisoformat(match[1]).isoformat(), int(match[2]))
+    except ValueError:
+        return None
 
 
 def last_position(archive: Path, host: str) -> int:

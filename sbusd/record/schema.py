@@ -10,8 +10,11 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-VERSION = 1
-"""Of schema and index together. A reader refuses a later one: it would not know what it misses."""
+VERSION = 2
+"""Of the schema. A reader refuses a later one: it would not know what it misses."""
+
+_COLUMNS = {1: 26}
+"""How many columns earlier versions had: the first ones of :data:`SCHEMA`."""
 
 SORT_KEYS = ("kind", "key", "ts", "seq")
 """How the rows of a segment are sorted: what a query filters by first stands together."""
@@ -50,6 +53,12 @@ SCHEMA = pa.schema(
         _column("twin", pa.int64(), "other host of a relay attempt"),
         _column("attempt", pa.int32(), "number of a relay attempt, from 1"),
         _column("packet", pa.string(), "first word of the packet that a denial refused; CONNECT for a connection"),
+        _column(
+            "missed",
+            pa.list_(pa.field("element", pa.int64())),
+            "connections with a matching subscription that did not get the message: it was discarded for them, they were ending, or they "
+            "sent it and get no echo; empty: more than 64; null: none",
+        ),
     ]
 )
 """The rows of a segment and of the write-ahead, column by column."""
@@ -93,6 +102,7 @@ class Row(NamedTuple):
     twin: int | None = None
     attempt: int | None = None
     packet: str | None = None
+    missed: list[int] | None = None
 
 
 _SEQ = SCHEMA.names.index("seq")
@@ -114,3 +124,19 @@ def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
     """Return the rows of *table*, which has at least the columns of :data:`SCHEMA`: the inverse of :func:`batch_of`."""
     columns = [table.column(field.name).to_pylist() for field in SCHEMA]
     return [Row(*values) for values in zip(*columns, strict=True)]
+
+
+def schema_of(version: int) -> pa.Schema:
+    """Return the columns that *version* has, which is :data:`VERSION` or an earlier one."""
+    return pa.schema(list(SCHEMA)[: _COLUMNS.get(version, len(SCHEMA))])
+
+
+def is_readable(schema: pa.Schema) -> bool:
+    """Return whether a file with the columns of *schema* is of this version or an earlier one."""
+    return any(schema.equals(schema_of(version)) for version in (VERSION, *_COLUMNS))
+
+
+def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return *batch*, rows of any version, with all columns of :data:`SCHEMA`: null where its version had none."""
+    added = [pa.nulls(batch.num_rows, field.type) for field in list(SCHEMA)[batch.num_columns :]]
+    return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=SCHEMA)

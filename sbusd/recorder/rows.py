@@ -158,6 +158,7 @@ class RowMaker:
             self._payloads.kept(key, payload),
             len(payload),
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
+            missed=_numbers(fact.get("missed")),
         )
 
     def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> Peer:
@@ -218,6 +219,15 @@ def _relay_attempt(payload: bytes, calls: CallBook) -> Row | None:
 def _words(value: object) -> str | None:
     """Return text as the record has it: what UTF-8 can say, and not too long; None if there is none."""
     return value[:MAX_WORDS].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else None
+
+
+def _numbers(value: object) -> list[int] | None:
+    """Return a list of connections, or None if there is none. Raises UnreadableError if it is none."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or any(_whole(each, _INT64) is None for each in value):
+        raise UnreadableError
+    return value
 
 
 def _whole(value: object, most: int) -> int | None:

@@ -30,7 +30,7 @@ from pyarrow import ipc
 from sbusd.protocol.errors import SbusError
 from sbusd.record.index import sync_folder
 from sbusd.record.layout import is_host
-from sbusd.record.schema import SCHEMA, VERSION
+from sbusd.record.schema import VERSION, completed, schema_of
 
 SUFFIX = ".wal"
 
@@ -173,11 +173,11 @@ def read_wal(path: Path) -> WalContent:
     head = next(frames, None)
     if head is None:
         raise WalError(path, "is no write-ahead: its first frame is not whole")
-    content = _content(path, head)
+    content, schema = _content(path, head)
     for body in frames:
-        batch = ipc.read_record_batch(pa.py_buffer(body), SCHEMA)
+        batch = ipc.read_record_batch(pa.py_buffer(body), schema)
         if batch.num_rows:
-            content.batches.append(batch)
+            content.batches.append(completed(batch))
     content.torn_bytes = len(data) - frames.end
     content.damaged_frames = frames.damaged
     return content
@@ -229,18 +229,20 @@ class Frames:
         return body, crc == _checksum(length, body)
 
 
-def _content(path: Path, head: memoryview) -> WalContent:
-    """Return the empty content that a head announces."""
+def _content(path: Path, head: memoryview) -> tuple[WalContent, pa.Schema]:
+    """Return the empty content that a head announces, and the columns of its rows."""
     try:
         value = json.loads(bytes(head))
         version, host, first_seq = value["version"], value["host"], value["first_seq"]
     except (ValueError, KeyError, TypeError):
         raise WalError(path, "is no write-ahead: its first frame is no head") from None
-    if version != VERSION:
-        raise WalError(path, f"is of version {version!r}; this recorder reads version {VERSION}: finish it with the one that wrote it")
+    if version not in range(1, VERSION + 1):
+        raise WalError(
+            path, f"is of version {version!r}; this recorder reads versions 1 to {VERSION}: finish it with the one that wrote it"
+        )
     if not isinstance(host, str) or not is_host(host) or not isinstance(first_seq, int):
         raise WalError(path, "is no write-ahead: its head names no host or no position")
-    return WalContent(host, first_seq)
+    return WalContent(host, first_seq), schema_of(version)
 
 
 def _frame(body: bytes | memoryview) -> bytes:

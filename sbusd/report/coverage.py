@@ -36,6 +36,8 @@ class Coverage:
     """What the manifests of some hours say together."""
 
     hosts: Mapping[str, HostCoverage]
+    silent: Mapping[str, int]
+    """Hosts that have stopped recording: by how many whole hours their last row is older than the last of all, one at least."""
     absent: tuple[str, ...]
     removed: tuple[str, ...]
     left_out: tuple[str, ...]
@@ -70,7 +72,7 @@ class Coverage:
     @property
     def is_whole(self) -> bool:
         """Whether nothing is known to be missing."""
-        return not (self.missing or self.absent or self.removed or self.left_out or self.interruptions or self.gaps())
+        return not (self.missing or self.absent or self.removed or self.left_out or self.interruptions or self.gaps() or self.silent)
 
     def to_json(self) -> dict[str, Any]:
         """Return what the page shows of it."""
@@ -91,6 +93,7 @@ class Coverage:
             ],
             "gaps": [{"host": name, "from": begin // 10**6, "to": end // 10**6} for name, begin, end in gaps[:_MOST_GAPS]],
             "moreGaps": max(0, len(gaps) - _MOST_GAPS),
+            "silent": [{"host": name, "hours": hours} for name, hours in sorted(self.silent.items())],
             "interruptions": self.interruptions,
             "absent": len(self.absent),
             "removed": len(self.removed),
@@ -104,7 +107,10 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
     absent: set[str] = set()
     removed: set[str] = set()
     left_out: set[str] = set()
+    newest: Manifest | None = None
     for manifest in manifests:
+        if manifest.segments and (newest is None or newest.hour < manifest.hour):
+            newest = manifest
         absent.update(manifest.absent)
         removed.update(manifest.removed)
         left_out.update(manifest.left_out)
@@ -117,7 +123,17 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
             host.payloads_cut += entry.payloads_cut
             host.payloads_left_out += entry.payloads_left_out
             host.hours.add(manifest.hour)
-    return Coverage(hosts, tuple(sorted(absent)), tuple(sorted(removed)), tuple(sorted(left_out)))
+    # A host of before the period is known to the manifest of its last hour alone.
+    silent = dict(newest.silent) if newest is not None else {}
+    last = max((host.last for host in hosts.values()), default=0)
+    silent |= {name: (last - host.last) // HOUR_NS for name, host in hosts.items()}
+    return Coverage(
+        hosts,
+        {name: hours for name, hours in silent.items() if hours},
+        tuple(sorted(absent)),
+        tuple(sorted(removed)),
+        tuple(sorted(left_out)),
+    )
 
 
 def _spans_between(hours: set[Hour]) -> list[tuple[int, int]]:

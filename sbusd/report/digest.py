@@ -163,7 +163,7 @@ def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categor
     rows = added_up(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
     placed = []
     for row in rows:
-        of_someone = row["cause"] in {"discarded", "lost"}
+        of_someone = row["cause"] in {"discarded", "lost", "abandoned"}
         user = users.number(row["uid"]) if of_someone else -1
         key = keys.number(row["prefix"]) if row["cause"] == "discarded" else -1
         placed.append(((row[BIN], row["cause"], user, key, hosts.index(row["host"])), row))

@@ -202,11 +202,11 @@
     const shift = Math.max(0, Math.floor(bucket / 32) - 1);
     return (bucket - 32 * shift + 1) * 2 ** shift - 1;
   };
-  function percentile(histogram, percent) {
+  function percentile(histogram, percent, longest) {
     const pairs = [...histogram].sort((a, b) => a[0] - b[0]);
     const rank = Math.ceil(pairs.reduce((sum, [, n]) => sum + n, 0) * percent / 100);
     let seen = 0;
-    for (const [bucket, n] of pairs) { seen += n; if (seen >= rank) return upper(bucket); }
+    for (const [bucket, n] of pairs) { seen += n; if (seen >= rank) return Math.min(upper(bucket), longest); }
     return null;
   }
   function commands() {
@@ -224,7 +224,7 @@
       if (table.latency_max_us[row] !== null) one.longest = Math.max(one.longest ?? 0, table.latency_max_us[row]);
     }
     const all = [...found.values()].sort((a, b) => b.calls - a.calls);
-    for (const one of all) for (const percent of [50, 90, 99]) one[`p${percent}`] = percentile(one.histogram, percent);
+    for (const one of all) for (const percent of [50, 90, 99]) one[`p${percent}`] = percentile(one.histogram, percent, one.longest);
     return all;
   }
   const commandName = (one) => one.cmd ?? "all others";
@@ -253,8 +253,8 @@
     ]);
   }
 
-  const CAUSES = { discarded: "discarded for a recipient", lost: "lost by a recipient", tap_loss: "record: too slow", gap: "record: not written", restart: "record: no bus" };
-  const causeColour = (cause) => ({ discarded: COLOURS[5], lost: COLOURS[1], tap_loss: COLOURS[3], gap: COLOURS[4], restart: GREY })[cause] ?? GREY;
+  const CAUSES = { discarded: "discarded for a recipient", lost: "lost by a recipient", abandoned: "waited for a recipient that left", tap_loss: "record: too slow", gap: "record: not written", restart: "record: no bus" };
+  const causeColour = (cause) => ({ discarded: COLOURS[5], lost: COLOURS[1], abandoned: COLOURS[2], tap_loss: COLOURS[3], gap: COLOURS[4], restart: GREY })[cause] ?? GREY;
   const CLASSES = { denial: "denied", quota: "quota used up", misbehaviour: "misbehaviour" };
 
   function drawRefusals() {
@@ -303,7 +303,7 @@
     const tiles = [
       ["messages", compact(total(data.traffic, traffic, "messages"))], ["payload", bytes(total(data.traffic, traffic, "bytes"))],
       ["deliveries", compact(total(data.traffic, traffic, "recipients"))], ["users", count(new Set(traffic.map((row) => data.traffic.user[row])).size)],
-      ["calls", compact(calls)], ["p99 of calls", micros(percentile(merged, 99))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
+      ["calls", compact(calls)], ["p99 of calls", micros(percentile(merged, 99, Math.max(...all.map((one) => one.longest ?? 0))))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
     ];
     byId("tiles").replaceChildren(...tiles.map(([words, value, alarm]) => {
       const tile = element("div", "tile");
@@ -321,13 +321,15 @@
       const records = hosts.reduce((sum, each) => sum + each.records, 0);
       byId("period").textContent = `${utc(first)} to ${utc(last)} UTC · ${hosts.map((each) => visible(each.host)).join(", ")} · ${count(records)} records`;
     }
-    const { gaps, moreGaps, interruptions, absent, removed, late } = data.covers;
+    const { gaps, moreGaps, silent, interruptions, absent, removed, late } = data.covers;
     const sum = (name) => hosts.reduce((all, each) => all + each[name], 0);
     const lines = [];
     if (gaps.length) lines.push(`Whole hours without a record, ${count(gaps.length + moreGaps)} in all, the latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
+    const stopped = silent.map((each) => `${visible(each.host)}, ${count(each.hours)} h`);
+    if (silent.length) lines.push(`Hosts without a record since, in hours before the last record of all: ${stopped.slice(0, 20).join("; ")}${silent.length > 20 ? ` and ${count(silent.length - 20)} more` : ""}.`);
     if (sum("missing")) lines.push(`${count(sum("missing"))} rows that the recorder had to leave out: it was too slow, or could not write.`);
     if (interruptions) lines.push(`${count(interruptions)} times the recorder did not run, or had no bus; what went over the bus meanwhile is not known.`);
-    if (absent) lines.push(`${count(absent)} segments that the index names and that were not there, or damaged.`);
+    if (absent) lines.push(`${count(absent)} segments that the index names and that were not there or damaged, and index entries that could not be read.`);
     if (removed) lines.push(`${count(removed)} segments that were removed before they were read.`);
     if (late) lines.push(`${count(late)} segments that came after their hour could no longer be computed.`);
     const payloads = sum("cut") + sum("leftOut");

@@ -49,9 +49,16 @@ def _wrong(digest: Digest) -> str:
     calls, losses = data["calls"], data["losses"]
     failed = sum(sum(calls[name]) for name in ("errors", "timeouts", "unanswered"))
     lost = sum(count for count, cause in zip(losses["count"], losses["cause"], strict=True) if cause == "lost")
-    whole = "nothing is known to be missing" if digest.covers.is_whole else "parts of the record are missing"
+    whole = "nothing is known to be missing" if digest.covers.is_whole else f"parts of the record are missing{_silent(digest)}"
     called, refused = _many(sum(calls["calls"]), "call"), _many(sum(data["security"]["events"]), "refusal")
     return f"{called}, {failed:,} failed; {_many(lost, 'message')} lost, {refused}; {whole}"
+
+
+def _silent(digest: Digest) -> str:
+    """Return which hosts have stopped recording, in words that go behind others; nothing if none has."""
+    hosts = [f"{name} for {_many(hours, 'hour')}" for name, hours in sorted(digest.covers.silent.items())]
+    more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
+    return f"; no record of {', '.join(hosts[:3])}{more}" if hosts else ""
 
 
 def _many(count: int, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -62,9 +62,10 @@ class Manifest:
     """What the rows of one hour were made from.
 
     ``segments`` are those of the hour; ``following`` those of the next hour that were searched for replies. ``absent`` are segments
-    that the index names and that were not there, or damaged: the hour is made again when they are. ``removed`` are those that
-    retention had removed before the hour was ever made. ``left_out`` came when the hour could not be made again, because
-    retention had removed what it was made from.
+    that the index names and that were not there, or damaged, and index entries that could not be read: the hour is made again when they
+    are. ``removed`` are those that retention had removed before the hour was ever made. ``left_out`` came when the hour could not be
+    made again, because retention had removed what it was made from. ``silent`` are hosts whose last row, when the hour was made, was so
+    many whole hours older than the hour's last.
     """
 
     hour: Hour
@@ -75,6 +76,7 @@ class Manifest:
     absent: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
+    silent: dict[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as a JSON object."""
@@ -94,8 +96,9 @@ class Manifest:
                 absent=tuple(value["absent"]),
                 removed=tuple(value["removed"]),
                 left_out=tuple(value["left_out"]),
+                silent={str(host): int(hours) for host, hours in value["silent"].items()},
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"is not a manifest: {error}") from None
 
 

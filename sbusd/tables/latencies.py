@@ -25,8 +25,9 @@ def upper_bound(bucket: int) -> int:
     return ((bucket - (shift << _STEP_BITS) + 1) << shift) - 1
 
 
-def percentile(histogram: Iterable[tuple[int, int]], percent: int) -> int | None:
-    """Return the upper bound of the bucket with the *percent*-th percentile (nearest rank); None if nothing was counted.
+def percentile(histogram: Iterable[tuple[int, int]], percent: int, longest: int) -> int | None:
+    """Return the upper bound of the bucket with the *percent*-th percentile (nearest rank), or *longest*, the longest latency, if that is
+    less; None if nothing was counted.
 
     *histogram* is pairs of bucket and count, in any order; a bucket may stand there several times. *percent* is 1 to 100.
     """
@@ -36,5 +37,5 @@ def percentile(histogram: Iterable[tuple[int, int]], percent: int) -> int | None
     for bucket, count in pairs:
         seen += count
         if count and seen >= rank:
-            return upper_bound(bucket)
+            return min(upper_bound(bucket), longest)
     return None

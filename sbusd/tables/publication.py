@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from sbusd.record.index import publish_file, sync_folder
 from sbusd.tables.errors import TablesError
 from sbusd.tables.hours import Hour, Manifest, manifest_path
-from sbusd.tables.schema import TABLES
+from sbusd.tables.schema import TABLES, Table
 
 STAGING = ".staging"
 PLAN = ".plan.json"
@@ -64,6 +67,15 @@ def locked(root: Path, *, shared: bool) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
+
+
+def write_empty(folder: Path, table: Table) -> None:
+    """Write a file without rows into *folder*, of one hour of *table*, if that is not there: so that a reader finds the columns. Raises
+    OSError."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        schema = pa.schema([table.arrow_schema().field(name) for name in table.names])
+        pq.write_table(schema.empty_table(), folder / "part-0.parquet", compression="zstd")
 
 
 def publish(root: Path, staging: Path, parts: Sequence[Part], manifests: Sequence[Manifest]) -> None:

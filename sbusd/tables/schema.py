@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-VERSION = 1
+VERSION = 2
 """Of the tables' columns and meaning. Tables of another version are made anew, by ``sbus-pipeline --rebuild``."""
 
 TOP = 1000
@@ -103,10 +103,10 @@ TRAFFIC = Table(
         _key("uid", "user who published; null if the record does not know", Type.COUNT),
         _count("messages", "messages"),
         _count("bytes", "bytes of their payloads, those that were not kept too"),
-        _count("recipients", "connections that they were for: deliveries"),
+        _count("recipients", "connections that they were handed to or wait for: deliveries"),
         _count("queued", "of the recipients, those that had to wait"),
-        _count("discarded", "of the recipients, those that lost the message"),
-        _count("unheard", "messages without a recipient"),
+        _count("discarded", "connections that they were discarded for, which are not recipients"),
+        _count("unheard", "messages that no connection got and none lost"),
     ),
 )
 
@@ -120,26 +120,26 @@ USERS = Table(
         _count("connections", "times it connected"),
         _count("messages", "messages it published"),
         _count("bytes", "bytes of their payloads"),
-        _count("recipients", "connections that they were for"),
+        _count("recipients", "connections that they were handed to or wait for"),
         _count("requests", "of the messages, requests of calls"),
         _count("replies", "of the messages, replies to calls"),
         _count("subscriptions", "patterns it added"),
         _count("denials", "packets that the bus refused"),
-        _count("lost", "messages for it that were discarded"),
+        _count("lost", "packets for it that were discarded, as it was told"),
     ),
 )
 
 FLOWS = Table(
     "flows",
-    "who sent to whom, by the subscriptions in the record",
+    "who sent to whom, by the subscriptions in the record; all rows together are the recipients of traffic",
     (
         _HOST,
         _key("from_uid", "user who published; null if the record does not know", Type.COUNT),
         _key("from_unit", "their unit; null if the record does not know"),
         _PREFIX,
-        _key("to_uid", "user who got it; null for recipients whose subscriptions are not in the record", Type.COUNT),
+        _key("to_uid", "user who got it; null where the record does not tell who did", Type.COUNT),
         _key("to_unit", "their unit; null as in to_uid, or if the record does not know"),
-        _count("deliveries", "messages, each counted for each connection that it was for"),
+        _count("deliveries", "messages, each counted for each connection that it was handed to or waits for"),
         _count("bytes", "bytes of their payloads, counted likewise"),
     ),
 )
@@ -159,7 +159,7 @@ CALLS = Table(
         _count("errors", "of the answered ones, those whose reply says that the call failed"),
         _count("timeouts", "calls with a reply that came later than the caller allowed"),
         _count("unanswered", "calls without a reply within ten minutes"),
-        _count("undelivered", "of the unanswered ones, those whose request had no recipient"),
+        _count("undelivered", "of the unanswered ones, those whose request no connection got and none lost"),
         _count("latency_p50_us", "median time from request to reply, in microseconds; null if there was no reply"),
         _count("latency_p90_us", "90th percentile of it"),
         _count("latency_p99_us", "99th percentile of it"),
@@ -176,15 +176,16 @@ LOSSES = Table(
         _HOST,
         _key(
             "cause",
-            "discarded: by the bus, as the publisher saw it; lost: the same as the recipient was told; tap_loss: the recorder was too "
-            "slow; gap: the recorder could not write; restart: the recorder had no bus",
+            "discarded: messages for a recipient; lost: the same as the recipient was told, with other packets of the bus for it; "
+            "abandoned: packets that waited for a recipient when its connection ended; tap_loss: the recorder was too slow; gap: the "
+            "recorder could not write; restart: the recorder had no bus",
         ),
-        _key("uid", "publisher, if discarded; recipient, if lost", Type.COUNT),
+        _key("uid", "publisher, if discarded; recipient, if lost or abandoned", Type.COUNT),
         _key("unit", "their unit"),
         _PREFIX,
         _key("reason", "why, where the record says"),
         _count("events", "rows of the record"),
-        _count("count", "messages that were discarded or lost, or rows that are missing; 0 where nobody can know"),
+        _count("count", "messages or packets that were lost, or rows that are missing; 0 where nobody can know"),
         _count("duration_us", "microseconds without a record"),
     ),
 )

@@ -15,6 +15,8 @@ from sbusd.record.index import write_entry
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import HOUR_NS
 from sbusd.record.schema import Row
+from sbusd.tables.schema import TABLES
+from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark
 from tests.support.tallies import tables_of
@@ -154,6 +156,51 @@ def test_a_segment_that_arrives_after_its_entry_is_waited_for(bench: Bench) -> N
     assert manifest.absent == ()
 
 
+@pytest.mark.parametrize("size", [0, 100])
+def test_an_index_entry_that_is_repaired_is_read(bench: Bench, size: int) -> None:
+    """Damaged, or half copied when the run began; the hour is made without its segment first, and says so."""
+    here, other = [message(1, "a/b")], [message(2, "c/d")]
+    deliver(bench.archive, "alpha", here)
+    (entry,) = deliver(bench.archive, "beta", other)
+    path = bench.archive / entry.name.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:size])
+    for _ in range(2):
+        assert bench.run().absent == 1
+        bench.check({"alpha": here})
+        (manifest,) = manifests(bench.root)
+        assert manifest.absent == (str(entry.name.index_path),)
+    path.write_bytes(whole)
+    assert bench.run().absent == 0
+    bench.check({"alpha": here, "beta": other})
+    (manifest,) = manifests(bench.root)
+    assert manifest.absent == ()
+
+
+def test_a_table_without_rows_can_be_read_by_any_program(bench: Bench) -> None:
+    deliver(bench.archive, "alpha", [message(1)])
+    bench.run()
+    for table in TABLES:
+        read = bench.spark.read.parquet(str(bench.root / table.name))
+        assert {field.name: field.dataType.simpleString() for field in read.schema} == {
+            **{column.name: column.type.value for column in table.columns}, "date": "date", "hour": "int",
+        }  # fmt: skip
+        assert (read.count() > 0) is (table.name in {"traffic", "users", "flows"})
+
+
+def test_strangers_get_nothing_from_the_ports_of_spark(spark: SparkSession) -> None:
+    """Every user of the machine can connect to 127.0.0.1: the driver, its block manager and the gateway to Python let nobody in."""
+    jvm = spark._jvm
+    assert jvm is not None
+    ports = listening(jvm.java.lang.ProcessHandle.current().pid())
+    assert {address for address, _ in ports} <= {"0100007F", "0000000000000000FFFF00000100007F"}
+    said = [answers_to_a_stranger(port) for _, port in ports]
+    by_spark = [request for request, _ in said if b"Sasl" in request]
+    by_py4j = [command for _, command in said if command.startswith(b"!x") or b"Authentication" in command]
+    assert (len(by_spark), len(by_py4j)) == (2, 1), said
+    assert len(said) == 3
+
+
 def test_what_strangers_write_breaks_nothing(bench: Bench) -> None:
     """Keys as deep as a packet is long, numbers as large as 64 bits, text of any kind."""
     rows = [
@@ -176,5 +223,5 @@ def test_tables_of_another_archive_are_refused(bench: Bench, tmp_path: Path) -> 
     bench.run()
     bench.archive = tmp_path / "other"
     deliver(bench.archive, "alpha", [message(2)])
-    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 1: use --rebuild"):
+    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 2: use --rebuild"):
         bench.run()

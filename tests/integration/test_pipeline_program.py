@@ -156,6 +156,24 @@ def test_the_tables_are_closed_to_others(tmp_path: Path) -> None:
     assert [path for path in paths if path.stat().st_mode & 0o027] == []
 
 
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path, needs_root: None) -> None:
+    """What Spark fails of, and where; its hundred lines about itself are nowhere."""
+    require_spark()
+    deliver(tmp_path / "archive", "alpha", Busy(13).fill(2_000))
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tables)], check=True)
+    try:
+        done = run(tmp_path)
+    finally:
+        subprocess.run(["umount", str(tables)], check=True)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("sbus-pipeline: ")
+    assert "No space left on device" in done.stderr
+    assert str(tables) in done.stderr
+
+
 def test_without_java_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     deliver(tmp_path / "archive", "alpha", [message(1)])
     done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")

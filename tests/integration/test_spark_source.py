@@ -44,10 +44,10 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def registered(spark: SparkSession) -> SparkSession:
-    """The same, and filters are pushed down."""
+    """The same, registered as a program does that brings it along."""
     from sbusd.pipeline.source.datasource import register
 
-    register(spark, pushdown=True)
+    register(spark)
     return spark
 
 
@@ -69,9 +69,8 @@ def archive(record: dict[str, list[Row]], tmp_path_factory: pytest.TempPathFacto
 def test_spark_finds_it_and_reads_all_columns(spark: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
     """Before anything has registered it: from the module ``pyspark_sbus`` alone."""
     found = spark.read.format("sbus").load(str(archive)).collect()
-    expected = {(host, *row) for host, rows in record.items() for row in rows}
-    assert {(row["host"], *(row[name] for name in Row._fields)) for row in found} == expected
-    assert len(found) == len(expected)
+    expected = sorted(repr((host, *row)) for host, rows in record.items() for row in rows)
+    assert sorted(repr((row["host"], *(row[name] for name in Row._fields))) for row in found) == expected
     for row in found:
         assert (row["ts"] - NOON) // HOUR_NS == row["hour"] - 12
 
@@ -90,21 +89,16 @@ FILTERS: list[tuple[str, Callable[[str, Row], bool]]] = [
 
 
 def test_filters_give_the_rows_that_they_say(registered: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
-    def frame() -> DataFrame:
-        return registered.read.format("sbus").load(str(archive))
-
+    """Of one frame, which Spark plans once: also with Spark's setting for filters that are handed down, and in one query together."""
+    registered.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    frame = registered.read.format("sbus").load(str(archive))
+    every = sum(map(len, record.values()))
     for text, holds in FILTERS:
         expected = sorted((host, row.seq) for host, rows in record.items() for row in rows if holds(host, row))
-        assert sorted((row.host, row.seq) for row in frame().where(text).select("host", "seq").collect()) == expected, text
-    assert " Filter (" not in _plan(frame().where("key = 'a/b' and host in ('alpha', 'gamma') and ts > 5"))
-    assert " Filter (" in _plan(frame().where("uid % 2 = 0"))  # so the line above can fail
-
-
-def test_spark_still_mixes_up_filters_of_one_frame(registered: SparkSession, archive: Path) -> None:
-    """Why filters stay with Spark by default. When this fails, Spark has mended it, and they can be pushed down always."""
-    frame = registered.read.format("sbus").load(str(archive))
-    every = frame.count()
-    assert 0 < frame.where("host = 'beta'").count() == frame.count() < every
+        assert sorted((row.host, row.seq) for row in frame.where(text).select("host", "seq").collect()) == expected, text
+        assert frame.count() == every
+    denials, messages = (sum(row.kind == kind for rows in record.values() for row in rows) for kind in ("denial", "message"))
+    assert frame.where("kind = 'denial'").union(frame.where("kind = 'message'")).count() == denials + messages
 
 
 def test_a_pattern_and_chosen_columns(registered: SparkSession, archive: Path, record: dict[str, list[Row]]) -> None:
@@ -135,18 +129,68 @@ def test_a_pattern_and_chosen_columns(registered: SparkSession, archive: Path, r
         registered.read.format("sbus").option("hots", "x").load(str(archive)).collect()
 
 
-def test_segments_that_a_filter_leaves_out_are_not_opened(registered: SparkSession, tmp_path: Path) -> None:
+def test_segments_that_an_option_leaves_out_are_not_opened(registered: SparkSession, tmp_path: Path) -> None:
     for hour in range(2):
         deliver(tmp_path, "alpha", [message(hour + 1, ts=NOON + hour * HOUR_NS)])
     (broken,) = tmp_path.glob("date=*/hour=13/host=alpha/*.parquet")
     broken.write_bytes(b"PAR1")
     frame = registered.read.format("sbus").load(str(tmp_path))
     assert registered.read.format("sbus").option("until", "2026-11-20T13:00").load(str(tmp_path)).count() == 1
-    assert registered.read.format("sbus").load(str(tmp_path)).where("hour = 12").count() == 1
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match=f"{broken}: is damaged"):
         frame.count()
+
+
+def test_a_damaged_index_entry_stops_a_query_unless_it_says_otherwise(
+    registered: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from pyspark.errors import PySparkException
+
+    archive, checkpoint, rows = tmp_path / "archive", str(tmp_path / "checkpoint"), list[int]()
+    deliver(archive, "alpha", [message(1)])
+    (entry,) = deliver(archive, "beta", [message(2)])
+    path = archive / entry.name.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    (archive / "index" / "x.json").write_text("{")
+    with pytest.raises(PySparkException, match=f"{path}: "):
+        registered.read.format("sbus").load(str(archive)).count()
+    assert registered.read.format("sbus").option("unreadable", "skip").load(str(archive)).count() == 1
+
+    def run() -> None:
+        stream = registered.readStream.format("sbus").option("unreadable", "skip").load(str(archive)).select("seq").writeStream
+        stream = stream.foreachBatch(lambda frame, _: rows.extend(row.seq for row in frame.collect()))
+        _end(stream.trigger(availableNow=True).option("checkpointLocation", checkpoint).start())
+
+    run()
+    assert rows == [1]
+    path.write_bytes(whole)
+    run()
+    assert rows == [1, 2]
+    assert f"sbus: left out: {path}: " in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "folder", "says"),
+    [
+        ({"hots": "x"}, None, "format sbus has no option 'hots'"),
+        ({"since": "2026-11-20"}, None, "of the live bus a pattern can be chosen"),
+        ({"maxRowsPerTrigger": "0"}, "/etc", "option maxRowsPerTrigger is '0'"),
+        ({}, "/etc", "/etc is not an archive: it has no folder index"),
+        ({}, "/nowhere", "/nowhere is not an archive: there is no such folder"),
+    ],
+)
+def test_a_wrong_option_is_named(registered: SparkSession, tmp_path: Path, options: dict[str, str], folder: str | None, says: str) -> None:
+    from pyspark.errors import PySparkException
+
+    query = registered.readStream.format("sbus").options(**options).load(folder).writeStream.format("noop")
+    with pytest.raises(PySparkException, match=says) as caught:
+        _end(query.option("checkpointLocation", str(tmp_path)).start())
+    assert "UnboundLocalError" not in str(caught.value)
+    if folder is not None:
+        with pytest.raises(PySparkException, match=says):
+            registered.read.format("sbus").options(**options).load(folder).count()
 
 
 def test_a_stream_reads_each_row_once_and_a_batch_again_as_it_was(registered: SparkSession, tmp_path: Path) -> None:
@@ -261,12 +305,6 @@ def test_a_repeated_batch_is_published_once(registered: SparkSession, bus: Daemo
         assert _received(messages.receive, 1) == {(b"out/end", b"")}
     assert [path.name for path in sorted((checkpoint / "sbus-outbox").iterdir())] == [".lock", "done.json"]
     assert list(json.loads((checkpoint / "sbus-outbox" / "done.json").read_bytes()).values()) == [3]
-
-
-def _plan(frame: DataFrame) -> str:
-    """Return what Spark itself does for *frame*."""
-    plan: str = frame._jdf.queryExecution().executedPlan().toString()
-    return plan
 
 
 def _end(query: StreamingQuery) -> None:

@@ -56,6 +56,10 @@ def _place(ts: int, host: str) -> Place:
     return moment.strftime("%Y-%m-%d"), moment.hour, host
 
 
+def _reached_nobody(row: Row) -> bool:
+    return row.recipients == 0 and not row.discarded
+
+
 def _minute(ts: int) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(ts // (60 * 10**9) * 60, _UTC)
 
@@ -97,7 +101,7 @@ def _traffic(place: Place, rows: list[Row], _: object) -> Lines:
     lines = [
         (
             (_minute(row.ts), place[2], _prefix(row.key), row.uid),
-            (1, row.payload_bytes or 0, row.recipients or 0, row.queued or 0, row.discarded or 0, int(row.recipients == 0)),
+            (1, row.payload_bytes or 0, row.recipients or 0, row.queued or 0, row.discarded or 0, int(_reached_nobody(row))),
         )
         for row in rows
         if row.kind == "message"
@@ -129,10 +133,12 @@ def _losses(place: Place, rows: list[Row], _: object) -> Lines:
     lines: list[Counted] = []
     for row in rows:
         is_message = row.kind == "message"
-        if row.kind not in {"message", "loss", "tap_loss", "gap", "restart"} or (is_message and not row.discarded):
+        if row.kind not in {"message", "loss", "disconnect", "tap_loss", "gap", "restart"} or (is_message and not row.discarded):
             continue
-        cause = {"message": "discarded", "loss": "lost"}.get(row.kind, row.kind)
-        uid, unit = (row.uid, row.unit) if row.kind in {"message", "loss"} else (None, None)
+        if row.kind == "disconnect" and not row.lost:
+            continue
+        cause = {"message": "discarded", "loss": "lost", "disconnect": "abandoned"}.get(row.kind, row.kind)
+        uid, unit = (row.uid, row.unit) if row.kind in {"message", "loss", "disconnect"} else (None, None)
         key = (_minute(row.ts), place[2], cause, uid, unit, _prefix(row.key) if is_message else None, None if is_message else row.reason)
         lines.append((key, (1, (row.discarded if is_message else row.lost) or 0, _towards_zero(row.duration or 0))))
     return [(*key, *sums) for key, sums in _summed(_folded(lines, 5, lambda values: values[1])).items()]
@@ -198,7 +204,7 @@ def _first_reply(request: Row, replies: list[Row]) -> Row | None:
 def _judged(host: str, request: Row, reply: Row | None) -> tuple[tuple[Any, ...], tuple[int, ...], int | None]:
     parties = (host, request.call_cmd, request.uid, request.unit, reply and reply.uid, reply and reply.unit)
     if reply is None:
-        return parties, (1, 0, 0, 0, 1, int(request.recipients == 0)), None
+        return parties, (1, 0, 0, 0, 1, int(_reached_nobody(request))), None
     late = request.call_exp is not None and reply.ts - request.ts > request.call_exp * 10**9
     return parties, (1, int(not late), int(not late and bool(reply.call_failed)), int(late), 0, 0), (reply.ts - request.ts) // 1000
 
@@ -211,7 +217,7 @@ def _measured(latencies: list[int]) -> tuple[Any, ...]:
     ordered = sorted(latencies)
     ranks = [-(-len(ordered) * percent // 100) - 1 for percent in (50, 90, 99)]
     return (
-        *(_bucket(ordered[rank])[1] for rank in ranks),
+        *(min(_bucket(ordered[rank])[1], ordered[-1]) for rank in ranks),
         ordered[-1],
         [{"bucket": bucket, "calls": histogram[bucket]} for bucket in sorted(histogram)],
     )
@@ -231,25 +237,25 @@ def _flows(place: Place, rows: list[Row], _: object) -> Lines:
     space = KeySpace()
     standing: dict[tuple[int, str], Row] = {}
     deliveries: list[Counted] = []
-    rest: Counter[tuple[Any, ...]] = Counter()
-    rest_bytes: Counter[tuple[Any, ...]] = Counter()
     for row in rows:
         _note(standing, row)
-        if row.kind != "message" or row.key is None or not row.recipients:
+        if row.kind != "message" or not row.recipients:
             continue
         sender, size = (place[2], row.uid, row.unit, _prefix(row.key)), row.payload_bytes or 0
-        rest[sender] += row.recipients
-        rest_bytes[sender] += row.recipients * size
         reached: dict[int, Row] = {}
         for (conn, pattern), begun in standing.items():
-            if (conn not in reached or begun.seq < reached[conn].seq) and space.matches(key_bytes(pattern), key_bytes(row.key)):
+            is_earlier = conn not in reached or begun.seq < reached[conn].seq
+            if row.key is not None and is_earlier and space.matches(key_bytes(pattern), key_bytes(row.key)):
                 reached[conn] = begun
-        for begun in reached.values():
-            deliveries.append(((*sender, begun.uid, begun.unit), (1, size)))
-            rest[sender] -= 1
-            rest_bytes[sender] -= size
-    deliveries += [((*sender, None, None), (left, max(0, rest_bytes[sender]))) for sender, left in rest.items() if left > 0]
-    return [(*key, *sums) for key, sums in _summed(_folded(deliveries, 3, lambda values: values[0])).items()]
+        for conn in row.missed or ():
+            reached.pop(conn, None)
+        if row.missed == [] or len(reached) > row.recipients:
+            reached.clear()
+        deliveries += [((*sender, begun.uid, begun.unit), (1, size)) for begun in reached.values()]
+        rest = row.recipients - len(reached)
+        deliveries.append(((*sender, None, None), (rest, rest * size)))
+    folded = _folded([each for each in deliveries if each[1][0]], 3, lambda values: values[0])
+    return [(*key, *sums) for key, sums in _summed(folded).items()]
 
 
 def _note(standing: dict[tuple[int, str], Row], row: Row) -> None:

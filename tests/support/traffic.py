@@ -56,14 +56,16 @@ class Busy:
             case "message":
                 size = chance.choice((None, 0, 7, 400_000))
                 counts = {"recipients": chance.randrange(4), "queued": chance.randrange(2), "discarded": chance.choice((0, 0, 0, 2))}
-                self.add(ts, Kind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, **counts, **who)
+                missed = chance.choice((None, None, [], [chance.randrange(1, 7)], sorted(chance.sample(range(1, 7), 3))))
+                self.add(ts, Kind.MESSAGE, key=chance.choice(_KEYS), payload_bytes=size, missed=missed, **counts, **who)
             case "call":
                 self._add_call(chance, ts, number, who)
             case "act":
                 acts = (Kind.STANDING, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.CONNECT, Kind.DISCONNECT)
                 kind = chance.choice(acts)
                 named = kind not in {Kind.CONNECT, Kind.DISCONNECT}
-                self.add(ts, kind, key=chance.choice(_PATTERNS) if named else None, **who)
+                lost = chance.choice((None, 0, 5)) if kind is Kind.DISCONNECT else None
+                self.add(ts, kind, key=chance.choice(_PATTERNS) if named else None, lost=lost, **who)
             case "denial":
                 words = {"code": chance.choice(_CODES), "reason": chance.choice(("no", None)), "lost": chance.choice((None, 3))}
                 self.add(ts, Kind.DENIAL, key=chance.choice(_KEYS), **words, **who)

@@ -6,7 +6,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, of_kind, total
+from sbusd.pipeline.measures.records import HOURLY, of_kind, reached_nobody, total
 from sbusd.record.kinds import Kind, Role
 from sbusd.tables.latencies import STEPS
 from sbusd.tables.schema import CALL_SECONDS, CALLS
@@ -34,7 +34,7 @@ def compute(records: DataFrame, following: DataFrame) -> DataFrame:
         (F.col("q.host") == F.col("r.reply_host")) & (F.col("q.call_id") == F.col("r.reply_id")) & in_time,
         "left",
     )
-    calls = joined.groupBy(*_CALL).agg(F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "recipients")).alias("q"), _first_reply())
+    calls = joined.groupBy(*_CALL).agg(F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "unheard")).alias("q"), _first_reply())
     return _totals(fold(_by_bucket(_judged(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
 
 
@@ -42,8 +42,10 @@ def _requests(records: DataFrame) -> DataFrame:
     """Return each request once in its hour: when it was sent for the first time."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
     # Exchanged once, here, as the join wants them; what is grouped before and after it stays where it is.
-    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", "recipients").repartition("host", "call_id")
-    first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "recipients"))
+    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", reached_nobody().alias("unheard")).repartition(
+        "host", "call_id"
+    )
+    first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "unheard"))
     return placed.groupBy(*_CALL).agg(first.alias("request")).select(*_CALL, "request.*")
 
 
@@ -86,7 +88,7 @@ def _judged(calls: DataFrame) -> DataFrame:
         _flag(replied & ~late & F.col("r.failed")).alias("errors"),
         _flag(late).alias("timeouts"),
         _flag(~replied).alias("unanswered"),
-        _flag(~replied & (F.col("q.recipients") == 0)).alias("undelivered"),
+        _flag(~replied & F.col("q.unheard")).alias("undelivered"),
         latency.alias("latency"),
     ).withColumn("bucket", _bucket())
 
@@ -126,7 +128,8 @@ def _totals(counted: DataFrame) -> DataFrame:
 
 
 def _percentiles() -> Column:
-    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.tables.latencies.percentile`.
+    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.tables.latencies.percentile`. None is above
+    the longest latency, which is known.
 
     ``latencies`` are in order, ``replied`` is how many calls they have: to count them at each bucket would cost their square.
     """
@@ -135,7 +138,7 @@ def _percentiles() -> Column:
         f"if(a.p{percent} is null and a.seen + e.calls >= (replied * {percent} + 99) div 100, e.bucket, a.p{percent}) as p{percent}"
         for percent in _PERCENTS
     )
-    bounds = ", ".join(f"{_upper_bound(f'a.p{percent}')} as latency_p{percent}_us" for percent in _PERCENTS)
+    bounds = ", ".join(f"least({_upper_bound(f'a.p{percent}')}, latency_max_us) as latency_p{percent}_us" for percent in _PERCENTS)
     return F.expr(
         f"aggregate(latencies, struct(0L as seen, {begin}), (a, e) -> struct(a.seen + e.calls as seen, {found}), a -> struct({bounds}))"
     )

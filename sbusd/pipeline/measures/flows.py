@@ -1,7 +1,9 @@
 """The table ``flows``: who sent to whom.
 
-The record says of a message only how many connections it was for. Which ones follows from the subscriptions that stood when it was
-routed; each hour's record begins with those that stand already. What they do not explain has a row with nobody's name.
+The record says of a message how many connections got it, and which ones missed it although a subscription of theirs matches. So those who
+got it are the connections whose subscriptions, which each hour's record has from its beginning, match, without those who missed it. Where
+that is more than got it, the record has not all that happened, and nobody is named: what is named is never a guess. What no subscription
+explains has a row with nobody's name, so the deliveries of a message are always as many as its recipients.
 """
 
 from __future__ import annotations
@@ -29,14 +31,33 @@ ACTS = 10_000
 """Rows about subscriptions of one user in a host's hour that are looked at, the earliest ones. They are gathered in one process; without
 a bound a user who subscribes in a loop would use up its memory. Whom later ones brought messages has no name, for that user alone."""
 
-_FROM = ("from_uid", "from_unit", "prefix")
-_TO = ("to_uid", "to_unit")
-_ROUTE = "array<struct<to_uid:bigint,to_unit:string,since:bigint,until:bigint>>"
-_ROUTE_TYPE = pa.list_(
-    pa.struct(
-        [pa.field("to_uid", pa.int64()), pa.field("to_unit", pa.string()), pa.field("since", pa.int64()), pa.field("until", pa.int64())]
-    )
+_FROM = ("from_uid", "from_unit")
+_ROUTE = "struct<conn:bigint,to_uid:bigint,to_unit:string,since:bigint,until:bigint>"
+_FOUND = f"struct<bounds:array<bigint>,routes:array<{_ROUTE}>>"
+_ROUTE_TYPE = pa.struct(
+    [
+        pa.field("conn", pa.int64()),
+        pa.field("to_uid", pa.int64()),
+        pa.field("to_unit", pa.string()),
+        pa.field("since", pa.int64()),
+        pa.field("until", pa.int64()),
+    ]
 )
+_FOUND_TYPE = pa.struct([pa.field("bounds", pa.list_(pa.int64())), pa.field("routes", pa.list_(_ROUTE_TYPE))])
+
+_CANDIDATES = """
+    filter(coalesce(routes, array()), route ->
+        at between route.since and route.until and not array_contains(coalesce(missed, array()), route.conn))
+"""
+"""Connections that got the message, if the record has all their subscriptions and who missed it."""
+
+_IS_EXPLAINED = "(missed is null or size(missed) > 0) and size(candidates) <= recipients"
+"""An empty list of those who missed it stands for more than can be named. More candidates than recipients: the record has a hole."""
+
+_RECEIVERS = """
+    concat(transform(named, route -> struct(route.to_uid as to_uid, route.to_unit as to_unit, 1 as times)),
+           array(struct(cast(null as bigint) as to_uid, cast(null as string) as to_unit, recipients - size(named) as times)))
+"""
 
 HostHour = tuple[str, int, str]
 
@@ -49,52 +70,41 @@ for _module in (sbusd.pipeline.measures.patterns, sbusd.pipeline.measures.subscr
 def compute(records: DataFrame) -> DataFrame:
     """Return deliveries by sender, prefix and recipient."""
     messages = of_kind(records, Kind.MESSAGE).select(
-        *HOURLY, "key", "seq", F.col("uid").alias("from_uid"), F.col("unit").alias("from_unit"), "recipients", "payload_bytes"
+        *HOURLY, "key", "seq", F.col("uid").alias("from_uid"), F.col("unit").alias("from_unit"), "recipients", "missed", "payload_bytes"
     )
-    heard = messages.where((F.col("recipients") > 0) & F.col("key").isNotNull())
+    heard = messages.where(F.col("recipients") > 0)
     # A row for each key of an hour, in batches: each costs the depth of the key and its recipients.
-    keys = heard.select(*HOURLY, "key").distinct()
-    routes = keys.select(*HOURLY, "key", F.inline(_router(_subscriptions(records))(*HOURLY, "key")))
-    named = (
-        heard.join(routes, [*HOURLY, "key"])
-        .where(F.col("seq").between(F.col("since"), F.col("until")))
-        .groupBy(*HOURLY, "from_uid", "from_unit", prefix().alias("prefix"), *_TO)
-        .agg(F.count("*").alias("deliveries"), total("payload_bytes").alias("bytes"))
+    keys = heard.where(F.col("key").isNotNull()).groupBy(*HOURLY, "key").agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
+    routed = keys.select(*HOURLY, "key", _router(_subscriptions(records))(*HOURLY, "key", "first", "last").alias("found"))
+    named = _named(_alike(heard, routed), routed)
+    flows = fold(named, "prefix", "deliveries")
+    summed = flows.groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit").agg(
+        F.sum("deliveries").alias("deliveries"), F.sum("bytes").alias("bytes")
     )
-    flows = fold(_with_unnamed(heard, named), "prefix", "deliveries")
-    summed = flows.groupBy(*HOURLY, *_FROM, *_TO).agg(F.sum("deliveries").alias("deliveries"), F.sum("bytes").alias("bytes"))
     return summed.select("date", "hour", *FLOWS.names)
 
 
-def _with_unnamed(heard: DataFrame, named: DataFrame) -> DataFrame:
-    """Return *named* and, for each sender and prefix, the deliveries that no subscription explains."""
-    everything = heard.groupBy(*HOURLY, "from_uid", "from_unit", prefix().alias("prefix")).agg(
-        total("recipients").alias("all_deliveries"),
-        total(F.col("recipients") * F.coalesce("payload_bytes", F.lit(0)).cast("bigint")).alias("all_bytes"),
+def _alike(heard: DataFrame, routed: DataFrame) -> DataFrame:
+    """Return messages added up where they went to the same connections: most keys have the same subscribers for the whole hour."""
+    bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds"))
+    placed = heard.join(bounds, [*HOURLY, "key"], "left")
+    span = F.expr("size(filter(coalesce(bounds, array()), bound -> bound < seq))").alias("span")
+    return placed.groupBy(*HOURLY, "key", *_FROM, "recipients", "missed", span).agg(
+        F.count("*").alias("messages"), total("payload_bytes").alias("message_bytes"), F.min("seq").alias("at")
     )
-    nobody = everything.select(
-        *HOURLY,
-        *_FROM,
-        F.lit(None).cast("bigint").alias("to_uid"),
-        F.lit(None).cast("string").alias("to_unit"),
-        F.lit(0).cast("bigint").alias("deliveries"),
-        F.lit(0).cast("bigint").alias("bytes"),
-        "all_deliveries",
-        "all_bytes",
+
+
+def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
+    """Return deliveries with who got them."""
+    routes = routed.select(*HOURLY, "key", F.col("found.routes").alias("routes"))
+    judged = alike.join(routes, [*HOURLY, "key"], "left").withColumn("candidates", F.expr(_CANDIDATES))
+    explained = judged.withColumn("named", F.expr(f"if({_IS_EXPLAINED}, candidates, array())"))
+    received = explained.select(*HOURLY, *_FROM, prefix().alias("prefix"), "messages", "message_bytes", F.expr(f"inline({_RECEIVERS})"))
+    return (
+        received.where(F.col("times") > 0)
+        .groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit")
+        .agg(F.sum(F.col("messages") * F.col("times")).alias("deliveries"), F.sum(F.col("message_bytes") * F.col("times")).alias("bytes"))
     )
-    both = named.withColumns({"all_deliveries": F.lit(0).cast("bigint"), "all_bytes": F.lit(0).cast("bigint")}).unionByName(nobody)
-    sender = Window.partitionBy(*HOURLY, *_FROM)
-    rest = F.greatest(F.col("all_deliveries") - F.sum("deliveries").over(sender), F.lit(0))
-    rest_bytes = F.greatest(F.col("all_bytes") - F.sum("bytes").over(sender), F.lit(0))
-    is_rest = F.col("all_deliveries") > 0
-    counted = both.select(
-        *HOURLY,
-        *_FROM,
-        *_TO,
-        F.when(is_rest, rest).otherwise(F.col("deliveries")).alias("deliveries"),
-        F.when(is_rest, rest_bytes).otherwise(F.col("bytes")).alias("bytes"),
-    )
-    return counted.where(F.col("deliveries") > 0)
 
 
 def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
@@ -113,19 +123,22 @@ def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
 
 
 def _router(stood: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
-    """Return a function of Spark from date, hour, host and key to the key's routes."""
+    """Return a function of Spark from date, hour, host, key, and the positions of its first and last message, to the key's routes between
+    these, with the positions at which they change."""
 
     def routes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
         made: dict[HostHour, Routes] = {}
-        for dates, hours, hosts, keys in batches:
+        for batch in batches:
             found = []
-            for date, hour, host, key in zip(dates.to_pylist(), hours.to_pylist(), hosts.to_pylist(), keys.to_pylist(), strict=True):
+            for date, hour, host, key, first, last in zip(*(column.to_pylist() for column in batch), strict=True):
                 place = (date, hour, host)
                 if place not in made:
                     made[place] = Routes(stood.get(place, ()))
-                found.append([dict(zip(("to_uid", "to_unit", "since", "until"), route, strict=True)) for route in made[place].of(key)])
-            yield pa.array(found, _ROUTE_TYPE)
+                between = [route for route in made[place].of(key) if route.since <= last and route.until >= first]
+                bounds = {bound for route in between for bound in (route.since, route.until) if first <= bound < last}
+                found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_TYPE.names, route, strict=True)) for route in between]})
+            yield pa.array(found, _FOUND_TYPE)
 
     # Spark tells by the annotations that this is a function of batches; its own types do not know that.
     udf: Callable[..., Callable[..., Column]] = arrow_udf
-    return udf(routes, _ROUTE)
+    return udf(routes, _FOUND)

@@ -11,6 +11,9 @@ from sbusd.record.kinds import Kind
 from sbusd.tables.schema import LOSSES
 
 _KEYS = ("minute", "cause", "uid", "unit", "prefix", "reason")
+_CAUSES = {Kind.MESSAGE: "discarded", Kind.LOSS: "lost", Kind.DISCONNECT: "abandoned"}
+"""Of the kinds whose name is not the cause."""
+
 _SUMS = ("events", "count", "duration_us")
 
 
@@ -18,12 +21,13 @@ def compute(records: DataFrame) -> DataFrame:
     """Return what was lost by minute and cause."""
     kind = F.col("kind")
     is_message = kind == Kind.MESSAGE
-    of_someone = kind.isin(Kind.MESSAGE, Kind.LOSS)
-    lost = of_kind(records, Kind.MESSAGE, Kind.LOSS, Kind.TAP_LOSS, Kind.GAP, Kind.RESTART).where(~is_message | (F.col("discarded") > 0))
+    of_someone = kind.isin(Kind.MESSAGE, Kind.LOSS, Kind.DISCONNECT)
+    is_loss = F.when(is_message, F.col("discarded") > 0).when(kind == Kind.DISCONNECT, F.col("lost") > 0).otherwise(True)
+    lost = of_kind(records, Kind.MESSAGE, Kind.LOSS, Kind.DISCONNECT, Kind.TAP_LOSS, Kind.GAP, Kind.RESTART).where(is_loss)
     counted = lost.groupBy(
         *HOURLY,
         minute().alias("minute"),
-        F.when(is_message, F.lit("discarded")).when(kind == Kind.LOSS, F.lit("lost")).otherwise(kind).alias("cause"),
+        F.coalesce(*(F.when(kind == each, F.lit(cause)) for each, cause in _CAUSES.items()), kind).alias("cause"),
         _only(of_someone, F.col("uid")).alias("uid"),
         _only(of_someone, F.col("unit")).alias("unit"),
         _only(is_message, prefix()).alias("prefix"),

@@ -15,7 +15,14 @@ from sbusd.tables.schema import PREFIX_SEGMENTS
 HOURLY = ("date", "hour", "host")
 """What tells hours and hosts apart in every computation."""
 
-_TYPES = {"int64": "bigint", "int32": "int", "string": "string", "binary": "binary", "bool": "boolean"}
+_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "string": "string",
+    "binary": "binary",
+    "bool": "boolean",
+    "list<element: int64>": "array<bigint>",
+}
 
 _DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in (*SCHEMA, *PARTITION_SCHEMA))
 
@@ -56,3 +63,8 @@ def total(what: Column | str) -> Column:
 def count_where(condition: Column) -> Column:
     """Return in how many rows *condition* is true."""
     return F.count_if(condition).cast("bigint")
+
+
+def reached_nobody() -> Column:
+    """Return whether there was no connection for a message: none got it, and none lost it either."""
+    return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)

@@ -39,8 +39,9 @@ class Subscription(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One connection that got the messages of a key, between two positions of the record."""
+    """One connection whose subscriptions match a key, between two positions of the record."""
 
+    conn: int
     uid: int | None
     unit: str | None
     since: int
@@ -106,6 +107,6 @@ class Routes:
             if conn == each.conn and each.since <= routes[-1].until:
                 routes[-1] = routes[-1]._replace(until=max(routes[-1].until, each.until))
             else:
-                routes.append(Route(each.uid, each.unit, each.since, each.until))
+                routes.append(Route(each.conn, each.uid, each.unit, each.since, each.until))
             conn = each.conn
         return list(_bounded(routes))

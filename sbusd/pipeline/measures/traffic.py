@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
 from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, count_where, minute, of_kind, prefix, total
+from sbusd.pipeline.measures.records import HOURLY, count_where, minute, of_kind, prefix, reached_nobody, total
 from sbusd.record.kinds import Kind
 from sbusd.tables.schema import TRAFFIC
 
@@ -22,7 +22,7 @@ def compute(records: DataFrame) -> DataFrame:
         total("recipients").alias("recipients"),
         total("queued").alias("queued"),
         total("discarded").alias("discarded"),
-        count_where(F.col("recipients") == 0).alias("unheard"),
+        count_where(reached_nobody()).alias("unheard"),
     )
     folded = fold(counted, "prefix", "messages")
     summed = folded.groupBy(*HOURLY, "minute", "prefix", "uid").agg(*(F.sum(name).alias(name) for name in _SUMS))

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.errors import SourceError
-from sbusd.pipeline.source.filters import condition_of
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.segments import Selection, read_batches
+from sbusd.protocol.printable import printable
 from sbusd.record.archive import Archive
+from sbusd.record.errors import RecordError
 from sbusd.record.index import IndexEntry
+from sbusd.record.layout import INDEX
+
+_LONGEST = 300
+"""Characters of a line: names come from other machines."""
 
 TASK_BYTES = 32 << 20
 """Bytes of segments that one task reads, or one segment: about a million rows, a second's work; small ones share a task's start."""
@@ -37,10 +43,12 @@ class ArchiveReader(DataSourceReader):
         self._root = archive_of(options)
         self._schema = arrow_schema(schema)
         self._selection = Selection(options.key, options.conditions)
+        self._fails_on_unreadable = options.unreadable == "fail"
 
     def partitions(self) -> list[InputPartition]:
-        """Return what the tasks read. Raises RecordError: there is no such archive, or an entry of its index is damaged."""
-        entries = [entry for entry in Archive(self._root).entries() if self._selection.may_have(entry)]
+        """Return what the tasks read. Raises RecordError: an entry of the index is damaged, and the options do not say to leave it out."""
+        unreadable = None if self._fails_on_unreadable else say_left_out
+        entries = [entry for entry in Archive(self._root).entries(unreadable=unreadable) if self._selection.may_have(entry)]
         return [Segments(tuple(group)) for group in _grouped(entries)] or [Segments(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -51,29 +59,20 @@ class ArchiveReader(DataSourceReader):
             yield from read_batches(self._root, entry, self._schema, self._selection)
 
 
-class PushdownReader(ArchiveReader):
-    """The same, and takes filters from Spark; which Spark allows only with ``spark.sql.python.filterPushdown.enabled``.
-
-    Spark 4.3 keeps what was planned last for a frame, filters included, for all queries of that frame: see ``register``.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
-        """Take those *filters* that can be applied here, and return the others."""
-        for each in filters:
-            condition = condition_of(each)
-            if condition is None:
-                yield each
-            else:
-                self._selection = Selection(self._selection.key, (*self._selection.conditions, condition))
-
-
 def archive_of(options: Options) -> Path:
-    """Return the archive that *options* name. Raises SourceError: they name none."""
+    """Return the archive that *options* name. Raises SourceError: they name none, or a folder that is not one."""
     if options.archive is None:
         raise SourceError('name the archive: spark.read.format("sbus").load("/var/lib/sbus-recorder/archive")')
     if not options.archive.is_dir():
         raise SourceError(f"{options.archive} is not an archive: there is no such folder")
+    if not (options.archive / INDEX).is_dir():
+        raise SourceError(f"{options.archive} is not an archive: it has no folder {INDEX}; sbus-recorder makes one")
     return options.archive
+
+
+def say_left_out(error: RecordError) -> None:
+    """Say on standard error, which is the driver's, that an entry of the index is left out."""
+    print(f"sbus: left out: {printable(str(error), _LONGEST)}", file=sys.stderr, flush=True)
 
 
 def _grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:

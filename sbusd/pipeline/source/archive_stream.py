@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,12 +12,13 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sbusd.pipeline.source.archive_reader import archive_of
+from sbusd.pipeline.source.archive_reader import archive_of, say_left_out
 from sbusd.pipeline.source.arrivals import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.segments import Selection, read_batches, read_slice
-from sbusd.record.index import index_names, read_entry
+from sbusd.record.errors import RecordError
+from sbusd.record.index import IndexEntry, index_names, read_entry
 from sbusd.record.layout import SegmentName
 
 
@@ -36,6 +38,8 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._schema = arrow_schema(schema)
         self._selection = Selection(options.key, options.conditions)
         self._max_rows = options.max_rows
+        self._fails_on_unreadable = options.unreadable == "fail"
+        self._said: set[Path] = set()
         self._target: frozenset[SegmentName] | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
@@ -48,18 +52,38 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what the index names now, and no more."""
-        self._target = frozenset(index_names(self._root))
+        self._target = frozenset(self._names())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch. Raises RecordError, SourceError."""
         begun = Offset.from_json(start)
-        names = index_names(self._root)
+        names = self._names()
         if self._target is not None:
             names = [name for name in names if name in self._target]
-        unread = [read_entry(self._root / name.index_path) for name in begun.unread(names)]
+        unread = [entry for name in begun.unread(names) if (entry := self._entry(name)) is not None]
         # A copy of an archive may bring an entry before its segment: it is waited for.
         ready = [entry for entry in unread if entry.is_removed or (self._root / entry.path).exists()]
         return next_offset(begun, ready, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
+
+    def _names(self) -> list[SegmentName]:
+        """Return what the index names. Raises RecordError."""
+        return index_names(self._root, None if self._fails_on_unreadable else self._leave_out)
+
+    def _entry(self, name: SegmentName) -> IndexEntry | None:
+        """Return an entry, None for one that is damaged and is to be left out until it is not. Raises RecordError."""
+        try:
+            return read_entry(self._root / name.index_path)
+        except RecordError as error:
+            if self._fails_on_unreadable:
+                raise
+            self._leave_out(error)
+            return None
+
+    def _leave_out(self, error: RecordError) -> None:
+        """Say, once for each entry, that it is left out."""
+        if error.path not in self._said:
+            self._said.add(error.path)
+            say_left_out(error)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what the tasks of the batch that ends at *end* read: the same whenever it is asked for."""

@@ -10,7 +10,14 @@ from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA
 
 _FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
 
-_TYPES = {"int64": "bigint", "int32": "int", "string": "string", "binary": "binary", "bool": "boolean"}
+_TYPES = {
+    "int64": "bigint",
+    "int32": "int",
+    "string": "string",
+    "binary": "binary",
+    "bool": "boolean",
+    "list<element: int64>": "array<bigint>",
+}
 
 DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in _FIELDS)
 """All columns, as Spark declares them."""

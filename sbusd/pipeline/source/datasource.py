@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
@@ -9,23 +12,23 @@ from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    InputPartition,
 )
+from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from sbusd.pipeline.source.archive_reader import ArchiveReader, PushdownReader
+from sbusd.pipeline.source.archive_reader import ArchiveReader
 from sbusd.pipeline.source.archive_stream import ArchiveStreamReader
 from sbusd.pipeline.source.columns import DDL
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.live_stream import LiveStreamReader
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import Publisher, StreamPublisher
-
-PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
-"""Spark's setting without which no source written in Python may take filters; a source that would is refused."""
+from sbusd.protocol.errors import SbusError
 
 
 class SbusSource(DataSource):
-    """The Data Source as Spark finds it by itself: all of it, but filters stay with Spark."""
+    """The Data Source as Spark finds it by itself."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +44,14 @@ class SbusSource(DataSource):
         return ArchiveReader(self._checked(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
-        """Return the stream of the archive that is named, or of the live bus. Raises SourceError."""
+        """Return the stream of the archive that is named, or of the live bus."""
+        try:
+            return self._stream(schema)
+        except SbusError as error:
+            return RefusedStream(error)
+
+    def _stream(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the stream. Raises SourceError."""
         options = self._checked()
         if options.archive is None:
             if options.conditions:
@@ -70,21 +80,30 @@ class SbusSource(DataSource):
         return Options.parse(self.options)
 
 
-class PushdownSource(SbusSource):
-    """The same, and takes filters from Spark."""
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot be read, and says why when Spark first asks it for something: of an error at its creation Spark 4.3 shows
+    nothing but a defect of its own."""
 
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of an archive. Raises SourceError."""
-        return PushdownReader(self._checked(), schema)
+    def __init__(self, error: SbusError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
+        """Raises SbusError."""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802
+        """Raises SbusError."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:  # noqa: ARG002
+        """Raises SbusError."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:  # noqa: ARG002
+        """Raises SbusError."""
+        raise self._error
 
 
-def register(spark: SparkSession, *, pushdown: bool = False) -> None:
-    """Make ``format("sbus")`` known to *spark*, where it does not find it by itself: where the package came by ``--py-files``.
-
-    With *pushdown*, filters of ``where`` are applied while segments are read. Then each frame from ``load`` may have one filter only:
-    Spark 4.3 keeps the last one that it planned for a frame, and reads every other query of the same frame with it, silently. So by
-    default filters stay with Spark, and the options ``key``, ``host``, ``kind``, ``since`` and ``until`` choose what is read.
-    """
-    if pushdown:
-        spark.conf.set(PUSHDOWN, "true")
-    spark.dataSource.register(PushdownSource if pushdown else SbusSource)
+def register(spark: SparkSession) -> None:
+    """Make ``format("sbus")`` known to *spark*, where it does not find it by itself: where the package came by ``--py-files``."""
+    spark.dataSource.register(SbusSource)

@@ -145,7 +145,8 @@ def row_of(item: TapItem, seq: int) -> Row:
     if item.message is not None:
         recipients, queued, discarded = (_whole(fields, name) for name in ("recipients", "queued", "discarded"))
         payload = item.message.payload
-        return row._replace(recipients=recipients, queued=queued, discarded=discarded, payload=payload, payload_bytes=len(payload))
+        counts = {"recipients": recipients, "queued": queued, "discarded": discarded, "missed": _numbers(fields, "missed")}
+        return row._replace(payload=payload, payload_bytes=len(payload), **counts)
     lost = _whole(fields, "count")
     if lost is None and item.kind == Kind.DENIAL:
         lost = 1
@@ -156,6 +157,12 @@ def _whole(fields: Mapping[str, object], name: str) -> int | None:
     """Return a number that a column can take, None if there is none."""
     value = fields.get(name)
     return value if type(value) is int and 0 <= value < 1 << (31 if name in _SHORT else 63) else None
+
+
+def _numbers(fields: Mapping[str, object], name: str) -> list[int] | None:
+    """Return a list of numbers that a column can take, None if there is none."""
+    value = fields.get(name)
+    return value if isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value) else None
 
 
 def _words(fields: Mapping[str, object], name: str) -> str | None:

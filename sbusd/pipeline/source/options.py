@@ -12,7 +12,7 @@ from typing import Literal, cast
 from urllib.parse import unquote, urlsplit
 
 from sbusd.pipeline.source.errors import SourceError
-from sbusd.pipeline.source.filters import Condition
+from sbusd.pipeline.source.filters import Condition, Operator
 from sbusd.record.kinds import Kind
 from sbusd.record.layout import is_host
 
@@ -21,6 +21,8 @@ CHUNK_ROWS = 1000
 and no more than these can be published twice after a kill."""
 
 InDoubt = Literal["repeat", "skip"]
+Unreadable = Literal["fail", "skip"]
+"""What to do about an entry of the index that cannot be read."""
 
 _ID = re.compile(r"[0-9a-f-]{8,64}")
 
@@ -39,6 +41,7 @@ _NAMES = {
         "token",
         "chunkRows",
         "inDoubt",
+        "unreadable",
         "checkpointLocation",
     )
 }
@@ -62,6 +65,7 @@ class Options:
     chunk_rows: int = CHUNK_ROWS
     in_doubt: InDoubt = "repeat"
     checkpoint: Path | None = None
+    unreadable: Unreadable = "fail"
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -76,6 +80,9 @@ class Options:
         in_doubt = options.get("indoubt", "repeat")
         if in_doubt not in ("repeat", "skip"):
             raise SourceError(f"option inDoubt is {in_doubt!r}: give repeat or skip")
+        unreadable = options.get("unreadable", "fail")
+        if unreadable not in ("fail", "skip"):
+            raise SourceError(f"option unreadable is {unreadable!r}: give fail or skip")
         key = options.get("key", "").encode("utf-8")
         if b"\0" in key:
             raise SourceError("option key has a NUL, which no pattern has")
@@ -91,6 +98,7 @@ class Options:
             chunk_rows=_count(options, "chunkrows") or CHUNK_ROWS,
             in_doubt=cast("InDoubt", in_doubt),
             checkpoint=_local(options, "checkpointlocation"),
+            unreadable=cast("Unreadable", unreadable),
         )
 
     def query(self) -> str:
@@ -114,15 +122,17 @@ class Options:
 
 def _conditions(options: Mapping[str, str]) -> Iterator[Condition]:
     """Yield which rows the options choose."""
-    for name in ("host", "kind"):
+    names: tuple[Literal["host", "kind"], ...] = ("host", "kind")
+    for name in names:
         if name in options:
             values = tuple(value.strip() for value in options[name].split(","))
             if not all(is_host(value) if name == "host" else value in _KINDS for value in values):
                 raise SourceError(f"option {name} is {options[name]!r}: give names, separated by commas; sbus-record(5) has the kinds")
             yield Condition(name, "in", values)
-    for name, operator in (("since", ">="), ("until", "<")):
-        if name in options:
-            yield Condition("ts", operator, (_nanoseconds(name, options[name]),))
+    bounds: tuple[tuple[str, Operator], ...] = (("since", ">="), ("until", "<"))
+    for bound, operator in bounds:
+        if bound in options:
+            yield Condition("ts", operator, (_nanoseconds(bound, options[bound]),))
 
 
 def _nanoseconds(name: str, text: str) -> int:

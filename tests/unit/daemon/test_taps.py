@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import PublishRule
+from sbusd.daemon.contract import MISSED, PublishRule
 from tests.support.wire import message
 from tests.support.world import MakeWorld, World
 
@@ -28,7 +29,7 @@ def tap(world: World, client: int, pattern: bytes | None) -> None:
     world.run()
 
 
-def told(packets: list[bytes]) -> list[tuple[dict[str, int], bytes]]:
+def told(packets: list[bytes]) -> list[tuple[dict[str, Any], bytes]]:
     """Return the lines of a tap without what does not change, each with its packet."""
     lines = []
     for packet in packets:
@@ -41,9 +42,10 @@ def told(packets: list[bytes]) -> list[tuple[dict[str, int], bytes]]:
     return lines
 
 
-def line(sender: int, recipients: int, queued: int = 0, discarded: int = 0) -> dict[str, object]:
+def line(sender: int, recipients: int, queued: int = 0, discarded: int = 0, missed: list[int] | None = None) -> dict[str, object]:
     """Return what a line says of a message of a client without credentials."""
-    return {"id": sender, "cred": "", "recipients": recipients, "queued": queued, "discarded": discarded}
+    counts = {"id": sender, "cred": "", "recipients": recipients, "queued": queued, "discarded": discarded}
+    return counts if missed is None else {**counts, "missed": missed}
 
 
 def test_each_message_is_told_with_who_sent_it_and_who_got_it(world: World) -> None:
@@ -139,8 +141,61 @@ def test_what_became_of_a_message_is_told_as_it_was(make_world: MakeWorld) -> No
         lines += [facts for facts, _ in told(world.receive(listener))]
     lost = world.switch.connection_counters(slow).lost_packets
     assert lost > 0
-    wanted = [line(sender, 2)] * (35 - lost) + [line(sender, 2, queued=1)] * 5 + [line(sender, 1, discarded=1)] * lost
+    wanted = [line(sender, 2)] * (35 - lost) + [line(sender, 2, queued=1)] * 5 + [line(sender, 1, discarded=1, missed=[slow])] * lost
     assert lines == wanted
+
+
+def test_sender_without_echo_is_named_as_one_that_missed_its_message(world: World) -> None:
+    sender, other, listener = world.connect(b"a"), world.connect(b"a", b"b"), tapper(world)
+    lines = []
+    for packet in (b"CMSG echo/off", message(b"a"), message(b"b"), b"CMSG echo/on", message(b"a")):
+        world.send(sender, packet)
+        world.run()
+        lines += [facts for facts, _ in told(world.receive(listener))]
+    assert lines == [line(sender, 1, missed=[sender]), line(sender, 1), line(sender, 2)]
+    assert len(world.receive(other)) == 3
+
+
+def test_receipt_for_a_message_does_not_hide_who_missed_it(world: World) -> None:
+    sender, listener = world.connect(b"a"), tapper(world)
+    for packet in (b"CMSG echo/off", b"CMSG receipt/always\0t", message(b"a")):
+        world.send(sender, packet)
+    world.run()
+    assert [facts for facts, _ in told(world.receive(listener))] == [line(sender, 0, missed=[sender])]
+
+
+def test_client_that_ends_in_a_batch_has_missed_what_it_did_not_get(make_world: MakeWorld) -> None:
+    """It is full after some messages of the batch, and wants to be ended then: the others reach a connection that is ending."""
+    world = make_world(LimitSettings(queue_packets=2))
+    fragile, quick = world.connect(b"a", send_buffer=5_000), world.connect(b"a")
+    world.send(fragile, b"CMSG blocking/hard/error")
+    world.run()
+    sender, listener = world.connect(), tapper(world)
+    for _ in range(40):
+        world.send(sender, message(b"a", bytes(1_000)))
+        world.send(sender, b"CMSG receipt/always\0t")
+    world.run()
+    assert fragile not in world.switch.connections()
+    lines = [facts for facts, _ in told(world.receive(listener))]
+    assert len(lines) == len(world.receive(quick)) == 40
+    counts = [(facts["recipients"], facts.get("missed")) for facts in lines]
+    assert counts == sorted(counts, key=[(2, None), (1, [fragile]), (1, None)].index)
+    assert (1, [fragile]) in counts
+
+
+@pytest.mark.parametrize(("count", "named"), [(MISSED, True), (MISSED + 1, False)])
+def test_more_than_can_be_named_are_not_named_at_all(make_world: MakeWorld, count: int, named: bool) -> None:
+    world = make_world(LimitSettings())
+    slow = [world.connect(b"a", send_buffer=5_000) for _ in range(count)]
+    for client in slow:
+        world.send(client, b"CMSG blocking/soft/discard")
+    world.run()
+    sender, listener = world.connect(), tapper(world)
+    for _ in range(12):
+        world.send(sender, message(b"a", bytes(1_000)))
+        world.run()
+    last = [facts for facts, _ in told(world.receive(listener))][-1]
+    assert last == line(sender, 0, discarded=count, missed=slow if named else [])
 
 
 @pytest.mark.parametrize("mode", [b"blocking/soft/block", b"blocking/hard/block"])

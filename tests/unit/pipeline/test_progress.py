@@ -45,3 +45,4 @@ def test_each_table_has_a_line() -> None:
     assert whole.startswith("1,234 records in ")
     assert whole.endswith("; 2 hours kept as before, for the segments are gone")
     assert Tallies().lines() == ["nothing new"]
+    assert Tallies(absent=2).lines() == ["nothing new; 2 segments missing, named in the manifests"]

@@ -48,5 +48,7 @@ def test_a_cluster_reaches_the_driver() -> None:
     assert "spark.driver.bindAddress" in settings(here)
     assert "spark.driver.bindAddress" in settings(local)
     assert "spark.driver.bindAddress" not in settings(there)
+    for name in ("spark.authenticate", "spark.network.crypto.enabled"):
+        assert (settings(here)[name], settings(local)[name], settings(there).get(name)) == ("true", "true", None)
     assert shlex.split(there["PYSPARK_SUBMIT_ARGS"])[:2] == ["--master", "spark://alpha:7077"]
     assert ("SPARK_LOCAL_IP" in here, "SPARK_LOCAL_IP" in there) == (True, False)

@@ -12,7 +12,7 @@ import pytest
 from sbusd.record.archive import Archive
 from sbusd.record.errors import RecordError, SegmentGoneError
 from sbusd.record.index import IndexEntry, write_entry
-from sbusd.record.schema import SCHEMA, batch_of, rows_of
+from sbusd.record.schema import SCHEMA, batch_of, rows_of, schema_of
 from sbusd.record.segments import write_segments
 from tests.support.records import NOON, message
 
@@ -81,3 +81,13 @@ def test_another_parquet_file_in_its_place_is_told(archive: Archive, entry: Inde
     pq.write_table(pa.Table.from_pylist([{"a": 1}]), archive.path(entry))
     with pytest.raises(RecordError, match="columns of sbus-record"):
         archive.read(entry)
+
+
+def test_segments_of_the_first_version_are_read_with_null_in_what_they_lack(archive: Archive, entry: IndexEntry) -> None:
+    first = schema_of(1)
+    assert first.names == SCHEMA.names[:-1]
+    pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(first.names).cast(first), archive.path(entry))
+    assert rows_of(archive.read(entry)) == ROWS
+    assert archive.read(entry, ["missed", "seq"]).to_pylist()[0] == {"missed": None, "seq": 1}
+    assert [row for batch in archive.read_batches(entry) for row in rows_of(batch)] == ROWS
+    assert pa.Table.from_batches(archive.scan(entry, ["missed"], None, 10)).to_pylist() == [{"missed": None}] * len(ROWS)

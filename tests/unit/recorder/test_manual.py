@@ -116,7 +116,7 @@ def test_the_status_is_documented() -> None:
 
 
 def test_every_column_is_documented_in_its_order() -> None:
-    items = re.findall(r"^\.It Cm (\w+) Pq (\w+)\n((?:[^.].*\n)+)", section(FORMAT, "Columns", "Ss"), re.MULTILINE)
+    items = re.findall(r"^\.It Cm (\w+) Pq (.+)\n((?:[^.].*\n)+)", section(FORMAT, "Columns", "Ss"), re.MULTILINE)
     fields = [*SCHEMA, *PARTITION_SCHEMA]
     assert [(name, kind) for name, kind, _ in items] == [(field.name, str(field.type)) for field in fields]
     assert [" ".join(doc.split()) for _, _, doc in items] == [(field.metadata or {})[b"doc"].decode() for field in fields]

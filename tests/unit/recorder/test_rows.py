@@ -56,6 +56,19 @@ def test_a_message(maker: RowMaker) -> None:
     assert made == row(Kind.MESSAGE, key=r"a/\xff", recipients=5, queued=2, discarded=1, payload=b"payload", payload_bytes=7)
 
 
+@pytest.mark.parametrize("missed", [[], [3], [3, 2**62]])
+def test_connections_that_missed_a_message_are_kept(maker: RowMaker, missed: list[int]) -> None:
+    made = maker.row(message_packet(b"a", b"", missed=missed))
+    assert made is not None
+    assert rows_of(batch_of([made]))[0].missed == missed
+
+
+@pytest.mark.parametrize("missed", [7, "7", [-1], ["7"], [2**63], [True], [None], {}])
+def test_what_is_no_list_of_connections_is_counted_as_unreadable(maker: RowMaker, missed: object) -> None:
+    assert maker.row(message_packet(b"a", b"", missed=missed)) is None
+    assert maker.unreadable == 1
+
+
 def test_a_payload_with_newlines_and_nuls_is_whole(maker: RowMaker) -> None:
     made = maker.row(message_packet(b"k", b"a\nb\0c\n"))
     assert made is not None

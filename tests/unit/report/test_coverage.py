@@ -58,6 +58,23 @@ def test_a_record_begins_with_a_start_and_any_further_one_interrupts_it() -> Non
     assert [started(times) for times in (0, 1, 2)] == [True, True, False]
 
 
+def test_a_host_that_stopped_is_not_whole() -> None:
+    whole = [replace(entry, missing=0) for entry in manifest(0, "a", "b").segments]
+    later = [replace(entry, missing=0) for hour in (1, 2, 3) for entry in manifest(hour, "a").segments]
+    hours = [Manifest(Hour.at(entry.min_ts), 1, (entry,)) for entry in later]
+    first = Manifest(Hour.at(NOON), 1, tuple(whole))
+    assert [dict(coverage_of([first, *hours[:count]]).silent) for count in range(4)] == [{}, {"b": 1}, {"b": 2}, {"b": 3}]
+    found = coverage_of([first, *hours])
+    assert (found.gaps(), found.is_whole) == ([], False)
+    assert found.to_json()["silent"] == [{"host": "b", "hours": 3}]
+
+
+def test_a_host_that_stopped_before_the_period_is_known_by_the_last_manifest() -> None:
+    last = replace(manifest(5, "a"), silent={"b": 30})
+    found = coverage_of([replace(manifest(4, "a"), silent={"b": 29, "c": 9}), last])
+    assert dict(found.silent) == {"b": 30}
+
+
 def test_nothing_covers_nothing_and_misses_nothing() -> None:
     found = coverage_of([])
     assert (found.period, found.records, found.is_whole) == (None, 0, True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from sbusd.record.layout import HOUR_NS
 from sbusd.report.digest import digest_of
 from sbusd.report.summary import summary_of
 from sbusd.tables.publication import prepare_folder
 from sbusd.tables.reading import read_tables
 from tests.support.published import publish_record
-from tests.support.records import message
+from tests.support.records import NOON, message
 
 
 def test_three_lines_say_what_there_was(tmp_path: Path) -> None:
@@ -29,6 +30,16 @@ def test_what_is_missing_is_said(tmp_path: Path) -> None:
     lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
     assert lines[0].endswith("on a, b, c and 1 more: 4 records")
     assert lines[2].endswith("parts of the record are missing")
+
+
+def test_hosts_that_stopped_are_said(tmp_path: Path) -> None:
+    """Of four hosts three have no row in the last five hours."""
+    late = message(9, ts=NOON + 5 * HOUR_NS + 1)
+    root = publish_record(
+        tmp_path, {"a": [message(1), *(late._replace(seq=9 + n, ts=NOON + n * HOUR_NS) for n in range(1, 6))], "b": [message(1)]}
+    )
+    lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
+    assert lines[2].endswith("parts of the record are missing; no record of b for 4 hours")
 
 
 def test_no_record_is_said(tmp_path: Path) -> None:

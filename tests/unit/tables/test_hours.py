@@ -39,7 +39,7 @@ def test_an_hour_knows_its_time_and_its_neighbours() -> None:
 
 
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
-    manifest = Manifest(Hour("2026-11-20", 12), 5, (ENTRY,), (ENTRY,), ("a",), ("b",), ("c",))
+    manifest = Manifest(Hour("2026-11-20", 12), 5, (ENTRY,), (ENTRY,), ("a",), ("b",), ("c",), {"beta": 3})
     path = manifest_path(tmp_path, manifest.hour)
     path.parent.mkdir()
     path.write_text(json.dumps(manifest.to_json()))
@@ -52,9 +52,9 @@ def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
     [
         ("[]", "not a JSON object"),
         ("{", "Expecting"),
-        ('{"version": 99}', "is of version 99, this program's is 1: run sbus-pipeline --rebuild"),
-        ('{"version": 1, "hour": {}}', "is not a manifest"),
-        ('{"version": 1, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "is not a manifest"),
+        ('{"version": 99}', "is of version 99, this program's is 2: run sbus-pipeline --rebuild"),
+        ('{"version": 2, "hour": {}}', "is not a manifest"),
+        ('{"version": 2, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "is not a manifest"),
     ],
 )
 def test_a_wrong_manifest_is_named(tmp_path: Path, text: str, says: str) -> None:

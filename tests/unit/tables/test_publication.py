@@ -8,15 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from sbusd.tables import publication
 from sbusd.tables.errors import TablesError
 from sbusd.tables.hours import Hour, Manifest
-from sbusd.tables.publication import LOCK, PLAN, Part, finish_publication, locked, prepare_folder, publish
+from sbusd.tables.publication import LOCK, PLAN, Part, finish_publication, locked, prepare_folder, publish, write_empty
 from sbusd.tables.reading import read_tables
-from sbusd.tables.schema import RELAY, USERS, Table
+from sbusd.tables.schema import RELAY, TABLES, USERS, Table
 
 HOUR = Hour("2026-11-20", 7)
 LATER = HOUR.following
@@ -158,3 +159,23 @@ def test_a_damaged_plan_is_named(tmp_path: Path) -> None:
 def test_a_folder_without_tables_is_named(tmp_path: Path) -> None:
     with pytest.raises(TablesError, match="there are no tables here; sbus-pipeline makes them"):
         read_tables(tmp_path)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_an_hour_without_rows_has_a_file_with_the_columns(tmp_path: Path, table: Table) -> None:
+    prepare_folder(tmp_path)
+    staging = tmp_path / publication.STAGING / "1"
+    part = Part(table.name, HOUR)
+    write_empty(part.staged(staging), table)
+    publish(tmp_path, staging, [part], [Manifest(HOUR, 1, ())])
+    found = ds.dataset(tmp_path / table.name, partitioning="hive", exclude_invalid_files=True)
+    assert set(found.schema.names) == {*table.names, "date", "hour"}
+    assert found.count_rows() == read_tables(tmp_path).tables[table.name].num_rows == 0
+
+
+def test_rows_are_not_replaced_by_none(tmp_path: Path) -> None:
+    staging = stage(tmp_path, "1", {(USERS.name, HOUR): 7})
+    folder = Part(USERS.name, HOUR).staged(staging)
+    before = list(folder.iterdir())
+    write_empty(folder, USERS)
+    assert list(folder.iterdir()) == before

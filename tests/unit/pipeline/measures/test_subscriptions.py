@@ -48,7 +48,7 @@ def test_a_connection_gets_a_message_once() -> None:
         Subscription("a/b", 2, 1001, None, 2, 3),
         Subscription("z", 3, 1002, None, 1, OPEN),
     ]
-    assert Routes(some).of("a/b") == [Route(1000, "x", 1, 20), Route(1001, None, 2, 3), Route(1000, "x", 30, OPEN)]
+    assert Routes(some).of("a/b") == [Route(1, 1000, "x", 1, 20), Route(2, 1001, None, 2, 3), Route(1, 1000, "x", 30, OPEN)]
     assert Routes([]).of("a/b") == []
 
 
@@ -56,4 +56,4 @@ def test_a_user_who_subscribes_in_a_loop_takes_no_names_from_others() -> None:
     loop = [Subscription("a/", 1, 66, None, 10 * number, 10 * number + 5) for number in range(1_000)]
     found = Routes([*loop, Subscription("a/", 2, 1000, None, 9_000, OPEN)]).of("a/b")
     assert [route.since for route in found if route.uid == 66] == [10 * number for number in range(ROUTES)]
-    assert [route for route in found if route.uid == 1000] == [Route(1000, None, 9_000, OPEN)]
+    assert [route for route in found if route.uid == 1000] == [Route(2, 1000, None, 9_000, OPEN)]

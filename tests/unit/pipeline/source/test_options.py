@@ -19,9 +19,18 @@ def test_nothing_given() -> None:
 
 
 def test_all_given_in_any_case() -> None:
-    given = {"PATH": "/a%20?#b", "Address": "/s", "key": "a/", "MAXROWSPERTRIGGER": "5", "chunkrows": "7", "indoubt": "skip", "token": "t"}
+    given = {
+        "PATH": "/a%20?#b",
+        "Address": "/s",
+        "key": "a/",
+        "MAXROWSPERTRIGGER": "5",
+        "chunkrows": "7",
+        "indoubt": "skip",
+        "token": "t",
+        "Unreadable": "skip",
+    }
     found = Options.parse({**given, "checkpointLocation": "file:/c%20"})
-    assert found == Options(Path("/a%20?#b"), "/s", b"a/", (), 5, Path("/c /sbus-outbox"), "t", 7, "skip", Path("/c "))
+    assert found == Options(Path("/a%20?#b"), "/s", b"a/", (), 5, Path("/c /sbus-outbox"), "t", 7, "skip", Path("/c "), "skip")
     assert Options.parse({"outbox": "/o", "checkpointLocation": "/c"}).outbox == Path("/o")
 
 
@@ -33,6 +42,7 @@ def test_all_given_in_any_case() -> None:
         ({"chunkRows": "-1"}, "option chunkRows is '-1'"),
         ({"maxRowsPerTrigger": "9" * 30}, "give a whole number"),
         ({"inDoubt": "maybe"}, "option inDoubt is 'maybe': give repeat or skip"),
+        ({"unreadable": "ignore"}, "option unreadable is 'ignore': give fail or skip"),
         ({"key": "a\0b"}, "option key has a NUL"),
         ({"host": "a,../b"}, "option host is 'a,../b'"),
         ({"kind": "message,mesage"}, "option kind is 'message,mesage': give names"),

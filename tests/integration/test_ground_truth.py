@@ -1,0 +1,380 @@
+"""Programs of several users count what they send and receive; every column of every table is what they counted."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from sbusd.tables.reading import Snapshot, read_tables
+from tests.integration.test_pipeline_program import run
+from tests.integration.test_recorder import Service
+from tests.support.daemons import Daemon, StartDaemon
+from tests.support.spark import require_spark
+from tests.support.users import FIRST, SECOND, User
+from tests.support.witnesses import Book, Witness
+from tools.stage import Stage
+
+ALICE, BOB = FIRST, SECOND
+CAROL, DAVE, RECORDER = (User(uid, uid) for uid in (61_003, 61_004, 61_005))
+_SIZE = 2_000
+_MANY = 200
+"""Messages of that size: more than the socket of a client that does not read takes, and all together less than a queue: the recorder's too,
+however slow it is."""
+
+_CONFIG = f"""
+[rights]
+tap = {{ users = [{RECORDER.uid}] }}
+[[policy]]
+keys = "closed/"
+publish = "deny"
+comment = "nobody writes here"
+[[quotas.overrides]]
+users = [{DAVE.uid}]
+subscriptions = 8
+"""
+
+
+class Truth:
+    """What the programs did, and what they counted."""
+
+    def __init__(self, bus: Daemon) -> None:
+        self.book = Book(bus)
+        self.calls: dict[tuple[str, int, int | None], Counter[str]] = defaultdict(Counter)
+        """What became of calls, by command, caller and callee."""
+        self.latencies: dict[tuple[str, int, int | None], list[tuple[int, int]]] = defaultdict(list)
+        """The least and the most that each may have taken, in nanoseconds."""
+        self.begun = time.time_ns()
+        self.ended = 0
+        self.abandoned = 0
+
+    def do_all(self) -> None:
+        """Let the programs do what they do."""
+        self._fan_out()
+        self._echo_off()
+        self._slow_readers()
+        self._one_that_waits()
+        self._one_that_leaves()
+        late = self._late_call()
+        self._calls()
+        self._refusals()
+        self._relay()
+        late()
+        self.ended = time.time_ns()
+
+    def _fan_out(self) -> None:
+        """Several connections of a user, wildcards, patterns that overlap or stand twice, a batch, a secret, and nobody."""
+        book = self.book
+        secret = b"!/cred//%d//door" % BOB.uid
+        alice, dave = Witness(book, ALICE), Witness(book, DAVE, b"fan/", b"fan/out/*")
+        readers = [
+            Witness(book, BOB, b"fan/out/x", secret), Witness(book, BOB, b"fan/out/x"), Witness(book, CAROL, b"*/of/x", "odd/é".encode())
+        ]  # fmt: skip
+        readers[0].client.subscribe(b"fan/out/x")  # stands twice: no more messages, and no further subscription
+        readers[0].collect()
+        alice.publish(b"fan/out/x", 10, times=20)
+        readers[0].client.unsubscribe(b"fan/out/x")
+        readers[1].client.unsubscribe(b"fan/out/x")
+        for each in readers:
+            each.collect()
+        alice.publish(b"fan/out/x", 20, times=5)
+        alice.publish_batch([b"batch/of/x", b"fan/y", b"batch/of/x", b"batch/of/nobody", b"fan/out/x"])
+        dave.publish("odd/é".encode(), times=3)
+        dave.publish(secret, 100, times=4)
+        dave.publish(b"nobody/home/x", 7, times=6)
+        for each in (*readers, dave):
+            each.collect()
+            each.close()
+        alice.publish(b"fan/out/x", times=2)
+        alice.close()
+
+    def _echo_off(self) -> None:
+        """A publisher that listens itself, and first does not want its own."""
+        alice, dave = Witness(self.book, ALICE, b"quiet/x"), Witness(self.book, DAVE, b"quiet/x")
+        for wish, times in ((b"echo/off", 15), (b"echo/on", 4)):
+            alice.client.control(wish)
+            alice.publish(b"quiet/x", 30, times=times)
+            dave.collect()
+        dave.publish(b"quiet/x", times=3)
+        for each in (alice, dave):
+            each.collect()
+            each.close()
+
+    def _slow_readers(self) -> None:
+        """One that discards, beside one that reads, and alone."""
+        alice, fast, slow = Witness(self.book, ALICE), Witness(self.book, BOB, b"mix/x"), Witness(self.book, CAROL, b"mix/x", b"flood/x")
+        slow.client.control(b"blocking/soft/discard")
+        slow.collect()
+        for _ in range(_MANY // 10):
+            alice.publish(b"mix/x", _SIZE, times=10)
+            fast.collect()
+        alice.publish(b"flood/x", _SIZE, times=50)
+        slow.collect()
+        slow.has_missed(b"mix/x")
+        slow.has_missed(b"flood/x")
+        for each in (alice, fast, slow):
+            each.close()
+
+    def _one_that_waits(self) -> None:
+        """One that reads late, and loses nothing."""
+        carol, late = Witness(self.book, CAROL), Witness(self.book, DAVE, b"wait/x")
+        carol.publish(b"wait/x", _SIZE, times=_MANY)
+        with self.book.bus_stands_still():
+            late.take_what_the_socket_has()
+        for each in self.book.sent.values():
+            each.waited += each.key == b"wait/x" and not each.received
+        late.collect()
+        for each in (carol, late):
+            each.close()
+
+    def _one_that_leaves(self) -> None:
+        """One that goes while messages wait for it."""
+        alice, gone = Witness(self.book, ALICE), Witness(self.book, BOB, b"gone/x")
+        alice.publish(b"gone/x", _SIZE, times=_MANY)
+        with self.book.bus_stands_still():
+            gone.take_what_the_socket_has()
+            gone.close(waiting=b"gone/x")
+        self.abandoned = sum(len(each.abandoned) for each in self.book.sent.values())
+        alice.collect()
+        alice.close()
+
+    def _refusals(self) -> None:
+        """Every way to be refused."""
+        carol = Witness(self.book, CAROL)
+        for _ in range(4):
+            carol.be_refused(b"MSG closed/door\0x", "closed/door")
+        for _ in range(3):
+            carol.be_refused(b"MSG !/bus/x\0", "!/bus/x")
+        long = b"k" * 5_000
+        carol.be_refused(b"MSG %b\0" % long, long[:1_024].decode())
+        carol.be_dismissed(b"NONSENSE", None)
+        dave = Witness(self.book, DAVE, *(b"own/%d" % number for number in range(8)))
+        for _ in range(2):
+            dave.be_refused(b"SUB one/more", "one/more")
+        dave.close()
+        secret = f"!/cred//{BOB.uid}//door"
+        Witness(self.book, DAVE).be_dismissed(b"SUB " + secret.encode(), secret)
+
+    def _relay(self) -> None:
+        """What the relay tells of its attempts."""
+        relay = Witness(self.book, DAVE)
+        for attempt, code in ((1, "ETIMEDOUT"), (2, "ETIMEDOUT"), (3, "OK")):
+            told = {"twin": 7, "call": "ab" * 16, "cmd": "add", "code": code, "reason": "", "duration": attempt * 10**6, "attempt": attempt}
+            relay.client.publish(b"relay/attempt", json.dumps(told).encode())
+        relay.collect()
+        relay.close()
+
+    def _late_call(self) -> Callable[[], None]:
+        """Begin a call whose reply comes later than its caller allows; return what ends it."""
+        service, caller = Witness(self.book, BOB, b"rpc/late"), Witness(self.book, ALICE)
+        reply_to = caller.address()
+        before = time.time_ns()
+        caller.envelope(b"rpc/late", uid="late", cmd="late", exp=1, ret=reply_to)
+        routed = time.time_ns()
+
+        def end() -> None:
+            while time.time_ns() < routed + 1_200_000_000:
+                service.collect()
+            self._answer(service, caller, "late", (before, routed), "timeouts")
+            service.close()
+            caller.close()
+
+        return end
+
+    def _calls(self) -> None:
+        """Calls of every outcome but a late one."""
+        service = Witness(self.book, BOB, b"rpc/echo", b"rpc/mute", b"rpc/full")
+        alice, carol = Witness(self.book, ALICE), Witness(self.book, CAROL)
+        for number, caller in enumerate([alice] * 12 + [carol] * 5):
+            reply_to, before = caller.address(), time.time_ns()
+            caller.envelope(b"rpc/echo", uid=f"e{number}", cmd="echo", exp=0 if number % 2 else 600, ret=reply_to)
+            error = "no" if number % 4 == 0 else ""
+            self._answer(service, caller, "echo", (before, time.time_ns()), "answered", uid=f"e{number}", err=error)
+        for command, times, outcome in (("mute", 3, "unanswered"), ("void", 4, "undelivered")):
+            for number in range(times):
+                alice.envelope(b"rpc/" + command.encode(), uid=f"{command}{number}", cmd=command, ret=alice.address())
+                self._note(command, alice, None, "unanswered", *(("undelivered",) if outcome == "undelivered" else ()))
+        # A service that is full loses the requests: nobody got them, and yet there is a service.
+        service.collect()
+        service.client.control(b"blocking/soft/discard")
+        service.collect()
+        service.subscribe(b"stuff/x")
+        service.collect()
+        carol.publish(b"stuff/x", _SIZE, times=_MANY)
+        for number in range(2):
+            alice.envelope(b"rpc/full", uid=f"full{number}", cmd="full", ret=alice.address())
+            self._note("full", alice, None, "unanswered")
+        service.collect()
+        service.has_missed(b"stuff/x")
+        service.has_missed(b"rpc/full")
+        for each in (service, alice, carol):
+            each.collect()
+            each.close()
+
+    def _answer(
+        self, service: Witness, caller: Witness, command: str, asked: tuple[int, int], outcome: str, *, uid: str = "late", err: str = ""
+    ) -> None:
+        """Let the service answer, and note how long that took at least and at most."""
+        service.collect()
+        begun = time.time_ns()
+        service.envelope(caller.address().encode(), uid=uid, cmd=command, err=err)
+        caller.collect()
+        self.latencies[command, caller.uid, service.uid].append((begun - asked[1], time.time_ns() - asked[0]))
+        self._note(command, caller, service, outcome, *(("errors",) if err else ()))
+
+    def _note(self, command: str, caller: Witness, service: Witness | None, *outcomes: str) -> None:
+        """Note what became of a call."""
+        self.calls[command, caller.uid, None if service is None else service.uid].update(("calls", *outcomes))
+
+
+def test_every_column_is_what_the_programs_counted(daemon: StartDaemon, folder: Path, stage: Stage, needs_root: None) -> None:
+    require_spark()
+    (folder / "bus.toml").write_text(_CONFIG)
+    bus = daemon("-C", str(folder / "bus.toml"))
+    service = Service(folder, stage, RECORDER, bus.path)
+    try:
+        service.wait_ready()
+        truth = Truth(bus)
+        truth.do_all()
+        service.end()
+    finally:
+        service.close()
+    done = run(service.folder)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    snapshot = read_tables(service.folder / "tables")
+    (covered,) = {entry.host for manifest in snapshot.manifests.values() for entry in manifest.segments}
+    assert covered == "alpha"
+    assert not any(entry.missing for manifest in snapshot.manifests.values() for entry in manifest.segments)
+    problems = [problem for check in _CHECKS for problem in check(truth, snapshot)]
+    assert not problems, "\n".join(problems)
+
+
+def _rows(snapshot: Snapshot, table: str, by: tuple[str, ...], sums: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, int]]:
+    """Return the sums of a table by some columns, over all hours; all rows are of the one host, and units are not known."""
+    found: defaultdict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
+    for row in snapshot.tables[table].to_pylist():
+        assert row["host"] == "alpha"
+        assert {value for name, value in row.items() if name.endswith("unit")} <= {None}, row
+        found[tuple(row[name] for name in by)].update({name: row[name] for name in sums})
+    return {key: {name: counts[name] for name in sums} for key, counts in found.items()}
+
+
+def _compared(what: str, made: dict[Any, Any], true: dict[Any, Any]) -> Iterator[str]:
+    """Yield a line for each difference."""
+    for key in sorted(made.keys() | true.keys(), key=repr):
+        if made.get(key) != true.get(key):
+            yield f"{what} {key}: the table has {made.get(key)}, the programs counted {true.get(key)}"
+
+
+def _traffic(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    sums = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
+    yield from _compared("traffic", _rows(snapshot, "traffic", ("prefix", "uid"), sums), truth.book.sums())
+    for name in ("traffic", "losses"):
+        for row in snapshot.tables[name].to_pylist():
+            minute = int(row["minute"].timestamp()) * 10**9
+            if name == "losses" and row["cause"] == "restart":
+                continue
+            if not truth.begun - 60 * 10**9 < minute <= truth.ended:
+                yield f"{name}: {row['minute']} is not when it happened"
+
+
+def _users(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    book = truth.book
+    true: dict[tuple[int], Counter[str]] = defaultdict(Counter)
+    for each in book.sent.values():
+        counts = {"messages": 1, "bytes": each.size, "recipients": len(each.recipients)}
+        true[each.uid,].update(counts, requests=int(each.is_request), replies=int(each.is_reply))
+    for name, counted in (("connections", book.connections), ("subscriptions", book.subscriptions), ("lost", book.told_lost)):
+        for uid, count in counted.items():
+            true[uid,][name] += count
+    for (_, _, uid, _), count in book.refusals.items():
+        true[uid,]["denials"] += count
+    sums = ("connections", "messages", "bytes", "recipients", "requests", "replies", "subscriptions", "denials", "lost")
+    yield from _compared(
+        "users", _rows(snapshot, "users", ("uid",), sums), {uid: {name: c[name] for name in sums} for uid, c in true.items()}
+    )
+
+
+def _flows(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    true: dict[tuple[int, str, int], Counter[str]] = defaultdict(Counter)
+    for each in truth.book.sent.values():
+        for uid in each.recipients:
+            true[each.uid, each.prefix, uid].update(deliveries=1, bytes=each.size)
+    made = _rows(snapshot, "flows", ("from_uid", "prefix", "to_uid"), ("deliveries", "bytes"))
+    yield from _compared("flows", made, {key: dict(counts) for key, counts in true.items()})
+
+
+def _calls(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
+    by = ("cmd", "caller_uid", "callee_uid")
+    yield from _compared("calls", _rows(snapshot, "calls", by, sums), {key: {n: c[n] for n in sums} for key, c in truth.calls.items()})
+    rows = [row for row in snapshot.tables["calls"].to_pylist() if row["latency_max_us"] is not None]
+    for row in rows:
+        bounds = truth.latencies[row["cmd"], row["caller_uid"], row["callee_uid"]]
+        counted = sum(bucket["calls"] for bucket in row["latencies"])
+        if len(rows) == len(truth.latencies):  # each of one hour
+            if counted != len(bounds):
+                yield f"calls {row['cmd']}: {counted} latencies of {len(bounds)} replies"
+            yield from _percentiles(row, bounds)
+
+
+def _percentiles(row: dict[str, Any], bounds: list[tuple[int, int]]) -> Iterator[str]:
+    """Compare percentiles with what callers and services measured on their side."""
+    least, most = sorted(low for low, _ in bounds), sorted(high for _, high in bounds)
+    for name, percent in (("p50", 50), ("p90", 90), ("p99", 99), ("max", 100)):
+        rank = -(-len(bounds) * percent // 100) - 1
+        found = row[f"latency_{name}_us"]
+        if not least[rank] // 1000 <= found <= most[rank] / 1000 * 33 / 32 + 1:
+            yield f"calls {row['cmd']}: {name} is {found} us, measured were {least[rank]} to {most[rank]} ns"
+        if found > row["latency_max_us"]:
+            yield f"calls {row['cmd']}: {name} is {found} us, and the longest {row['latency_max_us']}"
+
+
+def _losses(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    book = truth.book
+    if (missed := sum(each.lost for each in book.sent.values())) != book.told_lost.total():
+        yield f"the programs missed {missed} messages, and were told of {book.told_lost.total()}"
+    true: dict[tuple[Any, ...], int] = Counter({("lost", uid, None): count for uid, count in book.told_lost.items()})
+    for each in book.sent.values():
+        if each.lost:
+            true["discarded", each.uid, each.prefix] += each.lost
+    true["abandoned", BOB.uid, None] = truth.abandoned
+    made = {
+        key: sums["count"] for key, sums in _rows(snapshot, "losses", ("cause", "uid", "prefix"), ("count",)).items() if key[0] != "restart"
+    }
+    yield from _compared("losses", made, dict(true))
+    messages = Counter((each.uid, each.prefix) for each in book.sent.values() if each.lost)
+    events = _rows(snapshot, "losses", ("cause", "uid", "prefix", "reason"), ("events", "count", "duration_us"))
+    yield from _compared("losses, events", {k[1:3]: v["events"] for k, v in events.items() if k[0] == "discarded"}, dict(messages))
+    restarts = [sums for key, sums in events.items() if key[0] == "restart"]
+    yield from _compared(
+        "losses, restart", dict(enumerate(restarts)), {0: {"events": 1, "count": 0, "duration_us": restarts[0]["duration_us"]}}
+    )
+
+
+def _security(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+    classes = {"EACCES": "denial", "EPERM": "denial", "EDQUOT": "quota"}
+    true = {
+        (classes.get(code, "misbehaviour"), code, words, uid, about): {"events": count}
+        for (code, words, uid, about), count in truth.book.refusals.items()
+    }
+    yield from _compared("security", _rows(snapshot, "security", ("class", "code", "reason", "uid", "key"), ("events",)), true)
+    for row in snapshot.tables["security"].to_pylist():
+        first, last = (int(row[name].timestamp() * 10**6) * 1000 for name in ("first", "last"))
+        if not truth.begun - 1000 <= first <= last <= truth.ended:
+            yield f"security {row['code']}: {row['first']} to {row['last']} is not when it happened"
+
+
+def _relay(_: Truth, snapshot: Snapshot) -> Iterator[str]:
+    sums = ("attempts", "retries", "calls", "longest_us")
+    true = {
+        (7, "add", "ETIMEDOUT"): dict(zip(sums, (2, 1, 1, 2_000), strict=True)),
+        (7, "add", "OK"): dict(zip(sums, (1, 1, 1, 3_000), strict=True)),
+    }
+    yield from _compared("relay", _rows(snapshot, "relay", ("twin", "cmd", "outcome"), sums), true)
+
+
+_CHECKS = (_traffic, _users, _flows, _calls, _losses, _security, _relay)

@@ -1,0 +1,44 @@
+"""What a process listens on, and what it says to a stranger there."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from pathlib import Path
+
+_LISTENS = "0A"
+_TIMEOUT_SECONDS = 60.0
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Return address and port of each TCP socket on which the process *pid* listens: the address in hex, as proc(5) has it."""
+    inodes = set()
+    for fd in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            inodes.add(os.readlink(fd))
+        except FileNotFoundError:  # closed meanwhile
+            continue
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == _LISTENS and f"socket:[{inode}]" in inodes:
+                address, _, port = local.partition(":")
+                found.append((address, int(port, 16)))
+    return found
+
+
+def answers_to_a_stranger(port: int) -> tuple[bytes, bytes]:
+    """Send what Spark's servers read as a request, and what Py4J's reads as a command; return what the one at 127.0.0.1 says to each."""
+    body = b"a stranger\n"
+    request = struct.pack(">QBQI", 8 + 1 + 8 + 4 + len(body), 3, 7, len(body)) + body
+    return _answer(port, request), _answer(port, b"c\nz:java.lang.Runtime\ngetRuntime\ne\n")
+
+
+def _answer(port: int, packet: bytes) -> bytes:
+    """Return the beginning of what a server says to *packet*; nothing if it closes without a word, or waits for the rest of something."""
+    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_SECONDS) as probe:
+        probe.sendall(packet)
+        probe.shutdown(socket.SHUT_WR)
+        return probe.recv(1 << 16)

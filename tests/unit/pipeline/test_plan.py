@@ -1,0 +1,92 @@
+"""What is to be done about an hour: what cannot be read is missing in it, and read as soon as it can be."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from sbusd.pipeline.plan import Index, Task
+from sbusd.pipeline.progress import Progress
+from sbusd.record.archive import Archive
+from sbusd.record.index import IndexEntry
+from sbusd.record.layout import HOUR_NS
+from sbusd.tables.hours import Hour, Manifest
+from tests.support.records import NOON, message
+from tests.support.traffic import deliver
+
+HOUR = Hour.at(NOON)
+
+
+class Bench:
+    """An archive, and what is said of it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.said = io.StringIO()
+
+    def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> Task | None:
+        """Read the index, and return what to do about *hour*."""
+        return Index(Archive(self.root), Progress(errors=self.said)).task(hour, made)
+
+    def deliver(self, host: str, seq: int, hour: int = 0) -> IndexEntry:
+        """Put a segment with one row into the archive."""
+        (entry,) = deliver(self.root, host, [message(seq, ts=NOON + hour * HOUR_NS)])
+        return entry
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+@pytest.mark.parametrize("size", [0, 1, 100])
+def test_an_entry_that_is_damaged_or_half_copied_is_missing_until_it_is_whole(bench: Bench, size: int) -> None:
+    good, bad = bench.deliver("alpha", 1), bench.deliver("beta", 2)
+    path = bench.root / bad.name.index_path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:size])
+    first = bench.task()
+    assert first is not None
+    assert ([entry.path for entry in first.manifest.segments], first.manifest.absent) == ([good.path], (str(bad.name.index_path),))
+    assert bench.said.getvalue().startswith(f"sbus-pipeline: left out until it can be read: {path}: ")
+    assert bench.task(made=first.manifest) is None  # as long as it is bad
+    path.write_bytes(whole)
+    then = bench.task(made=first.manifest)
+    assert then is not None
+    assert then.tables
+    assert ({entry.path for entry in then.manifest.segments}, then.manifest.absent) == ({good.path, bad.path}, ())
+
+
+def test_an_entry_that_is_damaged_is_missing_in_the_hour_before_too(bench: Bench) -> None:
+    """It may have replies to calls of that hour."""
+    bench.deliver("alpha", 1)
+    bad = bench.deliver("alpha", 2, hour=1)
+    (bench.root / bad.name.index_path).write_text("{")
+    for hour in (HOUR, HOUR.following):
+        task = bench.task(hour)
+        assert task is not None
+        assert task.manifest.absent == (str(bad.name.index_path),)
+    assert bench.task(HOUR.preceding) is None
+
+
+@pytest.mark.parametrize("name", ["x.json", "2026-11-20T24.alpha.1.json", "2026-13-20T12.alpha.1.json"])
+def test_an_entry_that_names_no_hour_is_told(bench: Bench, name: str) -> None:
+    bench.deliver("alpha", 1)
+    (bench.root / "index" / name).write_text("{}")
+    task = bench.task()
+    assert task is not None
+    assert task.manifest.absent == ()
+    assert name in bench.said.getvalue()
+
+
+def test_hosts_that_have_stopped_are_in_the_manifest(bench: Bench) -> None:
+    for hour in range(170):
+        bench.deliver("alpha", 1_000 + hour, hour)
+    for seq, (host, hour) in enumerate((("beta", 0), ("gamma", 3), ("delta", 169), ("epsilon", 168)), 1):
+        bench.deliver(host, seq, hour)
+    found = [bench.task(Hour.at(NOON + hour * HOUR_NS)) for hour in (0, 1, 4, 168, 169)]
+    assert [task and task.manifest.silent for task in found] == [
+        {}, {"beta": 1}, {"beta": 4, "gamma": 1}, {"beta": 168, "gamma": 165}, {"epsilon": 1, "gamma": 166},
+    ]  # fmt: skip
