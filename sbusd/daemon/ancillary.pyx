@@ -132,12 +132,8 @@ cdef bint hang_up(int fd, Passing passing) noexcept nogil:
 
 
 def refuse(int fd):
-    """Let the kernel refuse descriptors sent to the Unix socket *fd*, or to those accepted from it if it listens; return whether it does.
-
-    False: this kernel cannot (Linux before 6.16).
-    """
-    cdef int off = 0
-    return setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) == 0
+    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on."""
+    refuse_passing(fd, False)
 
 
 def has_waiting(int fd):

@@ -291,8 +291,8 @@ class Switch(Protocol):
 
     def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
         """Hand *packet*, a MSG of the bus itself, to each connection with a pattern that takes its key, which may be a reserved one, and
-        that may know of it: that has at least *sight*, or is of *uid*. As :meth:`send` does, in order of their numbers. *cred* names the
-        bus itself to those who want senders."""
+        that may know of it: that has at least *sight*, or is of *uid*. As :meth:`send` does, in order of their numbers, but where it has
+        to wait it counts as published by *uid*, who has caused it. *cred* names the bus itself to those who want senders."""
 
     def set_sender(self, connection: int, on: bool) -> None:
         """Set whether each MSG comes to the connection as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and name of
@@ -313,8 +313,8 @@ class Switch(Protocol):
     def is_tapped(self) -> bool:
         """Return whether any connection has a tap."""
 
-    def report(self, key: bytes, packet: bytes) -> None:
-        """Hand *packet* to each connection with a tap whose pattern takes *key*, as :meth:`send` does, in order of their numbers."""
+    def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
+        """Hand *packet* to each connection with a tap whose pattern takes *key*, as :meth:`announce` does. *uid* has caused it."""
 
     def set_echo(self, connection: int, on: bool) -> None:
         """Set whether the connection gets the MSG of its own that it has subscribed to; True at first."""

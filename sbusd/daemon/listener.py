@@ -16,7 +16,6 @@ from collections.abc import Mapping
 
 from systemd import daemon
 
-from sbusd.daemon import ancillary
 from sbusd.daemon.options import Options
 from sbusd.protocol.addresses import SUN_PATH_BYTES, InheritedDescriptor, RandomAbstract, UnixName
 from sbusd.protocol.errors import SbusError
@@ -44,8 +43,6 @@ class Listener:
     def __init__(self, bound: socket.socket, *, made: os.stat_result | None = None, announce: bool = False) -> None:
         """Take over *bound*; *made* is what stat(2) says of the path it was bound to here, *announce* whether to print the address."""
         bound.setblocking(False)
-        # The sockets of connections get the option with it. Those that were made before this process was started have it set on accept.
-        ancillary.refuse(bound.fileno())
         self.socket = bound
         self._made = made
         self._announce = announce

@@ -136,6 +136,7 @@ cdef void open_outbox(Outbox* box, uint64_t connection, int fd, Totals* totals, 
 cdef void assign(Outbox* box, Account* account) noexcept nogil
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
+cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil

@@ -311,7 +311,15 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
 
 
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
-    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits."""
+    """Hand one packet of the bus itself to a client who asked for it, as :func:`post_for` does."""
+    post_for(box, data, length, owner_of(box))
+
+
+cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil:
+    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits.
+
+    *payer* is the uid of who caused it: of another user's queue it may take as much as by messages.
+    """
     cdef Outcome outcome
     cdef Packet* packet = NULL
     box.totals.deliveries += 1
@@ -333,12 +341,14 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
             lose(box)
             flush(box)
             return
-    if tell_loss(box) and has_space(&box.room, length) and has_room(box, owner_of(box), length):
+    # As in is_kept: no notice for the sake of a packet that is lost too.
+    if (has_space(&box.room, length) and may_share(&box.room, owner_of(box), payer, length)
+            and has_room(box, payer, length) and tell_loss(box)):
         packet = new_packet(data, length, box.totals)
     if packet is NULL:
         lose(box)
     else:
-        keep(box, packet, NULL, owner_of(box), box.order != ORDER_QUEUE)
+        keep(box, packet, NULL, payer, box.order != ORDER_QUEUE)
 
 
 cdef void let_head_go(Head* head) noexcept nogil:

@@ -91,7 +91,7 @@ class Presence:
         if self._listening:
             payload = json.dumps(facts, separators=(",", ":")).encode()
             self._switch.announce(publish_packet(key, payload), sight=sight, uid=client.credentials.uid, cred=self._own)
-        self._tapping.event(kind, key, facts | more)
+        self._tapping.event(kind, key, client.credentials.uid, facts | more)
 
 
 def _sight(pattern: bytes) -> Sight:

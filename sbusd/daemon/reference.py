@@ -217,6 +217,7 @@ class Switch:
     def listen(self, fd: int) -> None:
         """Accept connections from the listening socket *fd*."""
         self._listeners[fd] = socket.socket(fileno=os.dup(fd))
+        ancillary.refuse(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
@@ -791,7 +792,7 @@ class Switch:
         key = packet[4:].partition(b"\0")[0]
         for recipient in sorted(self._matching(key), key=lambda each: each.number):
             if not recipient.is_ending and (recipient.sight >= sight or recipient.out.owner == uid):
-                recipient.out.post(b"CMSG !/from/0/%b\0%b" % (cred, packet) if recipient.wants_senders else packet)
+                recipient.out.post(b"CMSG !/from/0/%b\0%b" % (cred, packet) if recipient.wants_senders else packet, uid)
                 self._settle(recipient)
 
     def set_sender(self, connection: int, on: bool) -> None:
@@ -810,10 +811,10 @@ class Switch:
         """Return whether any connection has a tap."""
         return any(c.tap is not None and not c.is_ending for c in self._by_number.values())
 
-    def report(self, key: bytes, packet: bytes) -> None:
-        """Hand a packet of the bus itself to the taps whose pattern takes *key*."""
+    def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
+        """Hand a packet of the bus itself, which *uid* has caused, to the taps whose pattern takes *key*."""
         for tapper in self._taps(key):
-            tapper.out.post(packet)
+            tapper.out.post(packet, uid)
             self._settle(tapper)
 
     def send(self, connection: int, packet: bytes) -> None:

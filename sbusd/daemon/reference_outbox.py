@@ -170,8 +170,13 @@ class Outbox:
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
-    def post(self, data: bytes) -> None:
-        """Hand over one packet of the bus itself, behind those that wait already; no mode applies to it, every bound does."""
+    def post(self, data: bytes, payer: _Payer = None) -> None:
+        """Hand over one packet of the bus itself, behind those that wait already; no mode applies to it, every bound does.
+
+        *payer* is the uid of who caused it; None: the client itself.
+        """
+        if payer is None:
+            payer = self.owner
         self.count["deliveries"] += 1
         packet, outcome = Packet(data, is_note=True), errno.EAGAIN
         if not self.is_broken and not self.room.packets and not self.untold:
@@ -182,8 +187,9 @@ class Outbox:
             self._lose()
             self.flush()
         elif outcome:
-            if self._tell_loss() and self.room.has_space(len(data)) and self._has_room(self.owner, len(data)):
-                self._keep((packet, None, self.owner))
+            fits = self.room.has_space(len(data)) and self.room.may_share(self.owner, payer, len(data))
+            if fits and self._has_room(payer, len(data)) and self._tell_loss():
+                self._keep((packet, None, payer))
             else:
                 self._lose()
 

@@ -29,7 +29,8 @@ from sbusd.daemon.intake cimport (
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
     BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Totals, abandon, assign, bytes_in,
-    clear, data_of, end_batch, flush, is_below, keep, let_head_go, miss, new_packet, offer, open_outbox, part, post, release, waiting_count,
+    clear, data_of, end_batch, flush, is_below, keep, let_head_go, miss, new_packet, offer, open_outbox, part, post, post_for, release,
+    waiting_count,
 )
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
@@ -264,6 +265,7 @@ cdef class Switch:
     def listen(self, int fd):
         """Accept connections from the listening socket *fd*."""
         self.listeners.append(fd)
+        refuse_passing(fd, False)       # the sockets of those who connect from now on have the option from the start
         self.control_epoll(EPOLL_CTL_ADD, fd, EPOLLIN, LISTENER | <uint64_t>fd)
 
     def watch(self, int fd, callback):
@@ -1392,9 +1394,9 @@ cdef class Switch:
         for i in range(informed.size()):
             recipient = self.slots[informed[i].second]
             if recipient.wants_senders:
-                post(&recipient.out, signed.data(), signed.size())
+                post_for(&recipient.out, signed.data(), signed.size(), uid)
             else:
-                post(&recipient.out, data, len(packet))
+                post_for(&recipient.out, data, len(packet), uid)
             self.settle(recipient)
 
     def set_sender(self, uint64_t connection, bint on):
@@ -1417,9 +1419,9 @@ cdef class Switch:
         """Return whether any connection has a tap."""
         return self.taps.count != 0
 
-    def report(self, bytes key, bytes packet):
-        """Hand a packet of the bus itself to the taps whose pattern takes *key*."""
-        self.taps.report(key, len(key), packet, len(packet))
+    def report(self, bytes key, bytes packet, *, uint32_t uid):
+        """Hand a packet of the bus itself, which *uid* has caused, to the taps whose pattern takes *key*."""
+        self.taps.report(key, len(key), packet, len(packet), uid)
         self.settle_taps()
 
     def arm_receipt(self, uint64_t connection, bytes token, *, bint always):

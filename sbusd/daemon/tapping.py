@@ -29,10 +29,10 @@ class Tapping:
         self._prefix = prefix
         self._clock = clock
 
-    def event(self, kind: str, key: bytes, facts: Mapping[str, object]) -> None:
-        """Tell of an event with this *key*, whose *facts* have their time and connection in them."""
+    def event(self, kind: str, key: bytes, uid: int, facts: Mapping[str, object]) -> None:
+        """Report an event with this *key*, which *uid* has caused, and whose *facts* include its time and connection."""
         if self._switch.is_tapped():
-            self._switch.report(key, _line({"kind": kind, **facts}))
+            self._switch.report(key, _line({"kind": kind, **facts}), uid=uid)
 
     def loss(self, connection: int, who: Credentials, count: int) -> None:
         """Tell that *count* packets for a connection were lost."""
@@ -54,7 +54,7 @@ class Tapping:
         """Tell the taps that *key* reaches."""
         if self._switch.is_tapped():
             head = {"kind": kind, "time": self._clock(), "id": connection, "cred": who.key(self._prefix).decode()}
-            self._switch.report(key, _line({**head, **facts}))
+            self._switch.report(key, _line({**head, **facts}), uid=who.uid)
 
 
 def _line(facts: Mapping[str, object]) -> bytes:

@@ -32,4 +32,4 @@ cdef class Taps:
     cdef void note(self, const char* key, size_t length, uint32_t index, Batch* batch) noexcept nogil
     cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil
     cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil
-    cdef void report(self, const char* key, size_t length, const char* packet, size_t size) noexcept nogil
+    cdef void report(self, const char* key, size_t length, const char* packet, size_t size, uint32_t payer) noexcept nogil

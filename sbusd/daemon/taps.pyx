@@ -17,7 +17,7 @@ from posix.time cimport timespec
 
 from sbusd.daemon.heads cimport append_line
 from sbusd.daemon.libc cimport CLOCK_REALTIME, clock_gettime
-from sbusd.daemon.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, let_head_go, offer, post
+from sbusd.daemon.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, let_head_go, offer, post_for
 from sbusd.daemon.router cimport Route, Router
 
 ctypedef cpp_map[uint32_t, Tapper*] Tappers
@@ -113,8 +113,8 @@ cdef class Taps:
             let_head_go(&self.heads[self.noted[i]])
         self.noted.clear()
 
-    cdef void report(self, const char* key, size_t length, const char* packet, size_t size) noexcept nogil:
-        """Hand a packet of the bus itself to those whose pattern takes a key; `touched` says whom to settle."""
+    cdef void report(self, const char* key, size_t length, const char* packet, size_t size, uint32_t payer) noexcept nogil:
+        """Hand a packet of the bus itself, which *payer* has caused, to those whose pattern takes a key; `touched` says whom to settle."""
         cdef pair[uint64_t, uint32_t] entry
         cdef size_t n
         cdef Route found = self.router.route(key, length)
@@ -124,4 +124,4 @@ cdef class Taps:
             self.touched.push_back(entry)
         sort(self.touched.begin(), self.touched.end())
         for n in range(self.touched.size()):
-            post(self.tappers[self.touched[n].second].out, packet, size)
+            post_for(self.tappers[self.touched[n].second].out, packet, size, payer)

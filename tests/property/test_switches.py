@@ -200,7 +200,7 @@ class TwoSwitches(RuleBasedStateMachine):
     def speak(self, key: bytes, size: int, sight: Sight, uid: int) -> None:
         for world in self.worlds:
             world.switch.announce(b"MSG %b\0%b" % (key, bytes(size)), sight=sight, uid=uid, cred=b"!/cred/0/0/9")
-            world.switch.report(key, b"CMSG !/tap\0{}\n" + bytes(size))
+            world.switch.report(key, b"CMSG !/tap\0{}\n" + bytes(size), uid=uid)
         self.settle()
 
     @rule(which=st.integers(0, 1), kinds=st.sampled_from([("compiled", "reference"), ("reference", "compiled"), ("compiled", "compiled")]))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import MISSED, PublishRule
+from sbusd.daemon.contract import MISSED, PublishRule, Sight
 from tests.support.wire import message
 from tests.support.world import MakeWorld, World
 
@@ -245,7 +245,7 @@ def test_tap_that_would_rather_be_ended_is_in_the_middle_of_a_batch(make_world: 
 
 def test_report_goes_to_the_taps_whose_pattern_takes_the_key(world: World) -> None:
     everything, lost, other = tapper(world), tapper(world, b"!/bus/lost"), tapper(world, b"a")
-    world.switch.report(b"!/bus/lost", HEAD + b"{}\n")
+    world.switch.report(b"!/bus/lost", HEAD + b"{}\n", uid=0)
     assert [world.receive(each) for each in (everything, lost, other)] == [[HEAD + b"{}\n"], [HEAD + b"{}\n"], []]
 
 
@@ -258,3 +258,32 @@ def test_many_taps_share_what_waits(world: World) -> None:
     world.run()
     for each in taps:
         assert [rest for _, rest in told(world.drain(each))] == sent
+
+
+@pytest.mark.parametrize("way", ["report", "announce"])
+def test_what_a_user_causes_takes_no_more_of_a_queue_than_its_messages(make_world: MakeWorld, way: str) -> None:
+    """A flood of denials or events of one user must not push those of another out of the record."""
+    world = make_world(LimitSettings(queue_packets=64, queue_bytes=64 << 10))
+    listener = tapper(world, send_buffer=5_000)
+    world.send(listener, b"SUB !/event/")
+    world.run()
+    world.switch.set_party(listener, 0, sight=Sight.ALL)
+    hostile, victim = 65_533, 65_532
+
+    def cause(uid: int) -> None:
+        if way == "report":
+            world.switch.report(b"a", HEAD + b'{"uid":%d}\n' % uid + bytes(300), uid=uid)
+        else:
+            world.switch.announce(b"MSG !/event/subscribe/1/%d\0" % uid + bytes(300), sight=Sight.OWN, uid=uid)
+
+    for _ in range(500):
+        cause(hostile)
+    for _ in range(10):
+        cause(victim)
+    received: list[bytes] = []
+    while more := world.receive(listener):
+        received += more
+        world.run()
+    assert sum(b"%d" % victim in packet for packet in received) == 10
+    lost = sum(int(packet.partition(b"\0")[2]) for packet in received if packet.startswith(b"CMSG !/bus/lost"))
+    assert lost + sum(b"%d" % hostile in packet for packet in received) == 500
