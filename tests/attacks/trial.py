@@ -16,7 +16,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks.attacker import Attackers
 from tests.attacks.catalogue import Attack
-from tests.attacks.verdict import Round, Verdict
+from tests.attacks.verdict import Round, Stall, Verdict
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
 from tests.support.users import FIRST, SECOND
@@ -58,7 +58,8 @@ class Trial:
         self._number += 1
         config = self._folder / f"config{self._number}.toml"
         config.write_text(attack.config)
-        bus = self._start(config)
+        stalls = self._folder / f"stalls{self._number}.json"
+        bus = self._start(config, stalls)
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
@@ -72,11 +73,11 @@ class Trial:
         except AssertionError as error:
             problem = problem or str(error)
         cap = idle + allowance(load_daemon_settings(config, required=True))
-        return Verdict(attack.name, tuple(rounds), memory, cap, attack.takes_a_share, problem)
+        return Verdict(attack.name, tuple(rounds), memory, cap, longest_stall(stalls), attack.takes_a_share, problem)
 
-    def _start(self, config: Path) -> Daemon:
-        """Start a daemon on a core of its own."""
-        options, stage = ("-C", str(config)), Stage(sys.executable, {})
+    def _start(self, config: Path, stalls: Path) -> Daemon:
+        """Start a daemon on a core of its own, which measures its stalls."""
+        options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
         bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=None)
         if self._daemon_core is not None:
             os.sched_setaffinity(bus.pid, {self._daemon_core})
@@ -121,6 +122,15 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
             return counters
         assert time.monotonic() < deadline, f"{counters['connections']} connections are left, not {connections}"
         time.sleep(0.005)
+
+
+def longest_stall(file: Path) -> Stall | None:
+    """Return the longest stall that a daemon has written to *file*; None if it was killed before it could."""
+    text = file.read_text()
+    if not text:
+        return None
+    longest = json.loads(text)["longest"]
+    return Stall(longest["stall_us"] / 1e6, longest["cpu_us"] / 1e6, longest["cause"])
 
 
 def memory_peak(bus: Daemon) -> int:
