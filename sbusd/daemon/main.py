@@ -72,9 +72,9 @@ def serve(options: Options, settings: DaemonSettings) -> None:
         _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, ownership, journal, find_switch(options.switch))
-        note = ends.enter_context(measured(options.stalls_file, broker.switch))
+        meter = ends.enter_context(measured(options.stalls_file, broker.switch))
         reloader = Reloader(options, settings, broker, journal)
-        run = Run(broker, journal, Surface(listener, presence, manager), reloader, folder, note=note)
+        run = Run(broker, journal, Surface(listener, presence, manager), reloader, folder, meter=meter)
         ends.callback(run.close)
         run.serve(heritage)
 

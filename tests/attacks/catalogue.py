@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sbusd.protocol.batches import LENGTH_BYTES, join_batch
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from tests.attacks import roles
+from tests.attacks import descriptors, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
 from tests.attacks.victim import KEY
@@ -60,6 +61,44 @@ class Attack:
     """Whether it keeps the bus busy: then the victim has its fair share of the bus at full speed, and no more."""
     config: str = ""
     """The daemon's configuration file; the defaults if empty."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of the daemon's environment."""
+
+
+_FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
+"""As many as the victim has."""
+
+_RECEIVING = (("SBUS_TEST_PASSRIGHTS", "1"),)
+"""Lets descriptors come to the bus, as every kernel before Linux 6.16 does; later ones refuse them to the sender."""
+
+_DESCRIPTORS: tuple[tuple[str, Role], ...] = (
+    ("lingering sockets", descriptors.sends(descriptors.lingering)),
+    ("lingering sockets in batches", descriptors.sends(descriptors.lingering, descriptors.BATCH)),
+    ("lingering sockets, closes", descriptors.sends_and_closes(descriptors.lingering)),
+    ("memory files", descriptors.sends(descriptors.large_memory)),
+    ("epoll instances", descriptors.sends(descriptors.watching)),
+    ("process descriptors", descriptors.sends(descriptors.process)),
+    ("253 descriptors at once", descriptors.sends(descriptors.as_many_as_fit)),
+    ("sockets in sockets", descriptors.sends(descriptors.holding)),
+    ("cycles of sockets", descriptors.sends(descriptors.cycle)),
+)
+
+
+def _descriptor_attacks(name: str, env: tuple[tuple[str, str], ...]) -> tuple[Attack, ...]:
+    """Return the attacks with descriptors, on a bus with *env*."""
+    refused = Attack(
+        f"{name} lingering sockets, turned away",
+        lambda: (descriptors.sends_and_closes(descriptors.lingering, held=2),),
+        takes_a_share=True,
+        config=_FEW_CONNECTIONS,
+        env=env,
+    )
+    return (*(Attack(f"{name} {kind}", partial(_alone, role), takes_a_share=True, env=env) for kind, role in _DESCRIPTORS), refused)
+
+
+def _alone(role: Role) -> tuple[Role, ...]:
+    """Return the one role of an attack."""
+    return (role,)
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -105,4 +144,6 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
+    *_descriptor_attacks("sends", ()),
+    *_descriptor_attacks("received:", _RECEIVING),
 )

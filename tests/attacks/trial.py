@@ -59,7 +59,7 @@ class Trial:
         config = self._folder / f"config{self._number}.toml"
         config.write_text(attack.config)
         stalls = self._folder / f"stalls{self._number}.json"
-        bus = self._start(config, stalls)
+        bus = self._start(config, stalls, dict(attack.env))
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
@@ -75,10 +75,10 @@ class Trial:
         cap = idle + allowance(load_daemon_settings(config, required=True))
         return Verdict(attack.name, tuple(rounds), memory, cap, longest_stall(stalls), attack.takes_a_share, problem)
 
-    def _start(self, config: Path, stalls: Path) -> Daemon:
+    def _start(self, config: Path, stalls: Path, env: dict[str, str]) -> Daemon:
         """Start a daemon on a core of its own, which measures its stalls."""
         options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
-        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=None)
+        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=env)
         if self._daemon_core is not None:
             os.sched_setaffinity(bus.pid, {self._daemon_core})
         return bus
