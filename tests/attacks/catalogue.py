@@ -12,6 +12,7 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks import descriptors, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
+from tests.attacks.probes import Probe, keeps_rows, rests
 from tests.attacks.victim import KEY
 
 Roles = Callable[[], tuple[Role, ...]]
@@ -63,6 +64,10 @@ class Attack:
     """The daemon's configuration file; the defaults if empty."""
     env: tuple[tuple[str, str], ...] = ()
     """Variables of the daemon's environment."""
+    keeps_state: bool = False
+    """Whether the daemon keeps its state as under a service manager."""
+    probe: Probe | None = None
+    """What it is judged by besides."""
 
 
 _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
@@ -144,6 +149,27 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
+    Attack("churns long patterns, state kept", lambda: (roles.churns_long_patterns,), takes_a_share=True, keeps_state=True),
+    Attack("churns presence, state kept", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True, keeps_state=True),
+    Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), probe=rests),
+    Attack(
+        "denials, a tap not read",
+        lambda: (roles.floods(1, numbered(b"SUB !/no/" + b"\1" * 1_000)),),
+        takes_a_share=True,
+        probe=keeps_rows(5_000),
+    ),
+    Attack(
+        "denied messages in batches, a tap not read",
+        lambda: (roles.floods(8, itertools.cycle([_batch(b"MSG !/no/" + b"\1" * 1_000 + b"\0"), b"CMSG !/no/such"])),),
+        takes_a_share=True,
+        probe=keeps_rows(1_000),
+    ),
+    Attack(
+        "events, a tap not read",
+        lambda: (roles.floods(1, itertools.cycle([b"SUB e/" + b"\1" * 4_000, b"UNSUB e/" + b"\1" * 4_000])),),
+        takes_a_share=True,
+        probe=keeps_rows(5_000),
+    ),
     *_descriptor_attacks("sends", ()),
     *_descriptor_attacks("received:", _RECEIVING),
 )

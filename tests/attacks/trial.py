@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,7 +63,12 @@ class Trial:
         config = self._folder / f"config{self._number}.toml"
         config.write_text(attack.config)
         stalls = self._folder / f"stalls{self._number}.json"
-        bus = self._start(config, stalls, dict(attack.env))
+        with ExitStack() as ends:
+            env = dict(attack.env) | (ends.enter_context(notified(self._folder, self._number)) if attack.keeps_state else {})
+            return self._judge(attack, config, stalls, self._start(config, stalls, env))
+
+    def _judge(self, attack: Attack, config: Path, stalls: Path, bus: Daemon) -> Verdict:
+        """Make one attack on *bus*, end that, and judge it."""
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
@@ -97,6 +106,8 @@ class Trial:
                 quiet = victim.measure(self._plan.seconds)
                 attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core)
                 try:
+                    if attack.probe is not None:
+                        attack.probe(bus, VICTIM, attackers)
                     begun = attackers.acts
                     attacked = victim.measure(self._plan.seconds)
                     rounds.append(Round(quiet, attacked, attackers.acts - begun))
@@ -122,6 +133,26 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
             return counters
         assert time.monotonic() < deadline, f"{counters['connections']} connections are left, not {connections}"
         time.sleep(0.005)
+
+
+@contextmanager
+def notified(folder: Path, number: int) -> Iterator[dict[str, str]]:
+    """Yield the environment of a daemon whose descriptors are kept, so that it keeps its state; what it sends is thrown away."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / f"notify{number}"))
+        reader = threading.Thread(target=_throw_away, args=(manager,))
+        reader.start()
+        try:
+            yield {"NOTIFY_SOCKET": str(folder / f"notify{number}"), "FDSTORE": "16"}
+        finally:
+            manager.shutdown(socket.SHUT_RD)
+            reader.join()
+
+
+def _throw_away(manager: socket.socket) -> None:
+    """Receive until the socket is shut down. Without room for descriptors the kernel drops them."""
+    while manager.recv(4_096):
+        pass
 
 
 def longest_stall(file: Path) -> Stall | None:
