@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.users import User
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 """When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
 
 MAX_DESCRIPTORS = 4_096
@@ -58,13 +58,14 @@ Role = Callable[[Crew], None]
 class Attackers:
     """The running processes of one attack, one for each role. End them with :meth:`stop`."""
 
-    def __init__(self, path: str, roles: Sequence[Role], user: User, core: int | None) -> None:
+    def __init__(self, path: str, roles: Sequence[Role], user: User, core: int | None, *, is_urgent: bool = False) -> None:
+        """*is_urgent* processes are scheduled as all others are: on a loaded machine an attack then still takes place."""
         self._shared = mmap.mmap(-1, 8 * len(roles))
         reader, writer = os.pipe()
         self._pids: list[int] = []
         try:
             for place, role in enumerate(roles):
-                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader))
+                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader, is_urgent=is_urgent))
         finally:
             os.close(writer)
         try:
@@ -89,7 +90,7 @@ class Attackers:
         self._pids.clear()
 
 
-def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> int:
+def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, is_urgent: bool) -> int:
     """Start one process and return its id."""
     pid = os.fork()
     if pid:
@@ -97,7 +98,7 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> 
     status = 1
     try:
         os.close(reader)
-        _become(user, core)
+        _become(user, core, is_urgent=is_urgent)
         with contextlib.suppress(OSError):  # the bus refuses more of this: what there is stays until the kill
             role(crew)
         crew.begin()
@@ -112,13 +113,14 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> 
         os._exit(status)
 
 
-def _become(user: User, core: int | None) -> None:
-    """Take the user's ids and the least urgent place in the scheduler's queue."""
-    signal.alarm(60)  # an orphan ends by itself
+def _become(user: User, core: int | None, *, is_urgent: bool) -> None:
+    """Take the user's ids and, unless *is_urgent*, the least urgent place in the scheduler's queue."""
+    signal.alarm(180)  # an orphan ends by itself
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
     if core is not None:
         os.sched_setaffinity(0, {core})
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if not is_urgent:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)

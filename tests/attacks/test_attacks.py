@@ -9,7 +9,7 @@ import pytest
 from tests.attacks.catalogue import ATTACKS, Attack
 from tests.attacks.trial import Plan, Trial
 
-BRIEF = Plan(rounds=1, seconds=0.05)
+BRIEF = Plan(rounds=1, seconds=0.05, is_urgent=True)
 
 
 @pytest.mark.usefixtures("needs_root")
@@ -19,6 +19,8 @@ def test_the_victim_loses_nothing(attack: Attack, folder: Path) -> None:
     assert verdict.problem == ""
     assert verdict.losses == 0
     assert len(verdict.rounds) == 1
+    assert verdict.stall is not None
+    assert verdict.stall.cause
 
 
 def test_the_attacks_have_names_of_their_own() -> None:

@@ -40,6 +40,8 @@ class Plan:
 
     rounds: int
     seconds: float
+    is_urgent: bool = False
+    """Whether attackers are scheduled as the victim is: then what is measured is the scheduler too."""
 
 
 FULL = Plan(3, 1.0)
@@ -104,7 +106,7 @@ class Trial:
             victim.measure(self._plan.seconds / 4)  # warm
             for _ in range(self._plan.rounds):
                 quiet = victim.measure(self._plan.seconds)
-                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core)
+                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core, is_urgent=self._plan.is_urgent)
                 try:
                     if attack.probe is not None:
                         attack.probe(bus, VICTIM, attackers)
