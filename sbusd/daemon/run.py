@@ -32,9 +32,7 @@ class Surface:
 class Run:
     """One bus, whose parts are all made. Call :meth:`serve` once, and :meth:`close` at the end."""
 
-    def __init__(
-        self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str, *, meter: Meter
-    ) -> None:
+    def __init__(self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str, *, meter: Meter) -> None:
         """*folder* is where the bus was started; *meter* measures what the loop does between turns."""
         self._broker = broker
         self._journal = journal

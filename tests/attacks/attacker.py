@@ -16,6 +16,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from tests.support.users import User
 
@@ -38,6 +39,11 @@ class Crew:
         self._done = 0
         self._has_begun = False
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether this process has counted anything."""
+        return self._done > 0
+
     def begin(self) -> None:
         """Say that the attack is on; the victim is measured from here on. Only the first time counts."""
         if not self._has_begun:
@@ -53,6 +59,17 @@ class Crew:
 
 Role = Callable[[Crew], None]
 """What one hostile process does; it is killed in the middle of it."""
+
+
+@runtime_checkable
+class Prepared(Protocol):
+    """A role with something to do as root first, in its own process."""
+
+    def prepare(self, crew: Crew) -> None:
+        """Do what the machine lets its users do by a privileged program."""
+
+    def __call__(self, crew: Crew) -> None:
+        """Attack."""
 
 
 class Attackers:
@@ -98,6 +115,8 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, 
     status = 1
     try:
         os.close(reader)
+        if isinstance(role, Prepared):
+            role.prepare(crew)
         _become(user, core, is_urgent=is_urgent)
         with contextlib.suppress(OSError):  # the bus refuses more of this: what there is stays until the kill
             role(crew)

@@ -9,7 +9,7 @@ from functools import partial
 
 from sbusd.protocol.batches import LENGTH_BYTES, join_batch
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from tests.attacks import descriptors, roles
+from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
 from tests.attacks.probes import Probe, keeps_rows, rests
@@ -68,6 +68,8 @@ class Attack:
     """Whether the daemon keeps its state as under a service manager."""
     probe: Probe | None = None
     """What it is judged by besides."""
+    obstacle: Callable[[], str] = str
+    """Returns why it cannot be tried on this machine; an empty text if it can."""
 
 
 _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
@@ -76,7 +78,7 @@ _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
 _RECEIVING = (("SBUS_TEST_PASSRIGHTS", "1"),)
 """Lets descriptors come to the bus, as every kernel before Linux 6.16 does; later ones refuse them to the sender."""
 
-_DESCRIPTORS: tuple[tuple[str, Role], ...] = (
+_DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...] = (
     ("lingering sockets", descriptors.sends(descriptors.lingering)),
     ("lingering sockets in batches", descriptors.sends(descriptors.lingering, descriptors.BATCH)),
     ("lingering sockets, closes", descriptors.sends_and_closes(descriptors.lingering)),
@@ -86,6 +88,8 @@ _DESCRIPTORS: tuple[tuple[str, Role], ...] = (
     ("253 descriptors at once", descriptors.sends(descriptors.as_many_as_fit)),
     ("sockets in sockets", descriptors.sends(descriptors.holding)),
     ("cycles of sockets", descriptors.sends(descriptors.cycle)),
+    ("crowded file systems", filesystems.sends_crowded_file_systems, filesystems.why_no_namespaces),
+    ("FUSE files", filesystems.SendsFuseFiles(), filesystems.why_no_fuse),
 )
 
 
@@ -98,7 +102,11 @@ def _descriptor_attacks(name: str, env: tuple[tuple[str, str], ...]) -> tuple[At
         config=_FEW_CONNECTIONS,
         env=env,
     )
-    return (*(Attack(f"{name} {kind}", partial(_alone, role), takes_a_share=True, env=env) for kind, role in _DESCRIPTORS), refused)
+    others = (
+        Attack(f"{name} {kind}", partial(_alone, role), takes_a_share=True, env=env, obstacle=obstacle[0] if obstacle else str)
+        for kind, role, *obstacle in _DESCRIPTORS
+    )
+    return (*others, refused)
 
 
 def _alone(role: Role) -> tuple[Role, ...]:
@@ -149,6 +157,22 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
+    Attack("leaves with every pattern", lambda: (roles.leaves_with(roles.as_many_patterns()),), takes_a_share=True),
+    Attack("leaves with the longest patterns", lambda: (roles.leaves_with(roles.as_long_patterns()),), takes_a_share=True),
+    Attack(
+        "leaves with every pattern, state kept",
+        lambda: (roles.leaves_with(roles.as_many_patterns()),),
+        takes_a_share=True,
+        keeps_state=True,
+    ),
+    Attack(
+        "events for 64 who do not read",
+        lambda: (
+            roles.never_reads(64, b"CMSG blocking/hard/discard", b"SUB !/event/subscribe/", b"SUB !/event/unsubscribe/"),
+            roles.floods(1, itertools.cycle([b"SUB e/" + b"\1" * 4_000, b"UNSUB e/" + b"\1" * 4_000])),
+        ),
+        takes_a_share=True,
+    ),
     Attack("churns long patterns, state kept", lambda: (roles.churns_long_patterns,), takes_a_share=True, keeps_state=True),
     Attack("churns presence, state kept", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True, keeps_state=True),
     Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), probe=rests),

@@ -155,8 +155,12 @@ def _keeping(run: Callable[[Crew, Keep], None]) -> Role:
 
     def role(crew: Crew) -> None:
         keep: Keep = []
-        with contextlib.suppress(OSError):
+        try:
             run(crew, keep)
+        except OSError as error:
+            # Later on, no descriptor may be left, or the bus may not answer. Before the first, there was no attack.
+            if not crew.has_acted:
+                raise AssertionError(f"no descriptor was sent: {error}") from error
         crew.begin()
         signal.pause()
 

@@ -21,6 +21,7 @@ from tests.attacks.victim import KEY
 HALF_A_MILLION = 500_000
 SUBSCRIPTIONS = 200_000
 STAR_DEPTH = 6
+MOST_PATTERNS = 16_000
 LONG_PATTERNS, LONG_PATTERN_BYTES = 1_900, 3_990
 BLOCKED_SENDERS, HUNG_UP = 60, 20
 QUIET_MS = 1_000
@@ -191,6 +192,32 @@ def churns_long_patterns(crew: Crew) -> None:
         with contextlib.suppress(BlockingIOError):
             while sock.recv(1):
                 pass
+
+
+def as_many_patterns() -> list[bytes]:
+    """Return as many patterns as a user may have, each deep."""
+    return [b"%d/" % number * 20 for number in range(MOST_PATTERNS)]
+
+
+def as_long_patterns() -> list[bytes]:
+    """Return as many bytes of patterns as a user may have, of separators alone but for their numbers."""
+    return [b"%d/" % number + b"/" * LONG_PATTERN_BYTES for number in range(LONG_PATTERNS)]
+
+
+def leaves_with(patterns: list[bytes]) -> Role:
+    """Return a role that subscribes to *patterns* and closes, again and again; the first time before the attack begins."""
+
+    def run(crew: Crew) -> None:
+        while True:
+            with connect(crew.path) as sock:
+                for _ in pour([sock], (b"SUB " + each for each in patterns)):
+                    continue
+                sock.settimeout(PATIENCE_SECONDS)
+                barrier(sock)
+                crew.begin()
+            crew.count()
+
+    return run
 
 
 def hangs_up_while_held_up(crew: Crew) -> None:
