@@ -186,7 +186,7 @@ ATTACKS: tuple[Attack, ...] = (
         "denied messages in batches, a tap not read",
         lambda: (roles.floods(8, itertools.cycle([_batch(b"MSG !/no/" + b"\1" * 1_000 + b"\0"), b"CMSG !/no/such"])),),
         takes_a_share=True,
-        probe=keeps_rows(1_000),
+        probe=keeps_rows(200),
     ),
     Attack(
         "events, a tap not read",

@@ -30,7 +30,7 @@ from tools.stage import Stage
 VICTIM, HOSTILE = FIRST, SECOND
 PACKET_BYTES, CONNECTION_BYTES, SUBSCRIPTION_BYTES = 64, 16 << 10, 1 << 10
 """What the daemon needs to keep books of each, at most: of a packet that waits, of a connection, of a pattern of 64 bytes."""
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 240.0
 """When a daemon that still has the attackers' connections has leaked them."""
 
 
