@@ -3,7 +3,7 @@
 """How long the loop did not wait for events, and what it did meanwhile: for tests. Spec: sbusd(8), ``--stalls``.
 
 A stall is the time from the return of one epoll_wait(2) to the call of the next, without the time for which the thread could have
-run but another thread had the processor: that is the machine's load and no work of the bus. What is left is time on the processor
+run but another thread had the processor: that is the load of the machine, not work of the bus. The rest is time on the processor
 and time in which the thread was blocked, such as in close(2). Source of the time in the run queue: the kernel's
 Documentation/scheduler/sched-stats.rst, ``/proc/<pid>/schedstat``.
 """

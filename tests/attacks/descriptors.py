@@ -1,6 +1,6 @@
 """Descriptors that a hostile user sends to the bus with SCM_RIGHTS, unix(7): the receiver may do their last close, and pay for it.
 
-Each maker returns descriptors whose last close takes long, or that could stay open for ever; the role closes its own copies, so that
+Each maker returns descriptors whose last close takes long, or that could stay open without end; the role closes its own copies, so that
 what was sent is the last. Nothing here needs a privilege but the FUSE file system, see :mod:`tests.attacks.fuse`.
 """
 
@@ -87,7 +87,7 @@ def process(keep: Keep) -> list[int]:
 
 
 def as_many_as_fit(keep: Keep) -> list[int]:
-    """Return so many descriptors that one more would not fit into a packet."""
+    """Return as many descriptors as fit into a packet."""
     return [os.eventfd(0) for _ in range(MAX_IN_PACKET)]
 
 
@@ -131,7 +131,7 @@ def sends(make: Make, packet: bytes = PACKET) -> Role:
 
 
 def sends_and_closes(make: Make, held: int = 0) -> Role:
-    """Return a role that connects, sends what *make* returns, and closes at once; it holds so many other connections meanwhile.
+    """Return a role that connects, sends what *make* returns, and closes at once; it holds *held* other connections meanwhile.
 
     With as many as its quota allows, the bus turns each further one away without reading what it sent.
     """
@@ -151,7 +151,7 @@ def sends_and_closes(make: Make, held: int = 0) -> Role:
 
 
 def _keeping(run: Callable[[Crew, Keep], None]) -> Role:
-    """Return a role that goes on until the bus does not answer or there is no descriptor left, and then keeps what it has."""
+    """Return a role that goes on until the bus does not answer or the descriptors are used up, and then keeps what it has."""
 
     def role(crew: Crew) -> None:
         keep: Keep = []

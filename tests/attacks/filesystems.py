@@ -2,7 +2,7 @@
 
 A FUSE file asks its server at each close(2), and the server does not answer: fuse(4), the kernel's include/uapi/linux/fuse.h. A memory
 file system that is mounted in a namespace of the user's own, user_namespaces(7), and unmounted while a file is open, is taken down by
-whoever closes that file.
+the process that closes that file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _mount(kind: bytes, target: str, options: bytes = b"") -> None:
 
 
 class SendsFuseFiles:
-    """A role that sends files of its own FUSE file system, whose server does not answer when somebody else closes one."""
+    """A role that sends files of its own FUSE file system, whose server does not answer when another process closes one."""
 
     def prepare(self, crew: Crew) -> None:
         """As root, mount the file system, for this process and its children: distributions let each user do so by fusermount(1)."""
@@ -80,7 +80,7 @@ def _opening(path: str) -> Make:
 
 
 def _serve(device: int, patron: int) -> None:
-    """Answer the kernel's requests, but for those that somebody else than *patron* makes at a close."""
+    """Answer the kernel's requests, but for a close by another process than *patron*."""
     while True:
         request = os.read(device, 1 << 20)
         _, opcode, unique, node, _, _, pid, _ = _HEADER.unpack_from(request)

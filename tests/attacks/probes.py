@@ -43,7 +43,7 @@ def _turns(owner: RawClient) -> int:
 
 
 def keeps_rows(acts: int) -> Probe:
-    """Return a probe of a tap that is not read during so many hostile acts, and that must get the victim's messages all the same."""
+    """Return a probe of a tap that is not read during *acts* hostile acts, and that must get the victim's messages all the same."""
 
     def run(bus: Daemon, victim: User, attackers: Attackers) -> None:
         tap, speaker = bus.client(), bus.client(victim)

@@ -68,6 +68,7 @@ def test_time_in_which_another_thread_has_the_processor_is_no_stall(world: World
         before = queued_ns()
         while queued_ns() - before < QUEUED_NS:
             pass
+        time.sleep(BLOCKED_SECONDS)  # so that this turn has the longest stall, however early it is disturbed
 
     try:
         report = report_of(world, work_until_disturbed)
