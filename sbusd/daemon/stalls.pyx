@@ -20,6 +20,7 @@ from sbusd.protocol import controls
 cdef enum:
     # The run queue is looked at behind each step that took so long, in nanoseconds: the look itself costs a microsecond.
     LONG_STEP = 100000
+    LOOKS = 10
     HEAD_BYTES = 64             # of a control packet, enough for every known name
 
 _FIXED = (
@@ -35,6 +36,16 @@ cdef int64_t nanoseconds(int clock) noexcept nogil:
     cdef timespec now
     clock_gettime(clock, &now)
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+
+
+cdef void look(Stalls stalls, int64_t* now, int64_t* queued) noexcept nogil:
+    """Read the clock and the time in the run queue at one moment: again if the thread was interrupted between the two."""
+    cdef int i
+    for i in range(LOOKS):
+        now[0] = nanoseconds(CLOCK_MONOTONIC)
+        queued[0] = stalls.queued_until_now()
+        if nanoseconds(CLOCK_MONOTONIC) - now[0] < LONG_STEP:
+            break
 
 
 cdef str kind_of(bytes packet):
@@ -95,9 +106,9 @@ cdef class Stalls:
         """Begin a turn: epoll_wait(2) has returned."""
         self.is_awake = True
         self.turns += 1
-        self.woken_queued = self.step_queued = self.queued_until_now()
         self.woken_cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID)
-        self.woken_at = self.step_at = nanoseconds(CLOCK_MONOTONIC)
+        look(self, &self.woken_at, &self.woken_queued)
+        self.step_at, self.step_queued = self.woken_at, self.woken_queued
 
     cdef void end_step(self, int cause) noexcept nogil:
         """Charge the time since the last step to *cause*."""
@@ -107,12 +118,11 @@ cdef class Stalls:
             return
         now = nanoseconds(CLOCK_MONOTONIC)
         taken = now - self.step_at
-        self.step_at = now
         if taken > LONG_STEP:
-            queued = self.queued_until_now()
-            taken = max(<int64_t>0, taken - (queued - self.step_queued))
+            look(self, &now, &queued)
+            taken = max(<int64_t>0, now - self.step_at - (queued - self.step_queued))
             self.step_queued = queued
-            self.step_at = nanoseconds(CLOCK_MONOTONIC)
+        self.step_at = now
         spent.steps += 1
         spent.turn += taken
         spent.longest = max(spent.longest, taken)
@@ -143,7 +153,9 @@ cdef class Stalls:
         self.is_awake = False
         wall = self.step_at - self.woken_at
         if wall > LONG_STEP:
-            queued = self.queued_until_now() - self.woken_queued
+            look(self, &wall, &queued)
+            wall -= self.woken_at
+            queued -= self.woken_queued
         stall = max(<int64_t>0, wall - queued)
         if stall > self.stall:
             self.stall, self.wall, self.queued = stall, wall, queued
