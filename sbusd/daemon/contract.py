@@ -39,11 +39,14 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
+
+if TYPE_CHECKING:
+    from sbusd.daemon.stalls import Stalls
 
 
 class Refusal(enum.IntEnum):
@@ -254,6 +257,9 @@ class Switch(Protocol):
 
     def listen(self, fd: int) -> None:
         """Accept connections from the listening SEQPACKET socket *fd*, which stays the caller's."""
+
+    def measure(self, stalls: Stalls) -> None:
+        """Let *stalls* measure the time between two waits for readiness from now on."""
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
         """Call *callback* in each turn in which *fd*, which stays the caller's, is readable."""

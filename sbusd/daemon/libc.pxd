@@ -56,7 +56,14 @@ cdef extern from *:
 
 cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec* time)
-    int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME
+    int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME, CLOCK_THREAD_CPUTIME_ID
+
+cdef extern from * nogil:
+    """
+    #include <errno.h>
+    static inline void set_errno(int code) { errno = code; }
+    """
+    void set_errno(int code)
 
 cdef extern from "<sys/epoll.h>" nogil:
     ctypedef union epoll_data_t:

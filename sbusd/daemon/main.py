@@ -21,6 +21,7 @@ from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.reload import Reloader
 from sbusd.daemon.run import Run, Surface
 from sbusd.daemon.service_manager import ServiceManager
+from sbusd.daemon.stallfile import measured
 from sbusd.protocol.errors import SbusError
 
 EXIT_FAILED = 1
@@ -71,7 +72,9 @@ def serve(options: Options, settings: DaemonSettings) -> None:
         _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, ownership, journal, find_switch(options.switch))
-        run = Run(broker, journal, Surface(listener, presence, manager), Reloader(options, settings, broker, journal), folder)
+        meter = ends.enter_context(measured(options.stalls_file, broker.switch))
+        reloader = Reloader(options, settings, broker, journal)
+        run = Run(broker, journal, Surface(listener, presence, manager), reloader, folder, meter=meter)
         ends.callback(run.close)
         run.serve(heritage)
 

@@ -53,6 +53,8 @@ class Options:
     check_config: bool = False
     user_bus: bool = False
     switch: SwitchName = "compiled"
+    stalls_file: Path | None = None
+    """Where the longest stalls are written to at the end; absolute."""
 
     @property
     def main_file(self) -> Path:
@@ -96,6 +98,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         check_config=values.check_config,
         user_bus=values.user,
         switch=values.switch,
+        stalls_file=None if values.stalls is None else _absolute(values.stalls),
     )
 
 
@@ -135,5 +138,11 @@ def _parser() -> _Parser:
     add("--check-config", action="store_true", help="say whether the configuration is good, and exit")
     add("--user", action="store_true", help="be the user's own bus: its address and configuration are the user's")
     add("--switch", choices=("compiled", "reference"), default="compiled", help="which data plane; the reference one is for tests")
+    add(
+        "--stalls",
+        metavar="FILE",
+        type=Path,
+        help="measure how long the bus does not look for events; write it there at the end; for tests",
+    )
     add("--version", action="version", version=f"sbusd {__version__}")
     return parser

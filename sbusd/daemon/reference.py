@@ -39,6 +39,7 @@ from sbusd.daemon.contract import (
     UserCounters,
 )
 from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
+from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
@@ -196,6 +197,7 @@ class Switch:
         self._limits = limits
         self._refusals = refusals
         self._epoll = select.epoll()
+        self._stalls: Stalls | None = None
         self._spare: int | None = _open_spare()
         self._listeners: dict[int, socket.socket] = {}
         self._watched: dict[int, Callable[[], None]] = {}
@@ -296,12 +298,20 @@ class Switch:
 
     # -- turns
 
+    def measure(self, stalls: Stalls) -> None:
+        """Let *stalls* measure every turn from now on."""
+        self._stalls = stalls
+
     def turn(self, timeout_ms: int) -> int:
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
         if self._paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
         timeout_ms = 0 if self._pending() else self._until_deadline(timeout_ms)
+        if self._stalls is not None:
+            self._stalls.rest()
         ready = self._epoll.poll(timeout_ms / 1000 if timeout_ms >= 0 else -1)
+        if self._stalls is not None:
+            self._stalls.wake()
         if not ready and self._paused:
             self._resume()
         self._count["turns"] += 1
@@ -975,6 +985,7 @@ class Switch:
 
     def close(self, *, keeps_connections: bool = False) -> None:
         """Close every connection without telling the sink, and the switch's own descriptors."""
+        self._stalls = None
         for connection in self._by_number.values():
             if keeps_connections:
                 connection.socket.close()

@@ -16,6 +16,7 @@ from sbusd.daemon.listener import Listener
 from sbusd.daemon.reload import Reloader
 from sbusd.daemon.service_manager import ServiceManager
 from sbusd.daemon.signals import Signals
+from sbusd.daemon.stallfile import Meter
 from sbusd.daemon.successor import Successor
 
 
@@ -31,8 +32,8 @@ class Surface:
 class Run:
     """One bus, whose parts are all made. Call :meth:`serve` once, and :meth:`close` at the end."""
 
-    def __init__(self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str) -> None:
-        """*folder* is where the bus was started."""
+    def __init__(self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str, *, meter: Meter) -> None:
+        """*folder* is where the bus was started; *meter* measures what the loop does between turns."""
         self._broker = broker
         self._journal = journal
         self._listener = surface.listener
@@ -41,6 +42,7 @@ class Run:
         self._reloader = reloader
         self._folder = folder
         self._successor = Successor(broker.switch, own_command(), folder)
+        self._meter = meter
         self._keeps_connections = False
         self._is_unsettled = False
 
@@ -58,12 +60,16 @@ class Run:
             heartbeat = Heartbeat(self._manager, self._broker.traffic, lambda: self._journal.record(messages.SERVICE_MANAGER_DEAF))
             while not self._broker.is_done:
                 wait_ms = heartbeat.beat()
+                self._meter.note("heartbeat")
                 if self._is_unsettled:
                     wait_ms = 0
                 # What the service manager was told holds until something happens: it is then told anew in time.
                 (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
                 self._is_unsettled = self._is_unsettled and self._broker.settle()
+                self._meter.note("ending subscriptions that new rules deny")
                 self._obey(signals, handover)
+                self._meter.note("reload and restart")
+            self._meter.rest()
             self._manager.stopping()
             if not self._broker.is_for_good:
                 self._settle()

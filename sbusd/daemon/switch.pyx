@@ -34,6 +34,9 @@ from sbusd.daemon.outbox cimport (
 )
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
+from sbusd.daemon.stalls cimport (
+    ACCEPTING, BLOCKS, BUFFER, ENDING, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS, Stalls,
+)
 from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
 
@@ -200,6 +203,8 @@ cdef class Switch:
     cdef uint64_t queue_packets, queue_bytes
     cdef uint64_t accepted, accept_failures, received_packets, received_bytes, messages, undeliverable, refused_packets, subscriptions, turns
     cdef uint64_t received_batches
+    cdef Stalls stalls                          # measures the turns; None: they are not measured
+    cdef bint is_measured                       # it is not None
 
     def __cinit__(self, sink, keyspace, limits, refusals):
         self.epoll = self.spare = -1
@@ -413,6 +418,23 @@ cdef class Switch:
 
     # -- turns
 
+    def measure(self, Stalls stalls):
+        """Let *stalls* measure every turn from now on."""
+        self.stalls = stalls
+        self.is_measured = True
+
+    cdef int sleep(self, int timeout_ms) noexcept nogil:
+        """Call epoll_wait(2), and return what it does."""
+        cdef int count, failure
+        if not self.is_measured:
+            return epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+        self.stalls.end_turn()
+        count = epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+        failure = errno
+        self.stalls.begin_turn()
+        set_errno(failure)
+        return count
+
     def turn(self, int timeout_ms):
         """Wait for readiness, handle what is ready, and return how many descriptors were."""
         cdef int count
@@ -472,13 +494,23 @@ cdef class Switch:
             else:
                 self.serve(self.slots[data], self.ready[i].events)
                 served += 1
+                if self.is_measured:
+                    self.stalls.end_step(PACKETS)
         if giving_way and not served:
             self.serve_giving_way(count)
+        if self.is_measured:
+            self.stalls.end_step(PACKETS)
         self.end_blocks()
+        if self.is_measured:
+            self.stalls.end_step(BLOCKS)
         if self.informed.size():
             self.report_losses()
+            if self.is_measured:
+                self.stalls.end_step(LOSSES)
         while self.ending.size():
             self.bury()
+            if self.is_measured:
+                self.stalls.end_step(ENDING)
         return count
 
     cdef int wait(self, int timeout_ms) noexcept nogil:
@@ -486,21 +518,29 @@ cdef class Switch:
         cdef int count, idle
         if self.is_buffer_large and timeout_ms != 0:
             idle = RELEASE_MS if timeout_ms < 0 or timeout_ms > RELEASE_MS else timeout_ms
-            count = epoll_wait(self.epoll, self.ready, READY_EVENTS, idle)
+            count = self.sleep(idle)
             if count != 0:
                 return count
             self.release_buffer()
+            if self.is_measured:
+                self.stalls.end_step(BUFFER)
             timeout_ms -= idle if timeout_ms > 0 else 0
-        return epoll_wait(self.epoll, self.ready, READY_EVENTS, timeout_ms)
+        return self.sleep(timeout_ms)
 
     cdef int serve_other(self, uint64_t data) except -1 with gil:
         """Handle the readiness of what is not a connection."""
         self.is_disturbed = True
+        if self.is_measured:
+            self.stalls.end_step(INTERPRETER)
         if data & LISTENER:
             self.accept_some(<int>(data & 0xFFFFFFFF))
+            if self.is_measured:
+                self.stalls.end_step(ACCEPTING)
         # A callback may have ended the watch of another descriptor that was ready too.
         elif (callback := self.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
             callback()
+            if self.is_measured:
+                self.stalls.note("callback " + getattr(callback, "__qualname__", type(callback).__name__))
         return 0
 
     cdef int add_pending(self, int count) noexcept nogil:
@@ -636,10 +676,14 @@ cdef class Switch:
             count = self.receive(connection, events)
             if count and not connection.is_ending:
                 i = self.route(connection, 0, count)
+                if self.is_measured:
+                    self.stalls.end_step(PACKETS)
                 if i < count:
                     i = self.obey(connection, i, count)
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
+                if self.is_measured:
+                    self.stalls.end_step(RECORDING_REFUSALS)
             if i < count and not connection.is_ending:
                 self.keep_unhandled(connection, i)
                 count = i
@@ -660,18 +704,26 @@ cdef class Switch:
         """Hand the *i*-th packet of a batch to the control plane, and go on with those behind it until the time is over: one costly
         question may stand in front of 63 others. Return the number of the first packet that is not handled."""
         cdef int64_t started
+        cdef bytes packet
         self.is_disturbed = True
+        if self.is_measured:
+            self.stalls.end_step(INTERPRETER)
         while i < count:
             started = now_ns()
+            packet = self.inbound_bytes(i)
             if connection.receipt.disclosure == Disclosure.ASKED:
                 self.decide_receipt(connection, i)
             else:
-                self.sink.control(connection.id, <bytes>self.inbound_bytes(i))
+                self.sink.control(connection.id, packet)
                 i += 1
             self.control_time += now_ns() - started
+            if self.is_measured:
+                self.stalls.note_control(packet)
             if connection.is_ending or self.control_time > <uint64_t>self.turn_time:
                 break
             i = self.route(connection, i, count)
+            if self.is_measured:
+                self.stalls.end_step(PACKETS)
         return i
 
     cdef int decide_receipt(self, Connection* connection, size_t i) except -1:
@@ -1679,6 +1731,8 @@ cdef class Switch:
         """Close every connection without telling the sink, and the switch's own descriptors."""
         cdef uint32_t slot
         cdef Backlog* unread
+        self.is_measured = False
+        self.stalls = None
         for slot in range(self.slots.size()):
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)

@@ -16,10 +16,11 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 from tests.support.users import User
 
-START_SECONDS = 20.0
+START_SECONDS = 60.0
 """When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
 
 MAX_DESCRIPTORS = 4_096
@@ -38,6 +39,11 @@ class Crew:
         self._done = 0
         self._has_begun = False
 
+    @property
+    def has_acted(self) -> bool:
+        """Whether this process has counted anything."""
+        return self._done > 0
+
     def begin(self) -> None:
         """Say that the attack is on; the victim is measured from here on. Only the first time counts."""
         if not self._has_begun:
@@ -55,16 +61,28 @@ Role = Callable[[Crew], None]
 """What one hostile process does; it is killed in the middle of it."""
 
 
+@runtime_checkable
+class Prepared(Protocol):
+    """A role with something to do as root first, in its own process."""
+
+    def prepare(self, crew: Crew) -> None:
+        """Do what the machine lets its users do by a privileged program."""
+
+    def __call__(self, crew: Crew) -> None:
+        """Attack."""
+
+
 class Attackers:
     """The running processes of one attack, one for each role. End them with :meth:`stop`."""
 
-    def __init__(self, path: str, roles: Sequence[Role], user: User, core: int | None) -> None:
+    def __init__(self, path: str, roles: Sequence[Role], user: User, core: int | None, *, is_urgent: bool = False) -> None:
+        """*is_urgent* processes are scheduled as all others are: on a loaded machine an attack then still takes place."""
         self._shared = mmap.mmap(-1, 8 * len(roles))
         reader, writer = os.pipe()
         self._pids: list[int] = []
         try:
             for place, role in enumerate(roles):
-                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader))
+                self._pids.append(_fork(role, Crew(path, place, self._shared, writer), user, core, reader, is_urgent=is_urgent))
         finally:
             os.close(writer)
         try:
@@ -89,7 +107,7 @@ class Attackers:
         self._pids.clear()
 
 
-def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> int:
+def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int, *, is_urgent: bool) -> int:
     """Start one process and return its id."""
     pid = os.fork()
     if pid:
@@ -97,7 +115,9 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> 
     status = 1
     try:
         os.close(reader)
-        _become(user, core)
+        if isinstance(role, Prepared):
+            role.prepare(crew)
+        _become(user, core, is_urgent=is_urgent)
         with contextlib.suppress(OSError):  # the bus refuses more of this: what there is stays until the kill
             role(crew)
         crew.begin()
@@ -112,13 +132,14 @@ def _fork(role: Role, crew: Crew, user: User, core: int | None, reader: int) -> 
         os._exit(status)
 
 
-def _become(user: User, core: int | None) -> None:
-    """Take the user's ids and the least urgent place in the scheduler's queue."""
-    signal.alarm(60)  # an orphan ends by itself
+def _become(user: User, core: int | None, *, is_urgent: bool) -> None:
+    """Take the user's ids and, unless *is_urgent*, the least urgent place in the scheduler's queue."""
+    signal.alarm(180)  # an orphan ends by itself
     resource.setrlimit(resource.RLIMIT_NOFILE, (MAX_DESCRIPTORS, MAX_DESCRIPTORS))
     if core is not None:
         os.sched_setaffinity(0, {core})
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    if not is_urgent:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     os.setgroups(user.groups)
     os.setresgid(user.gid, user.gid, user.gid)
     os.setresuid(user.uid, user.uid, user.uid)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from sbusd.protocol.batches import LENGTH_BYTES, join_batch
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from tests.attacks import roles
+from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
+from tests.attacks.probes import Probe, keeps_rows, rests
 from tests.attacks.victim import KEY
 
 Roles = Callable[[], tuple[Role, ...]]
@@ -60,6 +62,56 @@ class Attack:
     """Whether it keeps the bus busy: then the victim has its fair share of the bus at full speed, and no more."""
     config: str = ""
     """The daemon's configuration file; the defaults if empty."""
+    env: tuple[tuple[str, str], ...] = ()
+    """Variables of the daemon's environment."""
+    keeps_state: bool = False
+    """Whether the daemon keeps its state as under a service manager."""
+    probe: Probe | None = None
+    """What it is judged by besides."""
+    obstacle: Callable[[], str] = str
+    """Returns why it cannot be tried on this machine; an empty text if it can."""
+
+
+_FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
+"""As many as the victim has."""
+
+_RECEIVING = (("SBUS_TEST_PASSRIGHTS", "1"),)
+"""Lets descriptors come to the bus, as every kernel before Linux 6.16 does; later ones refuse them to the sender."""
+
+_DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...] = (
+    ("lingering sockets", descriptors.sends(descriptors.lingering)),
+    ("lingering sockets in batches", descriptors.sends(descriptors.lingering, descriptors.BATCH)),
+    ("lingering sockets, closes", descriptors.sends_and_closes(descriptors.lingering)),
+    ("memory files", descriptors.sends(descriptors.large_memory)),
+    ("epoll instances", descriptors.sends(descriptors.watching)),
+    ("process descriptors", descriptors.sends(descriptors.process)),
+    ("253 descriptors at once", descriptors.sends(descriptors.as_many_as_fit)),
+    ("sockets in sockets", descriptors.sends(descriptors.holding)),
+    ("cycles of sockets", descriptors.sends(descriptors.cycle)),
+    ("crowded file systems", filesystems.sends_crowded_file_systems, filesystems.why_no_namespaces),
+    ("FUSE files", filesystems.SendsFuseFiles(), filesystems.why_no_fuse),
+)
+
+
+def _descriptor_attacks(name: str, env: tuple[tuple[str, str], ...]) -> tuple[Attack, ...]:
+    """Return the attacks with descriptors, on a bus with *env*."""
+    refused = Attack(
+        f"{name} lingering sockets, turned away",
+        lambda: (descriptors.sends_and_closes(descriptors.lingering, held=2),),
+        takes_a_share=True,
+        config=_FEW_CONNECTIONS,
+        env=env,
+    )
+    others = (
+        Attack(f"{name} {kind}", partial(_alone, role), takes_a_share=True, env=env, obstacle=obstacle[0] if obstacle else str)
+        for kind, role, *obstacle in _DESCRIPTORS
+    )
+    return (*others, refused)
+
+
+def _alone(role: Role) -> tuple[Role, ...]:
+    """Return the one role of an attack."""
+    return (role,)
 
 
 ATTACKS: tuple[Attack, ...] = (
@@ -105,4 +157,43 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
+    Attack("leaves with every pattern", lambda: (roles.leaves_with(roles.as_many_patterns()),), takes_a_share=True),
+    Attack("leaves with the longest patterns", lambda: (roles.leaves_with(roles.as_long_patterns()),), takes_a_share=True),
+    Attack(
+        "leaves with every pattern, state kept",
+        lambda: (roles.leaves_with(roles.as_many_patterns()),),
+        takes_a_share=True,
+        keeps_state=True,
+    ),
+    Attack(
+        "events for 64 who do not read",
+        lambda: (
+            roles.never_reads(64, b"CMSG blocking/hard/discard", b"SUB !/event/subscribe/", b"SUB !/event/unsubscribe/"),
+            roles.floods(1, itertools.cycle([b"SUB e/" + b"\1" * 4_000, b"UNSUB e/" + b"\1" * 4_000])),
+        ),
+        takes_a_share=True,
+    ),
+    Attack("churns long patterns, state kept", lambda: (roles.churns_long_patterns,), takes_a_share=True, keeps_state=True),
+    Attack("churns presence, state kept", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True, keeps_state=True),
+    Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), probe=rests),
+    Attack(
+        "denials, a tap not read",
+        lambda: (roles.floods(1, numbered(b"SUB !/no/" + b"\1" * 1_000)),),
+        takes_a_share=True,
+        probe=keeps_rows(5_000),
+    ),
+    Attack(
+        "denied messages in batches, a tap not read",
+        lambda: (roles.floods(8, itertools.cycle([_batch(b"MSG !/no/" + b"\1" * 1_000 + b"\0"), b"CMSG !/no/such"])),),
+        takes_a_share=True,
+        probe=keeps_rows(200),
+    ),
+    Attack(
+        "events, a tap not read",
+        lambda: (roles.floods(1, itertools.cycle([b"SUB e/" + b"\1" * 4_000, b"UNSUB e/" + b"\1" * 4_000])),),
+        takes_a_share=True,
+        probe=keeps_rows(5_000),
+    ),
+    *_descriptor_attacks("sends", ()),
+    *_descriptor_attacks("received:", _RECEIVING),
 )

@@ -12,14 +12,20 @@ import time
 from collections.abc import Iterator
 
 from sbusd.protocol import controls
+from sbusd.protocol.batches import join_batch
 from sbusd.protocol.limits import MAX_KEY_BYTES
 from tests.attacks.attacker import MAX_DESCRIPTORS, Crew, Role
-from tests.attacks.hostile import connect, numbered, pour, until_refused
+from tests.attacks.hostile import PATIENCE_SECONDS, barrier, connect, numbered, pour, until_refused
 from tests.attacks.victim import KEY
 
 HALF_A_MILLION = 500_000
 SUBSCRIPTIONS = 200_000
 STAR_DEPTH = 6
+MOST_PATTERNS = 16_000
+LONG_PATTERNS, LONG_PATTERN_BYTES = 1_900, 3_990
+BLOCKED_SENDERS, HUNG_UP = 60, 20
+QUIET_MS = 1_000
+"""After so long without room to send, the bus reads none of the senders."""
 
 
 def never_reads(connections: int, *packets: bytes) -> Role:
@@ -169,6 +175,74 @@ def closes_at_every_moment(crew: Crew) -> None:
 def churns(crew: Crew) -> None:
     """Subscribe and unsubscribe without end: each makes every cached route stale."""
     floods(1, itertools.cycle([b"SUB churn/*", b"UNSUB churn/*"]))(crew)
+
+
+def churns_long_patterns(crew: Crew) -> None:
+    """Hold nearly as many bytes of patterns as a user may, and subscribe to one more and end that without end."""
+    held = [b"%d/" % number + b"\xff" * LONG_PATTERN_BYTES for number in range(LONG_PATTERNS)]
+    sock = connect(crew.path)
+    for sent in pour([sock], (b"SUB " + each for each in held)):
+        crew.count(sent)
+    sock.settimeout(PATIENCE_SECONDS)
+    barrier(sock)
+    crew.begin()
+    turns = itertools.cycle(word + each for each in held for word in (b"UNSUB ", b"SUB "))
+    for sent in pour([sock], turns):
+        crew.count(sent)
+        with contextlib.suppress(BlockingIOError):
+            while sock.recv(1):
+                pass
+
+
+def as_many_patterns() -> list[bytes]:
+    """Return as many patterns as a user may have, each deep."""
+    return [b"%d/" % number * 20 for number in range(MOST_PATTERNS)]
+
+
+def as_long_patterns() -> list[bytes]:
+    """Return as many bytes of patterns as a user may have, of separators alone but for their numbers."""
+    return [b"%d/" % number + b"/" * LONG_PATTERN_BYTES for number in range(LONG_PATTERNS)]
+
+
+def leaves_with(patterns: list[bytes]) -> Role:
+    """Return a role that subscribes to *patterns* and closes, again and again; the first time before the attack begins."""
+
+    def run(crew: Crew) -> None:
+        while True:
+            with connect(crew.path) as sock:
+                for _ in pour([sock], (b"SUB " + each for each in patterns)):
+                    continue
+                sock.settimeout(PATIENCE_SECONDS)
+                barrier(sock)
+                crew.begin()
+            crew.count()
+
+    return run
+
+
+def hangs_up_while_held_up(crew: Crew) -> None:
+    """Fill what a user may have unread by senders that one stuck recipient blocks; then connect, send and close. After that do nothing."""
+    stuck = connect(crew.path, b"CMSG blocking/hard/block", b"SUB stuck")
+    batch = join_batch([b"MSG stuck\0" + bytes(1_000)] * 150)
+    senders = [connect(crew.path) for _ in range(BLOCKED_SENDERS)]
+    poller = select.poll()
+    for each in senders:
+        each.setblocking(False)
+        poller.register(each, select.POLLOUT)
+    by_fd = {each.fileno(): each for each in senders}
+    while ready := poller.poll(QUIET_MS):
+        for fd, _ in ready:
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    by_fd[fd].send(batch)
+                    crew.count()
+    for _ in range(HUNG_UP):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
+            sock.connect(crew.path)
+            sock.send(b"MSG hung/up\0")
+    crew.begin()
+    signal.pause()
+    stuck.close()
 
 
 def distinct_keys() -> Iterator[bytes]:

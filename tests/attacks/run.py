@@ -48,7 +48,11 @@ def _attack(options: argparse.Namespace) -> list[Verdict]:
     try:
         trial = Trial(folder, QUICK if options.quick else FULL)
         for attack in ATTACKS:
-            if not options.only or any(words in attack.name for words in options.only):
+            if options.only and not any(words in attack.name for words in options.only):
+                continue
+            if obstacle := attack.obstacle():
+                print(f"attacks: {attack.name}: not tried: {obstacle}", file=sys.stderr, flush=True)
+            else:
                 verdicts.append(trial.run(attack))
                 print("attacks:", "  ".join(cell for cell in verdicts[-1].cells() if cell), file=sys.stderr, flush=True)
     finally:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import socket
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks.attacker import Attackers
 from tests.attacks.catalogue import Attack
-from tests.attacks.verdict import Round, Verdict
+from tests.attacks.verdict import Round, Stall, Verdict
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
 from tests.support.users import FIRST, SECOND
@@ -26,7 +30,7 @@ from tools.stage import Stage
 VICTIM, HOSTILE = FIRST, SECOND
 PACKET_BYTES, CONNECTION_BYTES, SUBSCRIPTION_BYTES = 64, 16 << 10, 1 << 10
 """What the daemon needs to keep books of each, at most: of a packet that waits, of a connection, of a pattern of 64 bytes."""
-SETTLE_SECONDS = 30.0
+SETTLE_SECONDS = 240.0
 """When a daemon that still has the attackers' connections has leaked them."""
 
 
@@ -36,6 +40,8 @@ class Plan:
 
     rounds: int
     seconds: float
+    is_urgent: bool = False
+    """Whether attackers are scheduled as the victim is: then what is measured is the scheduler too."""
 
 
 FULL = Plan(3, 1.0)
@@ -58,7 +64,13 @@ class Trial:
         self._number += 1
         config = self._folder / f"config{self._number}.toml"
         config.write_text(attack.config)
-        bus = self._start(config)
+        stalls = self._folder / f"stalls{self._number}.json"
+        with ExitStack() as ends:
+            env = dict(attack.env) | (ends.enter_context(notified(self._folder, self._number)) if attack.keeps_state else {})
+            return self._judge(attack, config, stalls, self._start(config, stalls, env))
+
+    def _judge(self, attack: Attack, config: Path, stalls: Path, bus: Daemon) -> Verdict:
+        """Make one attack on *bus*, end that, and judge it."""
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
@@ -72,12 +84,12 @@ class Trial:
         except AssertionError as error:
             problem = problem or str(error)
         cap = idle + allowance(load_daemon_settings(config, required=True))
-        return Verdict(attack.name, tuple(rounds), memory, cap, attack.takes_a_share, problem)
+        return Verdict(attack.name, tuple(rounds), memory, cap, longest_stall(stalls), attack.takes_a_share, problem)
 
-    def _start(self, config: Path) -> Daemon:
-        """Start a daemon on a core of its own."""
-        options, stage = ("-C", str(config)), Stage(sys.executable, {})
-        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=None)
+    def _start(self, config: Path, stalls: Path, env: dict[str, str]) -> Daemon:
+        """Start a daemon on a core of its own, which measures its stalls."""
+        options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
+        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=env)
         if self._daemon_core is not None:
             os.sched_setaffinity(bus.pid, {self._daemon_core})
         return bus
@@ -94,8 +106,10 @@ class Trial:
             victim.measure(self._plan.seconds / 4)  # warm
             for _ in range(self._plan.rounds):
                 quiet = victim.measure(self._plan.seconds)
-                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core)
+                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core, is_urgent=self._plan.is_urgent)
                 try:
+                    if attack.probe is not None:
+                        attack.probe(bus, VICTIM, attackers)
                     begun = attackers.acts
                     attacked = victim.measure(self._plan.seconds)
                     rounds.append(Round(quiet, attacked, attackers.acts - begun))
@@ -121,6 +135,35 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
             return counters
         assert time.monotonic() < deadline, f"{counters['connections']} connections are left, not {connections}"
         time.sleep(0.005)
+
+
+@contextmanager
+def notified(folder: Path, number: int) -> Iterator[dict[str, str]]:
+    """Yield the environment of a daemon whose descriptors are kept, so that it keeps its state; what it sends is thrown away."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(folder / f"notify{number}"))
+        reader = threading.Thread(target=_throw_away, args=(manager,))
+        reader.start()
+        try:
+            yield {"NOTIFY_SOCKET": str(folder / f"notify{number}"), "FDSTORE": "16"}
+        finally:
+            manager.shutdown(socket.SHUT_RD)
+            reader.join()
+
+
+def _throw_away(manager: socket.socket) -> None:
+    """Receive until the socket is shut down. Without room for descriptors the kernel drops them."""
+    while manager.recv(4_096):
+        pass
+
+
+def longest_stall(file: Path) -> Stall | None:
+    """Return the longest stall that a daemon has written to *file*; None if it was killed before it could."""
+    text = file.read_text()
+    if not text:
+        return None
+    longest = json.loads(text)["longest"]
+    return Stall(longest["stall_us"] / 1e6, longest["cpu_us"] / 1e6, longest["cause"])
 
 
 def memory_peak(bus: Daemon) -> int:

@@ -11,6 +11,8 @@ from tests.attacks.victim import Measure
 KEPT_RATE = 0.8
 FAIR_SHARE = 0.4
 """Of the rate at full speed beside one who also takes all he can: half, less what the measurement may be wrong by."""
+MAX_STALL_SECONDS = 0.005
+"""For how long the loop of the daemon may not wait for events."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,16 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """The longest time in which the daemon's loop did not wait for events, in seconds; without the time in the run queue."""
+
+    seconds: float
+    cpu_seconds: float
+    cause: str
+    """What most of it was spent on."""
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """One attack's rounds, judged. Bytes are of the daemon: its greatest resident memory, and what its configuration allows."""
 
@@ -30,6 +42,8 @@ class Verdict:
     rounds: tuple[Round, ...]
     memory: int
     memory_cap: int
+    stall: Stall | None
+    """None: the daemon was killed before it could report it."""
     takes_a_share: bool
     problem: str = ""
     """What ended the attack early, such as a victim that was kept waiting for ever."""
@@ -59,13 +73,14 @@ class Verdict:
             "steady rate": self.steady_kept >= KEPT_RATE,
             "full speed": self.full_kept >= (FAIR_SHARE if self.takes_a_share else KEPT_RATE),
             "memory": self.memory <= self.memory_cap,
+            "stall": self.stall is not None and self.stall.seconds <= MAX_STALL_SECONDS,
         }
         return tuple(name for name, holds in bounds.items() if not holds)
 
     def cells(self) -> tuple[str, ...]:
         """Return the line as the table shows it, in the order of :data:`HEADINGS`."""
         if not self.rounds:
-            return (self.name, *([""] * (len(HEADINGS) - 4)), _mebibytes(self.memory), _mebibytes(self.memory_cap), f"NO: {self.problem}")
+            return (self.name, *([""] * (len(HEADINGS) - 6)), *self._costs(), f"NO: {self.problem}")
         quiet, attacked = [each.quiet for each in self.rounds], [each.attacked for each in self.rounds]
         return (
             self.name,
@@ -78,10 +93,14 @@ class Verdict:
             f"{_microseconds(quiet, 50)} → {_microseconds(attacked, 50)}",
             f"{_microseconds(quiet, 99)} → {_microseconds(attacked, 99)}",
             str(self.losses),
-            _mebibytes(self.memory),
-            _mebibytes(self.memory_cap),
+            *self._costs(),
             f"NO: {', '.join(self.broken)}" if self.broken else "holds",
         )
+
+    def _costs(self) -> tuple[str, ...]:
+        """Return the cells of the daemon's memory and stalls."""
+        stall = ("?", "?") if self.stall is None else (f"{self.stall.seconds * 1e3:,.1f}", self.stall.cause)
+        return (_mebibytes(self.memory), _mebibytes(self.memory_cap), *stall)
 
 
 def _microseconds(measures: Sequence[Measure], percent: int) -> str:
@@ -95,7 +114,8 @@ def _mebibytes(size: int) -> str:
 
 
 HEADINGS = (
-    "attack", "acts/s", "steady/s", "kept", "full/s quiet", "attacked", "kept", "p50 µs", "p99 µs", "lost", "MiB", "cap", "verdict",
+    "attack", "acts/s", "steady/s", "kept", "full/s quiet", "attacked", "kept", "p50 µs", "p99 µs", "lost", "MiB", "cap",
+    "stall ms", "cause", "verdict",
 )  # fmt: skip
 
 EXPLANATION = (
@@ -103,7 +123,8 @@ EXPLANATION = (
     "the other; attackers run under SCHED_IDLE, so that what is measured is the bus and not the scheduler.\n"
     f"steady: 5,000 messages a second; kept must be ≥ {KEPT_RATE}. full: as fast as it goes; kept must be ≥ {KEPT_RATE}, or, where the\n"
     f"attacker keeps the bus busy and the two share it, ≥ {FAIR_SHARE}. lost must be 0. MiB: the daemon's greatest resident memory;\n"
-    "cap: what its configuration allows."
+    "cap: what its configuration allows. stall: the longest time in which the daemon's loop did not wait for events, without the time\n"
+    f"that it waited for a processor, and its main cause; must be ≤ {MAX_STALL_SECONDS * 1e3:.0f} ms."
 )
 
 
@@ -117,5 +138,5 @@ def table(verdicts: Sequence[Verdict]) -> str:
 
 def _placed(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     """Pad the cells of a row: words to the left, figures to the right."""
-    last = len(row) - 1
-    return [cell.ljust(width) if n in (0, last) else cell.rjust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))]
+    words = (0, len(row) - 2, len(row) - 1)
+    return [cell.ljust(width) if n in words else cell.rjust(width) for n, (cell, width) in enumerate(zip(row, widths, strict=True))]

@@ -345,3 +345,28 @@ def test_help_and_version_are_said(program: Program) -> None:
         done = program.run(option)
         assert (done.status, done.stderr) == (0, "")
         assert says in done.stdout
+
+
+# -- stalls
+
+
+def test_the_longest_stalls_are_in_the_file_when_the_bus_has_ended(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
+    file = folder / "stalls.json"
+    bus = daemon("--stalls", str(file), switch=switch_name)
+    bus.client().ask(controls.PING, b"x")
+    bus.check()
+    found = json.loads(file.read_text())
+    assert found["turns"] > 1
+    assert abs(found["longest"]["wall_us"] - found["longest"]["run_queue_us"] - found["longest"]["stall_us"]) <= 1
+    assert found["longest"]["cause"] in found["causes"]
+    assert {"heartbeat", "reload and restart"} <= found["causes"].keys()
+    if switch_name == "compiled":
+        assert found["causes"]["CMSG !/bus/ping"]["steps"] == 1
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_of_stalls_that_cannot_be_opened_is_one_line_and_status_1(program: Program) -> None:
+    done = program.run("-f", "-a", str(program.folder / "socket"), "--stalls", str(program.folder / "none" / "file"))
+    assert done.status == 1
+    assert f"cannot open {program.folder / 'none' / 'file'}: No such file or directory" in done.complaint()
+    assert not (program.folder / "socket").exists()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attacks.attacker import Attackers, Crew
+from tests.attacks.descriptors import Keep, _keeping
 from tests.support.users import SECOND
 
 pytestmark = pytest.mark.usefixtures("needs_root")
@@ -51,3 +53,43 @@ def test_a_process_that_fails_is_told_and_the_others_are_ended(capfd: pytest.Cap
         Attackers("nowhere", (acts_twice, fails), SECOND, None)
     assert "RuntimeError: a defect" in capfd.readouterr().err
     assert children() == before
+
+
+def counts_its_scheduling_and_ends(crew: Crew) -> None:
+    crew.count(1 + os.sched_getscheduler(0))
+    raise ConnectionRefusedError
+
+
+@pytest.mark.parametrize(("is_urgent", "policy"), [(True, os.SCHED_OTHER), (False, os.SCHED_IDLE)])
+def test_only_where_speed_is_measured_attackers_take_what_the_victim_leaves(is_urgent: bool, policy: int) -> None:
+    attackers = Attackers("nowhere", (counts_its_scheduling_and_ends,), SECOND, None, is_urgent=is_urgent)
+    assert attackers.acts == 1 + policy
+    attackers.stop()
+
+
+class PreparesAsRoot:
+    def prepare(self, crew: Crew) -> None:
+        self._prepared_by = os.getuid()
+
+    def __call__(self, crew: Crew) -> None:
+        crew.count(1 if (self._prepared_by, os.getuid()) == (0, SECOND.uid) else 100)
+        raise ConnectionRefusedError
+
+
+def test_what_needs_root_is_done_before_the_role_has_the_users_ids() -> None:
+    attackers = Attackers("nowhere", (PreparesAsRoot(),), SECOND, None)
+    assert attackers.acts == 1
+    attackers.stop()
+
+
+def finds_no_descriptor(crew: Crew) -> None:
+    def run(crew: Crew, keep: Keep) -> None:
+        raise OSError(errno.EMFILE, "none left")
+
+    _keeping(run)(crew)
+
+
+def test_descriptors_that_cannot_be_made_are_no_attack(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(AssertionError, match="1 hostile processes have ended before they began"):
+        Attackers("nowhere", (finds_no_descriptor,), SECOND, None)
+    assert "no descriptor was sent" in capfd.readouterr().err

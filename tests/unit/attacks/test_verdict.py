@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.attacks.verdict import EXPLANATION, HEADINGS, Round, Verdict, table
+from tests.attacks.verdict import EXPLANATION, HEADINGS, Round, Stall, Verdict, table
 from tests.attacks.victim import Measure
 
 
@@ -10,8 +10,11 @@ def measure(steady: float = 5_000.0, full: float = 100_000.0, losses: int = 0) -
     return Measure(1.0, steady, full, tuple(each / 1e6 for each in range(1, 101)), losses)
 
 
-def verdict(attacked: Measure, *, memory: int = 1, takes_a_share: bool = False, problem: str = "") -> Verdict:
-    return Verdict("x", (Round(measure(), attacked, 7),), memory, 2, takes_a_share, problem)
+BRIEF = Stall(0.001, 0.001, "messages")
+
+
+def verdict(attacked: Measure, *, memory: int = 1, stall: Stall | None = BRIEF, takes_a_share: bool = False, problem: str = "") -> Verdict:
+    return Verdict("x", (Round(measure(), attacked, 7),), memory, 2, stall, takes_a_share, problem)
 
 
 def test_an_attack_that_costs_nothing_holds() -> None:
@@ -45,9 +48,22 @@ def test_memory_is_judged_by_its_cap() -> None:
     assert verdict(measure(), memory=3).broken == ("memory",)
 
 
+@pytest.mark.parametrize(
+    ("stall", "broken"),
+    [(Stall(0.005, 0.0, "x"), ()), (Stall(0.0051, 0.0, "x"), ("stall",)), (None, ("stall",))],
+)
+def test_a_stall_is_judged_by_what_the_loop_may_take(stall: Stall | None, broken: tuple[str, ...]) -> None:
+    assert verdict(measure(), stall=stall).broken == broken
+
+
+def test_a_stall_is_shown_with_its_cause() -> None:
+    assert verdict(measure(), stall=Stall(7.504, 0.0, "messages")).cells()[-3:-1] == ("7,504.0", "messages")
+    assert verdict(measure(), stall=None).cells()[-3:-1] == ("?", "?")
+
+
 def test_an_attack_that_was_stopped_is_a_problem_whatever_was_measured() -> None:
     assert verdict(measure(), problem="gone").broken == ("gone",)
-    early = Verdict("x", (), 1, 2, False, "gone")
+    early = Verdict("x", (), 1, 2, None, False, "gone")
     assert early.broken == ("gone",)
     assert len(early.cells()) == len(HEADINGS)
     assert early.cells()[-1] == "NO: gone"
@@ -55,7 +71,7 @@ def test_an_attack_that_was_stopped_is_a_problem_whatever_was_measured() -> None
 
 def test_the_ratio_is_the_median_of_the_rounds() -> None:
     rounds = tuple(Round(measure(), measure(steady=each), 0) for each in (1_000.0, 4_500.0, 5_000.0))
-    assert Verdict("x", rounds, 1, 2, False).steady_kept == pytest.approx(0.9)
+    assert Verdict("x", rounds, 1, 2, BRIEF, False).steady_kept == pytest.approx(0.9)
 
 
 def test_percentiles_are_of_the_round_trips() -> None:

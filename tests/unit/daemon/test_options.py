@@ -47,6 +47,7 @@ def test_nothing_asked_for_is_the_default() -> None:
         (["--config", "/x.toml"], Options(config_file=Path("/x.toml"))),
         (["--user"], Options(user_bus=True)),
         (["--switch", "reference"], Options(switch="reference")),
+        (["--stalls", "/x/../y"], Options(stalls_file=Path("/y"))),
     ],
 )
 def test_an_option_is_understood(arguments: list[str], expected: Options) -> None:

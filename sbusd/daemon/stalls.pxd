@@ -1,0 +1,44 @@
+# How long the loop did not wait for events, by cause; used by the switch without the interpreter. See stalls.pyx.
+
+from libc.stdint cimport int64_t, uint64_t
+from libcpp.vector cimport vector
+
+
+cdef enum Cause:
+    IN_PYTHON                   # between turns, where nothing more exact is noted
+    PACKETS                     # what is read of one connection: routed and delivered
+    INTERPRETER                 # waiting for the interpreter's lock, which the thread of the journal may hold
+    ACCEPTING
+    REFUSALS                    # recording the messages of a batch that were not routed
+    LOSSES                      # recording what was discarded
+    BLOCKS                      # ending connections that have blocked others for too long
+    ENDING                      # taking down one connection
+    BUFFER                      # giving pages of the receive buffer back
+    FIXED_CAUSES
+
+
+cdef struct Spent:
+    uint64_t steps
+    int64_t longest             # of one step; all times in nanoseconds
+    int64_t turn                # in the turn at hand
+    int64_t worst_turn          # in one turn
+
+
+cdef class Stalls:
+    cdef int schedstat          # the scheduler's statistics of this thread; -1: not there
+    cdef bint is_awake
+    cdef uint64_t turns
+    cdef int64_t woken_at, woken_cpu, woken_queued      # when the turn at hand began
+    cdef int64_t step_at, step_queued                   # when the step at hand began
+    cdef int64_t stall, wall, cpu, queued               # of the longest stall
+    cdef vector[Spent] spent                            # by cause
+    cdef vector[int64_t] parts                          # of the longest stall, by cause
+    cdef list names
+    cdef dict numbers
+
+    cdef void end_step(self, int cause) noexcept nogil
+    cdef void note_control(self, bytes packet)
+    cdef int number_of(self, str name)
+    cdef int64_t queued_until_now(self) noexcept nogil
+    cdef void end_turn(self) noexcept nogil
+    cdef void begin_turn(self) noexcept nogil

@@ -1,0 +1,78 @@
+"""What an attack is judged by besides the victim's messages: looked at while the attack is on, before the victim works."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+
+from sbusd.protocol import controls
+from tests.attacks.attacker import Attackers
+from tests.support.daemons import Daemon
+from tests.support.users import User
+from tests.support.wire import RawClient
+
+IDLE_SECONDS = 0.5
+IDLE_TURNS = 100
+"""What a bus takes in that time that has nothing to do but to answer twice. One that does not sleep takes thousands, however loaded the
+machine is."""
+TAPPED_MESSAGES = 100
+TAP_SECONDS = 60.0
+"""When a flood that does not come, or a tap without the victim's messages, is a failure."""
+
+_END = b"tap/end"
+
+Probe = Callable[[Daemon, User, Attackers], None]
+"""Raises AssertionError with the bound that does not hold: for the daemon, the victim's user, and the attackers, who have begun."""
+
+
+def rests(bus: Daemon, victim: User, attackers: Attackers) -> None:
+    """Check that the bus sleeps: the attackers do nothing any more."""
+    owner = bus.client()
+    before = _turns(owner)
+    time.sleep(IDLE_SECONDS)  # an interval to count in, and nothing that is waited for
+    taken = _turns(owner) - before
+    owner.close()
+    assert taken <= IDLE_TURNS, f"the bus takes {taken} turns in {IDLE_SECONDS} s though nothing happens"
+
+
+def _turns(owner: RawClient) -> int:
+    """Return how many turns the bus has taken."""
+    turns: int = json.loads(owner.ask(controls.STATS))["counters"]["turns"]
+    return turns
+
+
+def keeps_rows(acts: int) -> Probe:
+    """Return a probe of a tap that is not read during *acts* hostile acts, and that must get the victim's messages all the same."""
+
+    def run(bus: Daemon, victim: User, attackers: Attackers) -> None:
+        tap, speaker = bus.client(), bus.client(victim)
+        tap.control(controls.TAP_ON, b"")
+        tap.barrier()
+        deadline = time.monotonic() + TAP_SECONDS
+        goal = attackers.acts + acts
+        while attackers.acts < goal:
+            assert time.monotonic() < deadline, f"{goal - attackers.acts} of {acts} hostile acts are missing after {TAP_SECONDS} s"
+            time.sleep(0.01)
+        for number in range(TAPPED_MESSAGES):
+            speaker.publish(b"tapped/%d" % number)
+        speaker.barrier()
+        # The flood goes on: what is lost is lost, and room for it comes only as the tap is read.
+        seen = _read_until(tap, b"\nMSG tapped/", TAPPED_MESSAGES, deadline)
+        tap.close()
+        speaker.close()
+        assert seen == TAPPED_MESSAGES, f"a tap that was not read got {seen} of {TAPPED_MESSAGES} messages of the victim"
+
+    return run
+
+
+def _read_until(tap: RawClient, mark: bytes, number: int, deadline: float) -> int:
+    """Return how many packets with *mark* came, at most *number*; an owner's message behind them is the end."""
+    seen = 0
+    tap.publish(_END)
+    while seen < number and time.monotonic() < deadline:
+        packet = tap.receive()
+        seen += mark in packet
+        if b"\nMSG " + _END + b"\0" in packet:
+            break
+    return seen
