@@ -35,7 +35,7 @@ class Reloader:
         """Record each fault of the configuration that holds, and count them for the statistics."""
         self._broker.set_faults(len(self.faults))
         for fault in self.faults:
-            self._journal.record(messages.CONFIGURATION_FAULT, file=str(fault.file), reason=str(fault))
+            self._journal.record(messages.CONFIGURATION_FAULT, reason=str(fault))
 
     def reload(self) -> None:
         """Read the files, and record what has come of it. Never raises; wrong files change nothing. Call it between turns."""
