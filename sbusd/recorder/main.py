@@ -14,6 +14,7 @@ from sbusd.config.errors import ConfigError
 from sbusd.config.files import default_main_file
 from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import RecorderSettings
+from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 from sbusd.record.extras import how_to_install, use_local_packages
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def record(
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
