@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sbusd import __version__
 from sbusd.client import Bus
+from sbusd.client.errors import systemctl
 from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
 from sbusd.ctl.checks.finding import Finding, Result
 from sbusd.ctl.output import words_of
@@ -55,9 +56,10 @@ def judge(answer: Answer) -> list[Finding]:
     return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats), *_judge_faults(answer.stats)]
 
 
-def unreachable(error: Exception) -> list[Finding]:
-    """Return the finding for a bus that cannot be reached."""
-    return [Finding("connection", Result.FAIL, words_of(error), "journalctl -u sbus.service says more if the bus should be running")]
+def unreachable(error: Exception, address: str) -> list[Finding]:
+    """Return the finding for a bus at *address* that cannot be reached."""
+    journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
+    return [Finding("connection", Result.FAIL, words_of(error), f"{journalctl} -u sbus.service says more if the bus should be running")]
 
 
 def open_connections(answer: Answer) -> int | None:
