@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from sbusd.ctl.formats import DEFAULT_FORMAT
 from sbusd.ctl.group import COMMANDS
 from tests.support.container import Container
 from tests.support.packages import Packages
@@ -51,7 +52,8 @@ def complete(built: Packages) -> Iterator[Container]:
 def test_no_help_text_shows_how_something_was_escaped(complete: Container) -> None:
     script = "; ".join(f"echo '== {call}'; {call} || echo failed" for call in CALLS)
     texts = complete.output(script)
-    assert "\\" not in texts
+    # One is meant: the tab in the default of sub --format.
+    assert "\\" not in texts.replace(DEFAULT_FORMAT, "")
     assert "failed\n" not in texts
     assert texts.count("== ") == texts.lower().count("usage: ") == len(CALLS)
     # What was escaped is there.
