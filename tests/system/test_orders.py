@@ -67,9 +67,10 @@ def _check(machine: Container, installed: set[str]) -> None:
 
 _TAP = """python3 -c '
 import socket
+from sbusd.protocol import controls
 bus = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 bus.connect("/run/sbus.socket")
-bus.send(b"CMSG !/bus/tap/on" + bytes(1) + b"none")
+bus.send(b"CMSG " + controls.TAP_ON + bytes(1) + b"none")
 bus.send(b"CMSG !/bus/ping" + bytes(1) + b"x")
 assert bus.recv(1000).startswith(b"CMSG !/bus/ping")
 '"""
