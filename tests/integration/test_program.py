@@ -317,15 +317,15 @@ def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(p
     drop_in = program.folder / "sbusd.toml.d" / "50-lab.toml"
     config.touch()
     drop_in.mkdir(parents=True)
+    done = program.run("--check-config", "-C", str(config))
+    assert done.status == 78
+    assert "denies every key to everyone" in done.complaint()
     process = program.start("-f", "-a", str(path), "-C", str(config))
     wait_ready(process)
     client = connect(path)
     client.publish(b"any/key")
     (told,) = client.barrier()
     assert error_code(told) == "EPERM"
-    done = program.run("--check-config", "-C", str(config))
-    assert done.status == 78
-    assert "denies every key to everyone" in done.complaint()
     drop_in.rmdir()
     process.send_signal(signal.SIGHUP)
     deadline = time.monotonic() + 60
