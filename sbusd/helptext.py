@@ -39,7 +39,7 @@ class PlainGroup(TyperGroup):
 
 
 def _usage(argument: Any) -> str:
-    """Return how *argument* stands in a usage line: ``KEY``, ``[PAYLOAD]``, ``PATTERN...`` or ``[ARG]...``."""
+    """Return *argument* as a usage line shows it: ``KEY``, ``[PAYLOAD]``, ``PATTERN...`` or ``[ARG]...``."""
     name = argument.metavar or (argument.name or "").upper()
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs == _MANY else ''}"
 

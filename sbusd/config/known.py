@@ -2,7 +2,7 @@
 
 A package that is removed may take its user with it, and a directory service may be down when the machine starts. Neither keeps a bus
 from starting, and neither opens what the configuration closes: what a rule allows is allowed to those of its users that are known;
-what it denies is denied to everyone, because nobody can say any more to whom it was meant to be denied.
+what it denies is denied to everyone, because the user that was meant cannot be found.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def with_known_ids(settings: DaemonSettings) -> tuple[DaemonSettings, list[Unkno
 
 
 def _known(ids: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the ids that are somebody's."""
+    """Return the ids of known users or groups."""
     return tuple(each for each in ids if not isinstance(each, UnknownId))
 
 
 def _unknown(ids: tuple[int, ...]) -> list[str]:
-    """Return of each id that is nobody's why."""
+    """Return the reason of each unknown id."""
     return [each.reason for each in ids if isinstance(each, UnknownId)]
 
 

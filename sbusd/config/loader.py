@@ -46,7 +46,7 @@ def load_recorder_settings(main_file: Path, *, required: bool = False) -> Record
 
 
 def load_configuration(main_file: Path, *, required: bool = False, held: Sequence[PolicyRule] = ()) -> Configuration:
-    """Return what a bus runs with whose main file is *main_file*: drop-ins with faults close what they were about, and no more.
+    """Return what a bus runs with whose main file is *main_file*: a drop-in with faults denies the keys of its rules, and no other.
 
     *held* are the rules that a running bus holds to, which reads its files again.
 
@@ -62,7 +62,7 @@ def load_configuration(main_file: Path, *, required: bool = False, held: Sequenc
 
 
 def check_daemon_settings(main_file: Path, *, required: bool = False) -> Configuration:
-    """Return what a bus would run with now. Its faults are mistakes for whoever asks, though the bus starts.
+    """Return what a bus would run with now. Faults are for the caller to report; the bus starts with them.
 
     Raises:
         ConfigError: as :func:`load_configuration`; or all that the bus would do is to deny every key.

@@ -1,7 +1,7 @@
 """What a broken drop-in was about, as far as that can still be known: the keys of its rules, and whether it says who may connect.
 
 Nothing is read as an instruction here but as a reason to deny, so more is taken for a rule than is one, and never less: what cannot be
-understood is unknown, and who asks then has to deny everything.
+understood is unknown, and the caller then has to deny everything.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ FileTable = tuple[Path, Table]
 def read_tolerantly(main_file: Path, files: Sequence[Path], held: Sequence[PolicyRule] = ()) -> Configuration:
     """Return the configuration in *files*, of which *main_file* is the main one, if it is among them at all.
 
-    *held* are the rules that a running bus holds to: they tell what a drop-in was about that could be read then.
+    *held* are the rules that a running bus holds to: from them come the keys of a drop-in that could be read before.
 
     Raises:
         ConfigError: the main file is wrong.
@@ -49,7 +49,7 @@ def read_tolerantly(main_file: Path, files: Sequence[Path], held: Sequence[Polic
 
 
 def _usable(main_file: Path, files: Sequence[Path], held: Sequence[PolicyRule]) -> tuple[list[FileTable], list[Fault]]:
-    """Return tables that are right together, and what is wrong with the files of those that stand in for others."""
+    """Return tables that are valid together, and the faults of files that another table replaces."""
     tables: list[FileTable] = []
     faults: list[Fault] = []
     for file in files:
@@ -84,7 +84,7 @@ def _remains(main_file: Path, file: Path, held: Sequence[PolicyRule]) -> Remains
 def _stand_in(tables: list[FileTable], file: Path, remains: Remains, error: ConfigError) -> tuple[Table, tuple[str, ...]]:
     """Return a table that closes what *file* was about, and which prefixes that denies. Raises *error* if there is room for no rule."""
     prefixes = _EVERYTHING if remains.prefixes is None else remains.prefixes
-    # There can be so many rules; fewer, that deny more, may fit.
+    # The number of rules is limited; one rule that denies more may fit.
     for denied in (prefixes, _joined(prefixes)):
         comment = f"{printable(file.name, 100)} has a fault, so this is denied"
         table: Table = {"policy": [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]}
@@ -105,7 +105,7 @@ def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _fault_of(unknown: Unknown, tables: list[FileTable]) -> Fault:
-    """Return the fault of a name that is not known; it stands in the last file that has its key, if nothing else says where."""
+    """Return the fault of a name that is not known; its file is the last one that has its key, unless the setting itself knows."""
     path = unknown.key.split(".")
     file = next((file for file, table in reversed(tables) if _has(table, path)), tables[-1][0])
     return Fault(Path(unknown.file) if unknown.file else file, f"{unknown.key}: {unknown.reason}", unknown.denied)

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 NO_ID = (1 << 32) - 1
-"""No user's and no group's id: the kernel takes it for "none", setuid(2). A rule about it is about nobody."""
+"""No user's and no group's id: the kernel takes it for "none", setuid(2). A rule about it matches no client."""
 
 _is_tolerant: ContextVar[bool] = ContextVar("_is_tolerant", default=False)
 
 
 class UnknownId(int):
-    """:data:`NO_ID` in the place of a name that is not known; ``reason`` says so in words for the administrator."""
+    """:data:`NO_ID` instead of the id of an unknown name; ``reason`` is for the administrator."""
 
     reason: str
 

@@ -312,7 +312,7 @@ def test_a_drop_in_has_the_last_word_and_is_named_when_it_is_wrong(program: Prog
 
 
 def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(program: Program) -> None:
-    """What it was about cannot be known, so all is denied until it is gone; a bus that runs is told beforehand, and stays as it is."""
+    """The keys of its rules cannot be known, so every key is denied until the file is gone; --check-config says so beforehand."""
     config, path = program.folder / "sbusd.toml", program.folder / "socket"
     drop_in = program.folder / "sbusd.toml.d" / "50-lab.toml"
     config.touch()

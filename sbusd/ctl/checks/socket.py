@@ -45,7 +45,7 @@ def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
 
 
 def _start(address: str) -> str:
-    """Return what to do where there is no socket at *address*."""
+    """Return the advice for an *address* without a socket."""
     return f"start the bus ({systemctl(address)} enable --now sbus.socket), or name another address"
 
 

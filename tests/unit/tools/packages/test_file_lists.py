@@ -26,7 +26,7 @@ _PLACES = {
     "%{_journalcatalogdir}/": "units/catalog/",
     "%{_sysconfdir}/sbus/": "etc/",
     "%{_datadir}/sbus/": "etc/sbusd.toml.d/",
-    "%{_prefix}/lib/sbus/": "etc/",
+    "%{sbusdir}/": "etc/",
     "%{python3_sitearch}/": "",
 }
 """Where the spec installs files, and where they are here."""
