@@ -214,13 +214,19 @@ def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str
 def no_bus(address: str, error: OSError) -> NoBus:
     """Return what the failure of connect(2) to *address* means, and what to do about it."""
     number = error.errno or 0
-    reason = _REASONS.get(number) or os.strerror(number)
+    reason = (_REASONS.get(number) or os.strerror(number)).format(start=f"{systemctl(address)} start sbus.socket")
     return NoBus(address, reason, number)
 
 
+def systemctl(address: str) -> str:
+    """Return the command that has power over the bus at *address*: the system's, or that of the user whose folder it is in."""
+    folder = os.environ.get("XDG_RUNTIME_DIR") or "/run/user"
+    return "systemctl --user" if address.startswith((f"{folder}/", "/run/user/")) else "systemctl"
+
+
 _REASONS = {
-    errnos.ENOENT: "there is no such socket; start the bus (systemctl start sbus.socket) or name another address",
-    errnos.ECONNREFUSED: "the socket is there but nobody listens on it; start the bus (systemctl start sbus.socket)",
+    errnos.ENOENT: "there is no such socket; start the bus ({start}) or name another address",
+    errnos.ECONNREFUSED: "the socket is there but nobody listens on it; start the bus ({start})",
     errnos.EACCES: "permission denied; the socket's mode or its folder does not let this user in",
     errnos.EPERM: "permission denied by a security policy of this machine",
     errnos.EPROTOTYPE: "the socket there is not of type SEQPACKET, so it is not a bus",

@@ -5,8 +5,9 @@ pydantic. ``documents`` reads and checks the files, and is imported only when th
 """
 
 from sbusd.config.errors import ConfigError
+from sbusd.config.faults import Configuration, Fault
 from sbusd.config.files import configuration_files, default_main_file
-from sbusd.config.loader import check_daemon_settings, load_daemon_settings
+from sbusd.config.loader import check_daemon_settings, describe, load_configuration, load_daemon_settings, require_open
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
@@ -14,7 +15,9 @@ from sbusd.config.users import UnknownUserError, find_uid
 
 __all__ = [
     "ConfigError",
+    "Configuration",
     "DaemonSettings",
+    "Fault",
     "LimitSettings",
     "LogSettings",
     "PolicyRule",
@@ -28,6 +31,9 @@ __all__ = [
     "check_daemon_settings",
     "configuration_files",
     "default_main_file",
+    "describe",
     "find_uid",
+    "load_configuration",
     "load_daemon_settings",
+    "require_open",
 ]

@@ -41,21 +41,33 @@ def read_settings(files: Sequence[Path], settings: type[Settings]) -> Settings:
         ConfigError: a file cannot be read, is not TOML, has an unknown key, or a value that is not right. The first wrong key
             is named, and how many more there are.
     """
+    return settings_of([(file, read_table(file)) for file in files], settings)
+
+
+def settings_of(tables: Sequence[tuple[Path, Table]], settings: type[Settings]) -> Settings:
+    """Return what *tables*, each with the file that it is of, together say. Raises ConfigError as :func:`read_settings`."""
     document: Table = {}
-    origins: dict[KeyPath, Path] = {(): files[-1]}
-    for file in files:
-        _merge(document, _read(file), (), file, origins)
+    origins: dict[KeyPath, Path] = {(): tables[-1][0]}
+    for file, table in tables:
+        _merge(document, table, (), file, origins)
     try:
         return TypeAdapter(settings).validate_python(document)
     except ValidationError as error:
         raise _config_error(error, settings, origins) from None
 
 
-def _read(file: Path) -> Table:
-    """Return the TOML document in *file*."""
+def read_content(file: Path) -> bytes:
+    """Return what *file* has, cut behind the first byte too many. Raises OSError if it cannot be read."""
+    with file.open("rb") as stream:
+        return stream.read(MAX_FILE_BYTES + 1)
+
+
+def read_table(file: Path) -> Table:
+    """Return the TOML document in *file*. Raises ConfigError if there is none."""
     try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+        content = read_content(file)
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigError(file, "", "is a link to a file that does not exist; restore that file, or remove the link") from None
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the bus's user read it") from None
     if len(content) > MAX_FILE_BYTES:

@@ -6,6 +6,7 @@ import grp
 from dataclasses import dataclass
 
 from sbusd.config.quantities import Spelling, is_whole, show
+from sbusd.config.unknown_ids import unknown
 from sbusd.protocol.errors import SbusError
 
 LAST_GID = (1 << 32) - 2
@@ -38,9 +39,12 @@ class GroupId(Spelling):
     """A group in a configuration file: a name, or a number with or without quotes."""
 
     def parse(self, value: object) -> int:
-        """Return the group's id. Raises ValueError if there is no such group."""
+        """Return the group's id. Raises ValueError if there is no such group, unless that is tolerated."""
         if isinstance(value, str):
-            return find_gid(value)
+            try:
+                return find_gid(value)
+            except UnknownGroupError as error:
+                return unknown(error)
         if is_whole(value):
             return _checked(value, str(value))
         raise ValueError(f"{show(value)} is not a group; write a name or a number")

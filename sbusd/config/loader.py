@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from sbusd.config.errors import ConfigError
+from sbusd.config.faults import Configuration
 from sbusd.config.files import configuration_files
 from sbusd.config.recorder import RecorderSettings
+from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
 
@@ -41,13 +45,40 @@ def load_recorder_settings(main_file: Path, *, required: bool = False) -> Record
     return read_settings(files, RecorderSettings)
 
 
-def check_daemon_settings(main_file: Path, *, required: bool = False) -> str:
-    """Return one line that says that the configuration is good, and which files it is.
+def load_configuration(main_file: Path, *, required: bool = False, held: Sequence[PolicyRule] = ()) -> Configuration:
+    """Return what a bus runs with whose main file is *main_file*: a drop-in with faults denies the keys of its rules, and no other.
+
+    *held* are the rules that a running bus holds to, which reads its files again.
 
     Raises:
-        ConfigError: as :func:`load_daemon_settings`.
+        ConfigError: the main file is wrong, or it was required and is not there.
     """
-    load_daemon_settings(main_file, required=required)
     files = configuration_files(main_file, required=required)
-    names = " ".join(printable(str(file)) for file in files)
-    return f"configuration is good: {names or f'no {printable(str(main_file))}, so the defaults hold'}"
+    if not files:
+        return Configuration(DaemonSettings())
+    from sbusd.config.tolerance import read_tolerantly  # noqa: PLC0415
+
+    return read_tolerantly(main_file, files, held)
+
+
+def check_daemon_settings(main_file: Path, *, required: bool = False) -> Configuration:
+    """Return what a bus would run with now. Faults are for the caller to report; the bus starts with them.
+
+    Raises:
+        ConfigError: as :func:`load_configuration`; or all that the bus would do is to deny every key.
+    """
+    configuration = load_configuration(main_file, required=required)
+    require_open(configuration)
+    return configuration
+
+
+def require_open(configuration: Configuration) -> None:
+    """Raise ConfigError if a fault of *configuration* denies every key: a bus that runs keeps what holds instead."""
+    for fault in configuration.faults:
+        if "" in fault.denied:
+            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts now denies every key to everyone")
+
+
+def describe(configuration: Configuration, main_file: Path) -> str:
+    """Return one line that says that a *configuration* without faults is good, and which files it is."""
+    return f"configuration is good: {configuration.file_names or f'no {printable(str(main_file))}, so the defaults hold'}"

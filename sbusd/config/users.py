@@ -6,6 +6,7 @@ import pwd
 from dataclasses import dataclass
 
 from sbusd.config.quantities import Spelling, is_whole, show
+from sbusd.config.unknown_ids import UnknownId, unknown
 from sbusd.protocol.errors import SbusError
 
 LAST_UID = (1 << 32) - 2
@@ -39,9 +40,14 @@ class UserId(Spelling):
     """A user in a configuration file: a name, or a number with or without quotes."""
 
     def parse(self, value: object) -> int:
-        """Return the user's id. Raises ValueError if there is no such user."""
+        """Return the user's id. Raises ValueError if there is no such user, unless that is tolerated."""
         if isinstance(value, str):
-            return find_uid(value)
+            try:
+                return find_uid(value)
+            except UnknownUserError as error:
+                return unknown(error)
+        if isinstance(value, UnknownId):
+            return value
         if is_whole(value):
             return _checked(value, str(value))
         raise ValueError(f"{show(value)} is not a user; write a name or a number")

@@ -7,10 +7,11 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from sbusd.ctl.output import OutputClosedError, complain, words_of
 from sbusd.ctl.statuses import status_of
+from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
 
 COMMANDS = (
@@ -45,7 +46,7 @@ OUTPUT_CLOSED = 128 + signal.SIGPIPE
 """Status when the reader of standard output has gone, as a shell would report it of a program that SIGPIPE ends."""
 
 
-class CommandGroup(TyperGroup):
+class CommandGroup(PlainGroup):
     """The commands, and the boundary behind which no traceback passes."""
 
     # The types of contexts moved from click into typer; Any holds for both.
@@ -86,7 +87,7 @@ def _load(name: str) -> TyperCommand:
     """Return the command *name*, from its own module."""
     module = import_module(f"sbusd.ctl.commands.{name}")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
-    app.command(name)(module.command)
+    app.command(name, cls=PlainCommand)(module.command)
     command = typer.main.get_command(app)
     if not isinstance(command, TyperCommand):
         raise TypeError(f"sbusd.ctl.commands.{name}.command does not make a command")

@@ -64,7 +64,7 @@ class Broker:
         self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes, Policy(settings.policy, settings.rights))
         self._roster = Roster(ownership.owners)
         self._counts: Counter[str] = Counter(
-            control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0
+            control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0, configuration_faults=0
         )
         self.switch: Switch = make_switch(
             self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal)
@@ -132,6 +132,10 @@ class Broker:
                 self._untap(client)
                 self._refuse(client, ErrorCode.EPERM, "the right to tap this bus has been taken away", b"CMSG " + controls.TAP_ON)
         self._sweep = self._revoke_all()
+
+    def set_faults(self, number: int) -> None:
+        """Tell owners that the configuration which holds has *number* faults."""
+        self._counts["configuration_faults"] = number
 
     def settle(self) -> bool:
         """Go on with what new rules have to end, for some milliseconds, and return whether there was anything left of it.

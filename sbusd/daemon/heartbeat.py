@@ -39,12 +39,17 @@ class Heartbeat:
         measure: Callable[[], Traffic],
         failed: Callable[[], None],
         *,
+        warning: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Tell *manager* what *measure* says; *failed* is called for each sign of life that it did not take."""
+        """Tell *manager* what *measure* says; *failed* is called for each sign of life that it did not take.
+
+        *warning* says in a few words what a person should see in the status besides, if anything.
+        """
         self._manager = manager
         self._measure = measure
         self._failed = failed
+        self._warning = warning
         self._clock = clock
         now = clock()
         self._alive_seconds = manager.watchdog_seconds / 2 or math.inf
@@ -78,7 +83,7 @@ class Heartbeat:
         status, traffic = self._told, self._traffic
         if is_status := now >= self._status_at:
             traffic = self._measure()
-            status = _status(traffic, (traffic.messages - self._traffic.messages) / (now - self._measured_at))
+            status = _status(traffic, (traffic.messages - self._traffic.messages) / (now - self._measured_at), self._warning())
             if status != self._told:
                 states.append(f"STATUS={status}")
         if states and not self._manager.offer("\n".join(states)):
@@ -96,9 +101,9 @@ class Heartbeat:
         self._due_at = self._alive_at if self.is_settled else min(self._alive_at, self._status_at)
 
 
-def _status(traffic: Traffic, rate: float) -> str:
-    """Return the words for *traffic*, with so many messages a second."""
-    return f"{_counted(traffic.clients, 'client')}, {_counted(round(rate), 'message')}/s"
+def _status(traffic: Traffic, rate: float, warning: str) -> str:
+    """Return the words for *traffic*, with so many messages a second, and for the *warning*, if there is one."""
+    return f"{_counted(traffic.clients, 'client')}, {_counted(round(rate), 'message')}/s{f'; {warning}' if warning else ''}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from sbusd.config import ConfigError, DaemonSettings, LogSettings, check_daemon_settings, load_daemon_settings
+from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
 from sbusd.daemon import fdstore, messages
 from sbusd.daemon.background import Presence, open_standard_streams
 from sbusd.daemon.broker import Broker
@@ -22,6 +22,7 @@ from sbusd.daemon.reload import Reloader
 from sbusd.daemon.run import Run, Surface
 from sbusd.daemon.service_manager import ServiceManager
 from sbusd.daemon.stallfile import measured
+from sbusd.daemon.successor import FAULTY
 from sbusd.protocol.errors import SbusError
 
 EXIT_FAILED = 1
@@ -53,14 +54,25 @@ def run(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
     is_required = options.config_file is not None
     if options.check_config:
-        sys.stdout.write(check_daemon_settings(options.main_file, required=is_required) + "\n")
-        return 0
-    serve(options, load_daemon_settings(options.main_file, required=is_required))
+        return check(options)
+    serve(options, load_configuration(options.main_file, required=is_required))
     return 0
 
 
-def serve(options: Options, settings: DaemonSettings) -> None:
+def check(options: Options) -> int:
+    """Say whether the configuration is good, and return the exit status: 65 if the bus would start with faults. Raises ConfigError."""
+    configuration = check_daemon_settings(options.main_file, required=options.config_file is not None)
+    for fault in configuration.faults:
+        sys.stderr.write(f"sbusd: {fault}\n")
+    if configuration.faults:
+        return FAULTY
+    sys.stdout.write(describe(configuration, options.main_file) + "\n")
+    return 0
+
+
+def serve(options: Options, configuration: Configuration) -> None:
     """Open a bus, or go on with that of the process before; serve it until it ends, and remove what it made. Raises SbusError."""
+    settings = configuration.settings
     with ExitStack() as ends:
         manager = ServiceManager.of_environment()
         ends.callback(manager.close)
@@ -73,7 +85,7 @@ def serve(options: Options, settings: DaemonSettings) -> None:
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, ownership, journal, find_switch(options.switch))
         meter = ends.enter_context(measured(options.stalls_file, broker.switch))
-        reloader = Reloader(options, settings, broker, journal)
+        reloader = Reloader(options, configuration, broker, journal)
         run = Run(broker, journal, Surface(listener, presence, manager), reloader, folder, meter=meter)
         ends.callback(run.close)
         run.serve(heritage)

@@ -160,6 +160,9 @@ CONNECTION_UNPARKED = LogMessage(
     "a connection could not be put aside, so it would not outlive the bus; let the bus have more descriptors (LimitNOFILE=)",
 )
 CONFIGURATION_ERROR = LogMessage("8345b5252cf84bbc82de4656f791ad96", Priority.ERR, "configuration-error", "{reason}")
+CONFIGURATION_FAULT = LogMessage(
+    "1e6a4300d05b4ba8a1860b208c828e50", Priority.ERR, "configuration-fault", "a part of the configuration cannot be used: {reason}"
+)
 INTERNAL_ERROR = LogMessage(
     "8cab299d59544cd6b3dc203628c0e134",
     Priority.CRIT,

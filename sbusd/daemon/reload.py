@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from sbusd.config import ConfigError, DaemonSettings, configuration_files, load_daemon_settings
+from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
 from sbusd.daemon import messages
 from sbusd.daemon.broker import Broker
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.options import Options
 from sbusd.daemon.ownership import BusOwnership
-from sbusd.protocol.printable import printable
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
 """Settings that hold as soon as they are read again; the others are built into the switch, which only a new bus has anew."""
@@ -19,12 +18,24 @@ CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", 
 class Reloader:
     """Reads the files of one bus again, and lets what they say hold, or, where they are wrong, what held before."""
 
-    def __init__(self, options: Options, settings: DaemonSettings, broker: Broker, journal: Journal) -> None:
-        """Begin with *settings*, those that hold; *options* say where the files are and who may connect besides."""
+    def __init__(self, options: Options, configuration: Configuration, broker: Broker, journal: Journal) -> None:
+        """Begin with *configuration*, which holds; *options* say where the files are and who may connect besides."""
         self._options = options
-        self._settings = settings
+        self._settings = configuration.settings
+        self._configuration = configuration
         self._broker = broker
         self._journal = journal
+
+    @property
+    def faults(self) -> tuple[Fault, ...]:
+        """What could not be used of the configuration that holds."""
+        return self._configuration.faults
+
+    def report_faults(self) -> None:
+        """Record each fault of the configuration that holds, and count them for the statistics."""
+        self._broker.set_faults(len(self.faults))
+        for fault in self.faults:
+            self._journal.record(messages.CONFIGURATION_FAULT, reason=str(fault))
 
     def reload(self) -> None:
         """Read the files, and record what has come of it. Never raises; wrong files change nothing. Call it between turns."""
@@ -38,22 +49,24 @@ class Reloader:
 
     def _reload(self) -> None:
         """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
-        settings, files = self._read()
+        configuration = self._read()
+        settings = configuration.settings
         ownership = BusOwnership.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
         self._journal.configure(settings.log)
         self._broker.reconfigure(settings, ownership)
-        self._journal.record(messages.RELOADED, files=files)
+        self._configuration = configuration
+        self._journal.record(messages.RELOADED, files=configuration.file_names or "no file, so the defaults")
+        self.report_faults()
         # Against those that the bus was started with: what waits for a restart is said each time.
         if waiting := changed_keys(self._settings, settings):
             self._journal.record(messages.RESTART_NEEDED, keys=", ".join(waiting))
 
-    def _read(self) -> tuple[DaemonSettings, str]:
-        """Return the settings that the files say, and which files those are, in one line."""
-        options = self._options
-        is_required = options.config_file is not None
-        settings = load_daemon_settings(options.main_file, required=is_required)
-        files = configuration_files(options.main_file, required=is_required)
-        return settings, " ".join(printable(str(file)) for file in files) or "no file, so the defaults"
+    def _read(self) -> Configuration:
+        """Return what the files say. Raises ConfigError, also where that would deny every key: what holds is better."""
+        held = self._configuration.settings.policy
+        configuration = load_configuration(self._options.main_file, required=self._options.config_file is not None, held=held)
+        require_open(configuration)
+        return configuration
 
 
 def changed_keys(running: DaemonSettings, read: DaemonSettings) -> list[str]:

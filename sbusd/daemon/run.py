@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import sbusd
+from sbusd.config.faults import summary
 from sbusd.daemon import messages
 from sbusd.daemon.background import Presence
 from sbusd.daemon.broker import Broker
@@ -54,10 +55,12 @@ class Run:
             handover = Handover.begin(self._broker, self._journal, heritage, progress=self._manager.prolong)
             switch.listen(self._listener.fileno())
             self._listener.listen()
-            self._manager.ready(f"serving {self._listener.address}")
+            warning = self._warning()
+            self._manager.ready(f"serving {self._listener.address}{f'; {warning}' if warning else ''}")
             self._presence.ready()
             self._journal.record(messages.STARTED, address=self._listener.address, version=sbusd.__version__)
-            heartbeat = Heartbeat(self._manager, self._broker.traffic, lambda: self._journal.record(messages.SERVICE_MANAGER_DEAF))
+            self._reloader.report_faults()
+            heartbeat = Heartbeat(self._manager, self._broker.traffic, self._record_deafness, warning=self._warning)
             while not self._broker.is_done:
                 wait_ms = heartbeat.beat()
                 self._meter.note("heartbeat")
@@ -80,6 +83,14 @@ class Run:
         """Close the bus; its connections, too, unless they are for the next process."""
         self._successor.close()
         self._broker.close(keeps_connections=self._keeps_connections)
+
+    def _record_deafness(self) -> None:
+        """Record that the service manager did not take a sign of life."""
+        self._journal.record(messages.SERVICE_MANAGER_DEAF)
+
+    def _warning(self) -> str:
+        """Return what the status says of the configuration's faults."""
+        return summary(self._reloader.faults)
 
     def _obey(self, signals: Signals, handover: Handover) -> None:
         """Do what signals ask for, and what has come of it."""

@@ -1,7 +1,8 @@
 """The program that is to take this process's place: whether it would start, found out before. Spec: sbusd(8), SIGUSR2.
 
 A package may have brought new code that does not run here, or somebody a configuration that is wrong. So the same command is run
-with ``--check-config`` beside the bus, which goes on meanwhile, and only when that ends well does the bus give its place up.
+with ``--check-config`` beside the bus, which goes on meanwhile, and only when that ends well does the bus give its place up: also with
+faults in drop-ins, with which a bus starts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from sbusd.protocol.printable import printable
 
 _SAID_BYTES = 8_192
 """How much is read of what a program says that fails."""
+
+
+FAULTY = os.EX_DATAERR
+"""Status of ``--check-config`` for a configuration with faults that the bus would start with. Source: sysexits.h(3head)."""
 
 
 class Successor:
@@ -68,7 +73,7 @@ class Successor:
             return
         status = self._process.wait()
         said = os.pread(self._said, _SAID_BYTES, max(0, os.fstat(self._said).st_size - _SAID_BYTES))
-        self._verdict = "" if status == 0 else _reason(status, said)
+        self._verdict = "" if status in (0, FAULTY) else _reason(status, said)
         self.close()
 
 

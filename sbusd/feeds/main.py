@@ -23,9 +23,11 @@ from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.kernel import Kernel
 from sbusd.feeds.netlink import NetlinkFeed
 from sbusd.feeds.outlet import BusOutlet
+from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
 
 app = typer.Typer(
+    cls=PlainGroup,
     help="Put this machine's own events on the bus.",
     epilog="See sbus-feed(8).",
     add_completion=False,
@@ -58,7 +60,7 @@ def _duration(text: str) -> float:
         raise typer.BadParameter(str(wrong)) from wrong
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def netlink(
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
     system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
@@ -73,7 +75,7 @@ def netlink(
     _run("netlink", lambda: _feed_netlink(address, scope, namespace, receive_buffer << 10))
 
 
-@app.command(name="journal")
+@app.command(name="journal", cls=PlainCommand)
 def journal_command(
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,

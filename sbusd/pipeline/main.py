@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from sbusd.helptext import PlainCommand
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
@@ -32,7 +33,7 @@ _MASTER = re.compile(r"yarn|local(-cluster)?(\[[^\[\]]+\])?|(spark|k8s)://.+")
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
-@app.command(epilog="See sbus-pipeline(8).")
+@app.command(epilog="See sbus-pipeline(8).", cls=PlainCommand)
 def pipeline(
     archive: Annotated[Path, typer.Option(metavar="DIR", help="The record, as sbus-recorder writes it.")] = ARCHIVE,
     tables: Annotated[Path, typer.Option(metavar="DIR", help="Where the tables are.")] = TABLES,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
-from sbusd.record.extras import how_to_install
+from sbusd.record.extras import how_to_install, pass_local_packages, use_local_packages
 from sbusd.record.privacy import UMASK
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
 
 def _start() -> SparkSession:
     """Return a new session."""
+    use_local_packages()
     try:
         from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional package
         from pyspark.sql import SparkSession  # noqa: PLC0415
@@ -112,6 +113,7 @@ def _start() -> SparkSession:
 def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
     """Put into *environ* what Spark's launcher reads there. What the user has put there stands behind, so it wins."""
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    pass_local_packages(environ)
     environ.setdefault(_MALLOC, _ARENAS)
     # Without it Spark asks the resolver for this machine's own name, and warns where that fails.
     if master is None:

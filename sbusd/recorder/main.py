@@ -14,9 +14,10 @@ from sbusd.config.errors import ConfigError
 from sbusd.config.files import default_main_file
 from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import RecorderSettings
+from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.record.extras import how_to_install
+from sbusd.record.extras import how_to_install, use_local_packages
 
 NEEDS_PERSON = 78
 """Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def record(
     *,
     address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
@@ -71,6 +72,7 @@ def main() -> None:
 
 def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     """Record until a signal ends it."""
+    use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:

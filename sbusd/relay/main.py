@@ -16,6 +16,7 @@ from sbusd.config.documents import read_settings
 from sbusd.config.errors import ConfigError
 from sbusd.config.files import configuration_files, default_main_file
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
+from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
@@ -33,7 +34,7 @@ app = typer.Typer(
 )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def relay(
     *,
     twin: Annotated[int | None, typer.Option(metavar="ID", min=1, max=MAX_TWIN, help="The number of this host.")] = None,

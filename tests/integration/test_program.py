@@ -9,6 +9,7 @@ import signal
 import socket
 import struct
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -263,7 +264,6 @@ def test_a_standard_error_that_is_closed_does_not_end_the_bus(program: Program) 
         ("seperator = '/'", "seperator"),
         ("[limits]\nqueue_bytes = '64 parsecs'", "queue_bytes"),
         ("[limits]\nqueue_packets = 0", "queue_packets"),
-        ("allowed_users = ['no-such-user']", "no-such-user"),
         ("credential_prefix = '!/cred/*/1/1'", "credential_prefix"),
         ("credential_prefix = '!/cred/1/1/1'\nseparator = '.'", "credential_prefix"),
         ("\x00", "sbusd.toml"),
@@ -303,8 +303,40 @@ def test_a_drop_in_has_the_last_word_and_is_named_when_it_is_wrong(program: Prog
     assert process.wait(30) == 0
     (drop_ins / "20-wrong.toml").write_text("[limits]\nkey_bytes = true\n")
     done = program.run("--check-config", "-C", str(config))
-    assert done.status == 78
+    assert done.status == 65
     assert "20-wrong.toml" in done.complaint()
+    config.write_text("[limits]\nkey_bytes = true\n")
+    done = program.run("--check-config", "-C", str(config))
+    assert done.status == 78
+    assert "sbusd.toml: limits.key_bytes" in done.complaint()
+
+
+def test_a_bus_starts_with_a_drop_in_that_nobody_can_read_and_goes_on_in_place(program: Program) -> None:
+    """The keys of its rules cannot be known, so every key is denied until the file is gone; --check-config says so beforehand."""
+    config, path = program.folder / "sbusd.toml", program.folder / "socket"
+    drop_in = program.folder / "sbusd.toml.d" / "50-lab.toml"
+    config.touch()
+    drop_in.mkdir(parents=True)
+    done = program.run("--check-config", "-C", str(config))
+    assert done.status == 78
+    assert "denies every key to everyone" in done.complaint()
+    process = program.start("-f", "-a", str(path), "-C", str(config))
+    wait_ready(process)
+    client = connect(path)
+    client.publish(b"any/key")
+    (told,) = client.barrier()
+    assert error_code(told) == "EPERM"
+    drop_in.rmdir()
+    process.send_signal(signal.SIGHUP)
+    deadline = time.monotonic() + 60
+    while True:
+        client.publish(b"any/key")
+        if not client.barrier():
+            break
+        assert time.monotonic() < deadline
+    client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
 
 
 def test_a_good_configuration_is_said_to_be_good(program: Program) -> None:

@@ -94,7 +94,6 @@ def spark_folders() -> dict[Path, str]:
 def recording(machine: Container) -> Container:
     """The same, with what README.Debian has an administrator do; the recorder runs."""
     machine.run(f"mkdir --parents {LOCAL} && ln --symbolic --target-directory={LOCAL} /opt/pyarrow/*")
-    machine.run("install --mode=644 --target-directory=/etc/sbus/sbusd.toml.d -D /usr/share/sbus/50-recorder.toml")
     machine.run("systemctl try-restart sbus.service")
     machine.run(f"systemctl reset-failed {UNIT}; systemctl enable --quiet --now {UNIT}")
     return machine
@@ -107,7 +106,7 @@ def publish(machine: Container, first: int) -> None:
 
 def rows(machine: Container) -> list[tuple[str, str | None, str, int | None]]:
     """Return kind, key, payload and user of all rows in segments, as they were recorded. The recorder does not run, so that all are."""
-    return [tuple(row) for row in json.loads(machine.run("python3 -", stdin=_ROWS).stdout)]
+    return [tuple(row) for row in json.loads(machine.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_ROWS).stdout)]
 
 
 def test_nothing_is_recorded_until_somebody_says_so(machine: Container) -> None:
@@ -156,6 +155,13 @@ def test_it_records_through_restarts_of_the_bus_and_its_own(recording: Container
     assert "restart" in {kind for kind, *_ in found}
 
 
+def test_no_other_python_sees_what_the_administrator_fetched_for_the_recorder(recording: Container) -> None:
+    """One that a .pth file changed would run its modules as whatever user it is, for whatever purpose."""
+    assert LOCAL not in recording.output("python3 -c 'import sys; print(sys.path)'")
+    assert recording.run("python3 -c 'import pyarrow'", check=False).status == 1
+    recording.run(f"PYTHONPATH={LOCAL} python3 -c 'import pyarrow'")
+
+
 def test_its_records_explain_themselves(recording: Container) -> None:
     shown = recording.output(f"journalctl --unit={UNIT} --catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-recorder.catalog"))}
@@ -182,7 +188,7 @@ def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> N
     recording.run(f"ln --symbolic --target-directory={LOCAL} /opt/pyspark/*; ln --symbolic /opt/java/bin/java /usr/bin/java")
     published = sum(row[:2] == ("message", "test/numbers") for row in rows(recording))
     recording.run(f"systemctl start {PIPELINE}", timeout_seconds=SPARK_SECONDS)
-    assert int(recording.run("python3 -", stdin=_TRAFFIC).stdout) == published > 0
+    assert int(recording.run(f"PYTHONPATH={LOCAL} python3 -", stdin=_TRAFFIC).stdout) == published > 0
     run = recording.output(f"systemctl show --property=InvocationID --value {PIPELINE}")
     assert recording.output(f"journalctl --output=cat _SYSTEMD_INVOCATION_ID={run}") == ""
 
@@ -200,11 +206,12 @@ def test_systemd_finds_as_little_as_in_the_bus_but_for_what_it_needs(machine: Co
 
 
 def test_purge_leaves_nothing_but_what_the_administrator_fetched(recording: Container) -> None:
-    recording.run(f"systemctl start {UNIT}; rm /etc/sbus/sbusd.toml.d/50-recorder.toml")
+    recording.run(f"systemctl start {UNIT}")
     recording.run("apt-get purge --yes --quiet=2 sbus-recorder && systemctl daemon-reload")
-    asked = "getent passwd sbus-recorder sbus-pipeline; getent group sbus-recorder sbus-pipeline; pgrep --full sbus-recorder$"
-    assert recording.run(asked, check=False).stdout == ""
-    kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/lib/systemd -o -path /var/log"
+    assert recording.run("pgrep --full sbus-recorder$", check=False).stdout == ""
+    # The users stay, locked, lest another gets their number and what they own elsewhere.
+    assert [line.split(":")[1][0] for line in recording.output("getent shadow sbus-recorder sbus-pipeline").splitlines()] == ["!", "!"]
+    kept = "-path /proc -o -path /sys -o -path /opt -o -path /run -o -path /var/lib/dpkg -o -path /var/log"
     names = "-name '*sbus-recorder*' -o -name '*sbus-pipeline*' -o -name '50-recorder*'"
     assert recording.output(f"find / \\( {kept} \\) -prune -o \\( {names} \\) -print") == ""
     recording.run(f"test -d {LOCAL}/pyarrow")

@@ -47,7 +47,6 @@ def relayed(built: Packages) -> Iterator[Container]:
 @pytest.fixture(scope="module")
 def twin(relayed: Container) -> Container:
     """The same machine as twin 1001, with an application that answers ``echo``."""
-    relayed.run("install -D --mode=644 --target-directory=/etc/sbus/sbusd.toml.d /usr/share/sbus/50-relay.toml")
     relayed.run("systemctl try-restart sbus.service; mkdir --parents /etc/sbus/relay.toml.d")
     relayed.run("printf 'twin = 1001\\nlease = \"1s\"\\n' >/etc/sbus/relay.toml.d/10-this.toml")
     relayed.run(f"systemctl reset-failed {UNIT}; systemctl enable --quiet --now {UNIT}")

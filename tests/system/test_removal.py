@@ -1,10 +1,12 @@
-"""Removing the packages leaves no file, user, process or socket of theirs behind."""
+"""Removing the packages leaves no file, process or socket of theirs behind; the users stay, locked, and own nothing."""
 
 from __future__ import annotations
 
 from tests.support.container import Container
 from tests.support.packages import Packages
 from tests.system.conftest import install
+
+_ACCOUNTS = "cat /etc/passwd /etc/group /etc/shadow /etc/gshadow"
 
 _THEIR_OWN = (
     "proc",
@@ -31,7 +33,7 @@ def files(machine: Container) -> set[str]:
 def test_removal_and_purge_leave_nothing_behind(bare: Container, built: Packages) -> None:
     bare.run("loginctl enable-linger alice")
     bare.wait_for("systemctl is-active user@$(id -u alice).service")
-    users = bare.output("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow")
+    users = bare.output(_ACCOUNTS).splitlines()
     before = files(bare)
 
     install(bare, built)
@@ -52,6 +54,10 @@ def test_removal_and_purge_leave_nothing_behind(bare: Container, built: Packages
     left = {path for path in files(bare) - before if "sbus" in path}
     # What alice has enabled is hers.
     assert {path for path in left if not path.startswith("/home/alice")} == set()
-    assert bare.output("cat /etc/passwd /etc/group /etc/shadow /etc/gshadow") == users
+    # A number that is free again would be the next user's, and with it each file that was the old one's.
+    stayed = [line for line in bare.output(_ACCOUNTS).splitlines() if line not in users]
+    assert {line.split(":")[0] for line in stayed} == {"sbus", "sbus-feed"}
+    assert all(line.split(":")[1][:1] in {"!", "*", "x"} for line in stayed)
+    assert bare.output("find / -xdev \\( -user sbus -o -user sbus-feed \\) ! -path '/proc/*'") == ""
     assert bare.run("systemctl list-units --all --plain --no-legend 'sbus*'").stdout == ""
     assert "sbus" not in bare.output("journalctl --list-catalog")

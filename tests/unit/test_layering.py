@@ -24,18 +24,28 @@ MAY_IMPORT = {
     "config": {"protocol"},
     "client": {"protocol"},
     "journal_stream": set(),
+    "helptext": set(),
     "events": {"protocol", "journal_stream"},
     "supervision": set(),
     "processes": set(),
     "daemon": {"protocol", "config", "journal_stream"},
     "record": {"protocol"},
     "ctl": _CLIENTS_USE
-    | {"events", "processes", "record", "recorder", "tables", "relay", "report"},  # a person's door to them: record, replay, report
-    "feeds": _CLIENTS_USE,
-    "relay": _CLIENTS_USE | {"events", "supervision"},
-    "recorder": _CLIENTS_USE | {"events", "processes", "record", "supervision"},
+    | {
+        "events",
+        "helptext",
+        "processes",
+        "record",
+        "recorder",
+        "tables",
+        "relay",
+        "report",
+    },  # a person's door to them: record, replay, report
+    "feeds": _CLIENTS_USE | {"helptext"},
+    "relay": _CLIENTS_USE | {"events", "helptext", "supervision"},
+    "recorder": _CLIENTS_USE | {"events", "helptext", "processes", "record", "supervision"},
     "tables": {"protocol", "record"},
-    "pipeline": _CLIENTS_USE | {"record", "tables"},
+    "pipeline": _CLIENTS_USE | {"helptext", "record", "tables"},
     "report": {"protocol", "record", "tables"},
 }
 """For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""

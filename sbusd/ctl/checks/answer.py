@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from sbusd import __version__
 from sbusd.client import Bus
+from sbusd.client.errors import systemctl
 from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
 from sbusd.ctl.checks.finding import Finding, Result
 from sbusd.ctl.output import words_of
@@ -52,17 +53,29 @@ def judge(answer: Answer) -> list[Finding]:
             Finding("protocol", Result.FAIL, f"it does not answer as sbusd: {answer.problem}", "find out what listens at this address"),
         ]
     spoken = Finding("protocol", Result.OK, "answers as sbusd, with " + (" ".join(answer.features) or "no features"))
-    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats)]
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats), *_judge_faults(answer.stats)]
 
 
-def unreachable(error: Exception) -> list[Finding]:
-    """Return the finding for a bus that cannot be reached."""
-    return [Finding("connection", Result.FAIL, words_of(error), "journalctl -u sbus.service says more if the bus should be running")]
+def unreachable(error: Exception, address: str) -> list[Finding]:
+    """Return the finding for a bus at *address* that cannot be reached."""
+    journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
+    return [Finding("connection", Result.FAIL, words_of(error), f"{journalctl} -u sbus.service says more if the bus should be running")]
 
 
 def open_connections(answer: Answer) -> int | None:
     """Return how many connections the bus has, or None if it does not tell this user."""
     return integer(mapping(answer.stats, "counters"), "connections")
+
+
+def _judge_faults(stats: JsonObject) -> list[Finding]:
+    """Judge the configuration that the bus holds to, if it tells this user: what root can read, the bus's own user may not."""
+    faults = integer(mapping(stats, "control"), "configuration_faults")
+    if faults is None:
+        return []
+    if not faults:
+        return [Finding("faults", Result.OK, "the bus could use all of its configuration")]
+    reason = f"the bus could not use all of its configuration, and denies what that was about; faults: {faults}"
+    return [Finding("faults", Result.FAIL, reason, "the journal names them: journalctl SBUS_EVENT=configuration-fault")]
 
 
 def _judge_version(version: str | None) -> Finding:

@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file
+from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
+from sbusd.config.files import SYSTEM_FOLDER, drop_in_folders
 from sbusd.ctl.checks.finding import Finding, Result
 
 
@@ -22,15 +23,25 @@ def check_file(main_file: Path) -> Finding:
     if hidden := _unreadable(main_file):
         return Finding("configuration", Result.SKIP, f"{hidden} cannot be read by this user")
     try:
-        return Finding("configuration", Result.OK, check_daemon_settings(main_file))
+        configuration = check_daemon_settings(main_file)
     except ConfigError as error:
-        return Finding("configuration", Result.FAIL, str(error), "correct it; the bus will not start again with it")
+        advice = "correct it; the bus does not start with a mistake in its main file, and denies every key if a drop-in cannot be read"
+        return Finding("configuration", Result.FAIL, str(error), advice)
+    if not configuration.faults:
+        return Finding("configuration", Result.OK, describe(configuration, main_file))
+    first, more = configuration.faults[0], len(configuration.faults) - 1
+    reason = f"{first} ({more} more; sbusd --check-config lists them)" if more else str(first)
+    return Finding("configuration", Result.FAIL, reason, f"correct or remove the file, then: {_reload(main_file)}")
+
+
+def _reload(main_file: Path) -> str:
+    """Return the command that makes the bus read its files again."""
+    return "systemctl reload sbus.service" if main_file.parent == SYSTEM_FOLDER else "systemctl --user reload sbus.service"
 
 
 def _unreadable(main_file: Path) -> Path | None:
     """Return a file or folder of the configuration that is there and that this user may not read, if any."""
-    folder = main_file.with_name(main_file.name + ".d")
-    for place in (main_file.parent, folder):
+    for place in (main_file.parent, *drop_in_folders(main_file)):
         if place.exists() and not os.access(place, os.R_OK | os.X_OK):
             return place
     return next((file for file in configuration_files(main_file) if file.exists() and not os.access(file, os.R_OK)), None)

@@ -6,12 +6,11 @@ import os
 import stat
 from dataclasses import dataclass
 
+from sbusd.client.errors import systemctl
 from sbusd.ctl.checks.finding import Finding, Result
 from sbusd.ctl.processes import user_name
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
 from sbusd.protocol.errors import BadAddressError
-
-_START = "start the bus (systemctl enable --now sbus.socket), or name another address"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +38,15 @@ def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
     try:
         facts = _gather(path)
     except FileNotFoundError:
-        return [Finding("socket", Result.FAIL, "there is none at this path", _START)]
+        return [Finding("socket", Result.FAIL, "there is none at this path", _start(address))]
     except OSError as error:
         return [Finding("socket", Result.FAIL, f"cannot be looked at: {error.strerror}", "let this user search the folders of its path")]
     return judge(facts, is_for_all=is_for_all)
+
+
+def _start(address: str) -> str:
+    """Return the advice for an *address* without a socket."""
+    return f"start the bus ({systemctl(address)} enable --now sbus.socket), or name another address"
 
 
 def judge(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:

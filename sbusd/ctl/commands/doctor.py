@@ -53,7 +53,7 @@ def examine(settings: Settings) -> list[Finding]:
     try:
         reached = answer.reach(settings)
     except (SbusError, OSError) as error:
-        findings += answer.unreachable(error)
+        findings += answer.unreachable(error, address)
     else:
         findings += answer.judge(reached)
         connections = answer.open_connections(reached)

@@ -18,7 +18,7 @@ from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
-from sbusd.record.extras import how_to_install
+from sbusd.record.extras import how_to_install, use_local_packages
 
 if TYPE_CHECKING:
     from sbusd.recorder.replay import Recorded, Replay
@@ -118,7 +118,8 @@ def command(
 
 
 def require_pyarrow() -> None:
-    """Raise NoPyarrowError if pyarrow is not installed."""
+    """Find pyarrow, or raise NoPyarrowError if it is not installed."""
+    use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.errors import ConfigError
-from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.files import configuration_files, default_main_file, drop_in_folders, overridden
+from sbusd.config.loader import load_daemon_settings
+from sbusd.config.settings import DaemonSettings
 
 
 def test_the_systems_file_is_in_etc() -> None:
@@ -63,10 +65,50 @@ def test_a_file_in_the_folders_place_is_no_folder(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     # A loop of links cannot be followed, not even by root.
     (tmp_path / "x.toml.d").symlink_to("x.toml.d")
+    assert configuration_files(tmp_path / "x.toml") == [tmp_path / "x.toml.d"]
     with pytest.raises(ConfigError, match=r"x\.toml\.d: cannot be read: Too many levels"):
-        configuration_files(tmp_path / "x.toml")
+        load_daemon_settings(tmp_path / "x.toml")
 
 
 def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot be read: File name too long"):
         configuration_files(tmp_path / ("x" * 300))
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A system's main file, with the folders of drop-ins ``etc``, ``run`` and ``lib`` beside each other."""
+    for name in ("etc", "run", "lib"):
+        (tmp_path / name / "x.toml.d").mkdir(parents=True)
+    monkeypatch.setattr("sbusd.config.files.SYSTEM_FOLDER", tmp_path / "etc")
+    monkeypatch.setattr("sbusd.config.files.OTHER_FOLDERS", (tmp_path / "run", tmp_path / "lib"))
+    return tmp_path / "etc" / "x.toml"
+
+
+def test_drop_ins_of_packages_are_read_by_name_among_the_others_and_overridden_by_name(system: Path) -> None:
+    root = system.parents[1]
+    for file in ("etc/x.toml.d/20-b.toml", "run/x.toml.d/20-b.toml", "run/x.toml.d/30-c.toml", "lib/x.toml.d/30-c.toml"):
+        (root / file).touch()
+    (root / "lib/x.toml.d/10-a.toml").touch()
+    (root / "etc/x.toml.d/05-masked.toml").symlink_to("/dev/null")
+    (root / "lib/x.toml.d/05-masked.toml").write_text("wrong")
+    names = ["etc/x.toml.d/05-masked.toml", "lib/x.toml.d/10-a.toml", "etc/x.toml.d/20-b.toml", "run/x.toml.d/30-c.toml"]
+    assert configuration_files(system) == [root / name for name in names]
+    assert overridden(system, root / names[2]) == [root / "run/x.toml.d/20-b.toml"]
+    assert overridden(system, root / names[3]) == [root / "lib/x.toml.d/30-c.toml"]
+    assert load_daemon_settings(system) == DaemonSettings()
+
+
+def test_another_bus_and_a_users_have_their_own_drop_ins_alone(system: Path, tmp_path: Path) -> None:
+    (tmp_path / "lib/x.toml.d/10-a.toml").touch()
+    assert configuration_files(system.with_name("lab.toml")) == []
+    assert configuration_files(tmp_path / "home" / "x.toml") == []
+    assert drop_in_folders(tmp_path / "home" / "x.toml") == [tmp_path / "home" / "x.toml.d"]
+
+
+def test_the_folders_of_the_system_are_those_of_systemd() -> None:
+    assert drop_in_folders(default_main_file()) == [
+        Path("/etc/sbus/sbusd.toml.d"),
+        Path("/run/sbus/sbusd.toml.d"),
+        Path("/usr/lib/sbus/sbusd.toml.d"),
+    ]

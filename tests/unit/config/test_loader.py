@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.errors import ConfigError
-from sbusd.config.loader import check_daemon_settings, load_daemon_settings
+from sbusd.config.loader import check_daemon_settings, describe, load_daemon_settings
 from sbusd.config.settings import DaemonSettings
 from tools.stage import ROOT
 
 
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     assert load_daemon_settings(tmp_path / "x.toml") == DaemonSettings()
-    assert check_daemon_settings(tmp_path / "x.toml") == f"configuration is good: no {tmp_path}/x.toml, so the defaults hold"
+    found = check_daemon_settings(tmp_path / "x.toml")
+    assert describe(found, tmp_path / "x.toml") == f"configuration is good: no {tmp_path}/x.toml, so the defaults hold"
 
 
 def test_files_are_read_and_named(tmp_path: Path) -> None:
@@ -24,7 +25,8 @@ def test_files_are_read_and_named(tmp_path: Path) -> None:
     (tmp_path / "x.toml.d").mkdir()
     (tmp_path / "x.toml.d" / "y.toml").write_text("admins = [2]")
     assert load_daemon_settings(tmp_path / "x.toml", required=True).admins == (2,)
-    assert check_daemon_settings(tmp_path / "x.toml") == f"configuration is good: {tmp_path}/x.toml {tmp_path}/x.toml.d/y.toml"
+    found = check_daemon_settings(tmp_path / "x.toml")
+    assert describe(found, tmp_path / "x.toml") == f"configuration is good: {tmp_path}/x.toml {tmp_path}/x.toml.d/y.toml"
 
 
 def test_a_wrong_file_is_an_error_of_both(tmp_path: Path) -> None:

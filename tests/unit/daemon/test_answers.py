@@ -74,6 +74,7 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
         "errors_told": 0,
         "unknown_unsubscriptions": 0,
         "quota_refusals": 0,
+        "configuration_faults": 0,
         "users_forgotten_early": 0,
         "internal_errors": 0,
         "connections_unparked": 0,

@@ -166,3 +166,15 @@ def test_what_is_not_taken_is_given_again_soon(systemd: Listening) -> None:
     systemd.idle(heartbeat, RETRY_SECONDS * 2)
     assert systemd.heard[0][1].startswith("WATCHDOG=1")
     assert systemd.failures == failures
+
+
+def test_a_warning_stands_in_the_status_for_as_long_as_it_lasts() -> None:
+    systemd, warnings = Listening(0.0), ["configuration faults: 1 (50-lab.toml)"]
+    heartbeat = Heartbeat(systemd, lambda: systemd.traffic, systemd.failed, warning=lambda: warnings[0], clock=lambda: systemd.now)
+    systemd.idle(heartbeat, 100)
+    warnings[0] = ""
+    systemd.idle(heartbeat, 100)
+    assert [state for _, state in systemd.heard] == [
+        "STATUS=0 clients, 0 messages/s; configuration faults: 1 (50-lab.toml)",
+        "STATUS=0 clients, 0 messages/s",
+    ]

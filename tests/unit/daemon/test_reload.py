@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.loader import load_daemon_settings
+from sbusd.config.faults import Configuration
+from sbusd.config.loader import load_configuration
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.daemon.options import Options
 from sbusd.daemon.reload import Reloader, changed_keys
+from sbusd.protocol.controls import STATS
 from tests.support.parlour import MakeParlour, Parlour
 from tests.support.wire import error_code
 
@@ -22,9 +24,9 @@ class Office:
     def __init__(self, make_parlour: MakeParlour, file: Path, text: str = "") -> None:
         self.file = file
         self.write(text)
-        settings = load_daemon_settings(file)
-        self.parlour: Parlour = make_parlour(settings)
-        self.reloader = Reloader(Options(config_file=file), settings, self.parlour.broker, self.parlour.journal)
+        configuration = load_configuration(file)
+        self.parlour: Parlour = make_parlour(configuration.settings)
+        self.reloader = Reloader(Options(config_file=file), configuration, self.parlour.broker, self.parlour.journal)
 
     def write(self, text: str) -> None:
         """Write the file."""
@@ -55,7 +57,7 @@ def test_rules_hold_when_they_are_read(office: Office) -> None:
     assert (reloaded.message.name, reloaded.facts["files"]) == ("reloaded", str(office.file))
 
 
-@pytest.mark.parametrize("wrong", ["x =", "nonsense = 1", '[[policy]]\nkeys = "b"\n', 'admins = ["nobody-is-called-this"]'])
+@pytest.mark.parametrize("wrong", ["x =", "nonsense = 1", '[[policy]]\nkeys = "b"\n'])
 def test_a_wrong_file_changes_nothing_and_says_so(office: Office, wrong: str) -> None:
     office.reload(DENIAL)
     office.reload(wrong + "\n" + "allowed_users = [1]\n")
@@ -77,7 +79,7 @@ def test_a_defect_changes_nothing_and_is_seen(office: Office, monkeypatch: pytes
     def fail(*_arguments: object, **_options: object) -> None:
         raise ZeroDivisionError("made up")
 
-    monkeypatch.setattr("sbusd.daemon.reload.load_daemon_settings", fail)
+    monkeypatch.setattr("sbusd.daemon.reload.load_configuration", fail)
     office.reloader.reload()
     (record,) = office.parlour.recorded()
     assert record.message.name == "internal-error"
@@ -87,7 +89,10 @@ def test_a_defect_changes_nothing_and_is_seen(office: Office, monkeypatch: pytes
 def test_users_of_the_command_line_are_still_admitted(make_parlour: MakeParlour, tmp_path: Path) -> None:
     office = Office(make_parlour, tmp_path / "sbusd.toml")
     reloader = Reloader(
-        Options(config_file=office.file, allowed_users=(ALICE,)), DaemonSettings(), office.parlour.broker, office.parlour.journal
+        Options(config_file=office.file, allowed_users=(ALICE,)),
+        Configuration(DaemonSettings()),
+        office.parlour.broker,
+        office.parlour.journal,
     )
     office.write("allowed_users = [7]")
     guest = office.parlour.guest(uid=ALICE)
@@ -110,3 +115,57 @@ def test_what_needs_a_restart_is_said_until_it_is_as_it_was(office: Office) -> N
 def test_only_what_differs_needs_a_restart() -> None:
     assert changed_keys(DaemonSettings(), DaemonSettings(admins=(1,))) == []
     assert changed_keys(DaemonSettings(), DaemonSettings(limits=LimitSettings(key_bytes=99))) == ["limits.key_bytes"]
+
+
+def _drop_in(office: Office) -> Path:
+    """Return the place of a drop-in of the office's file, whose folder is there."""
+    folder = office.file.with_name(f"{office.file.name}.d")
+    folder.mkdir()
+    return folder / "50-lab.toml"
+
+
+def test_a_drop_in_that_breaks_closes_what_it_was_about_and_the_rest_holds(office: Office) -> None:
+    drop_in = _drop_in(office)
+    drop_in.symlink_to(office.file.with_name("rules"))
+    drop_in.resolve().write_text('[[policy]]\nkeys = "lab/"\nsubscribe = "allow"\n')
+    office.reload("")
+    guest = office.parlour.guest(uid=ALICE)
+    guest.subscribe(b"lab/x")
+    assert guest.barrier() == []
+    drop_in.resolve().unlink()
+    office.reload(DENIAL)
+    guest = office.parlour.guest(uid=ALICE)
+    for pattern in (b"lab/x", b"a", b"b"):
+        guest.subscribe(pattern)
+    told = guest.barrier()
+    assert [error_code(packet) for packet in told] == ["EPERM", "EPERM"]
+    assert b"50-lab.toml has a fault" in told[0]
+    assert [record.message.name for record in office.parlour.recorded()][:3] == ["reloaded", "reloaded", "configuration-fault"]
+    (fault,) = office.reloader.faults
+    assert office.parlour.recorded()[2].facts["reason"] == str(fault)
+    counted = office.parlour.guest().ask_json(STATS)["control"]
+    assert isinstance(counted, dict)
+    assert counted["configuration_faults"] == 1
+    drop_in.unlink()
+    office.reload("")
+    assert office.reloader.faults == ()
+
+
+def test_a_reload_never_denies_everything(office: Office) -> None:
+    """A bus that starts would have to; one that runs has rules that are good."""
+    office.reload(DENIAL)
+    drop_in = _drop_in(office)
+    drop_in.mkdir()
+    office.reloader.reload()
+    guest = office.parlour.guest(uid=ALICE)
+    guest.subscribe(b"a")
+    guest.subscribe(b"b")
+    assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
+    failed = office.parlour.recorded()[1]
+    assert failed.message.name == "reload-failed"
+    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot be read: Is a directory")
+
+
+def test_a_user_who_is_gone_is_a_fault_and_no_failure(office: Office) -> None:
+    office.reload('admins = ["nobody-is-called-this"]\n' + DENIAL)
+    assert [record.message.name for record in office.parlour.recorded()] == ["reloaded", "configuration-fault"]

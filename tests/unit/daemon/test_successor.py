@@ -26,6 +26,8 @@ def _verdict(world: World, command: list[str], folder: str = "/") -> str:
     ("program", "says"),
     [
         ("pass", ""),
+        ("import sys; sys.exit(65)", ""),
+        ("import sys; sys.exit(78)", "with status 78: it said nothing"),
         ("import sys; sys.exit('sbusd: a key is wrong')", "with status 1: a key is wrong"),
         ("import os; os.kill(os.getpid(), 9)", "by signal 9: it said nothing"),
         ("raise ImportError('no such module')", "no such module"),

@@ -89,7 +89,7 @@ def test_the_example_is_right(tmp_path: Path) -> None:
 
 def test_the_rule_that_the_page_speaks_of_lets_the_service_listen(tmp_path: Path) -> None:
     rule = ROOT / "etc" / "sbusd.toml.d" / "50-recorder.toml"
-    assert f"/usr/share/sbus/{rule.name}" in PROGRAM.read_text()
+    assert f"/usr/lib/sbus/sbusd.toml.d/{rule.name}" in PROGRAM.read_text()
     (tmp_path / "x.toml").write_text(rule.read_text().replace('"sbus-recorder"', "4711"))
     assert load_daemon_settings(tmp_path / "x.toml", required=True).rights.tap.users == (4711,)
 

@@ -154,7 +154,7 @@ def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
 def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) -> None:
     """What they do, tests/integration/relay/test_bus_users.py shows."""
     rules = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
-    assert f".Pa /usr/share/sbus/{rules.name}" in section("On the bus", "Ss")
+    assert f".Pa /usr/lib/sbus/sbusd.toml.d/{rules.name}" in section("On the bus", "Ss")
     (tmp_path / "x.toml").write_text(rules.read_text().replace('"sbus-relay"', "4711"))
     policy = load_daemon_settings(tmp_path / "x.toml", required=True).policy
     assert {rule.keys for rule in policy} == {KEY, RELAY_HEAD.decode(), RELAYED_HEAD.decode()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.client.errors import no_bus
+from sbusd.ctl.checks.answer import unreachable
 from sbusd.ctl.checks.finding import Result
 from sbusd.ctl.checks.socket import SocketFacts, check_socket, judge
 
@@ -73,3 +76,15 @@ def test_a_real_socket(folder: Path) -> None:
         path.chmod(0o600)
         assert [finding.result for finding in check_socket(str(path), is_for_all=False)] == [Result.OK] * 3
         assert check_socket(str(path), is_for_all=True)[0].result is Result.WARN
+
+
+def test_what_to_do_is_about_the_bus_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/4711")
+    (finding,) = check_socket("/run/user/4711/sbus.socket", is_for_all=False)
+    assert "(systemctl --user enable --now sbus.socket)" in finding.advice
+    (finding,) = check_socket("/no/such/sbus.socket", is_for_all=True)
+    assert "(systemctl enable --now sbus.socket)" in finding.advice
+    assert "journalctl --user -u sbus.service" in unreachable(ConnectionError("x"), "/run/user/4711/sbus.socket")[0].advice
+    error = FileNotFoundError(errno.ENOENT, "none")
+    assert "(systemctl --user start sbus.socket)" in str(no_bus("/run/user/4711/sbus.socket", error))
+    assert "(systemctl start sbus.socket)" in str(no_bus("/run/sbus.socket", error))

@@ -26,7 +26,7 @@ _PLACES = {
     "%{_journalcatalogdir}/": "units/catalog/",
     "%{_sysconfdir}/sbus/": "etc/",
     "%{_datadir}/sbus/": "etc/sbusd.toml.d/",
-    "%{python3_sitearch}/sbus-recorder.pth": "packaging/sbus-recorder.pth",
+    "%{sbusdir}/": "etc/",
     "%{python3_sitearch}/": "",
 }
 """Where the spec installs files, and where they are here."""
@@ -36,7 +36,6 @@ def _things() -> set[str]:
     """Return all that has to be in a package: paths here, ``usr/bin/NAME`` for scripts, ``sbusd/NAME`` for parts of the Python package."""
     files = source_files()
     things = {str(path) for path in files if path.parts[0] in {"units", "man", "etc"}}
-    things |= {str(path) for path in files if path.suffix == ".pth"}
     things |= {f"usr/bin/{name}" for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]}
     return things | {"/".join(path.parts[:2]) for path in files if path.parts[0] in {"sbusd", "pyspark_sbus"}}
 
@@ -100,4 +99,4 @@ def test_the_spec_is_understood() -> None:
     assert _in_tree("%{_mandir}/man7/sbus.7*") == "man/sbus.7"
     assert _in_tree("%{_unitdir}/sbus@.socket") == "units/system/sbus@.socket"
     assert len(_rpm_patterns()) > 15
-    assert {Path(pattern).parts[0] for pattern in _rpm_patterns()} == {"usr", "units", "man", "etc", "packaging", "pyspark_sbus"}
+    assert {Path(pattern).parts[0] for pattern in _rpm_patterns()} == {"usr", "units", "man", "etc", "pyspark_sbus"}

@@ -1,0 +1,119 @@
+"""What a broken drop-in was about, as far as that can still be known: the keys of its rules, and whether it says who may connect.
+
+Nothing is read as an instruction here but as a reason to deny, so more is taken for a rule than is one, and never less: what cannot be
+understood is unknown, and the caller then has to deny everything.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sbusd.config.documents import MAX_FILE_BYTES, Table, read_content
+from sbusd.config.quantities import is_whole
+from sbusd.config.unknown_ids import UnknownId
+from sbusd.config.users import LAST_UID
+
+_KEYS = re.compile(r"""(?<![\w-])["']?keys["']?\s*=\s*(.*)""")
+_STRING = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*\'""")
+_RULES = re.compile(r"(?<![\w-])polic(?:y|ies)(?![\w-])")
+_ALLOWED = re.compile(r"(?<![\w-])allowed_users(?![\w-])")
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is known of a broken file: ``prefixes`` is None if its rules cannot be known, and ``allowed_users`` if it has none."""
+
+    prefixes: tuple[str, ...] | None = ()
+    allowed_users: list[Any] | None = None
+
+
+def remains_of(file: Path) -> Remains:
+    """Return what can be known of *file*. A link to a file that does not exist has nothing, as if it were not there itself."""
+    try:
+        content = read_content(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return Remains()
+    except OSError:
+        return Remains(None, _nobody())
+    if len(content) > MAX_FILE_BYTES:
+        return Remains(None, _nobody())
+    text = content.decode("utf-8", "replace")
+    try:
+        return _of_table(tomllib.loads(text))
+    except (ValueError, RecursionError):
+        return _of_text(text)
+
+
+def outermost(prefixes: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
+    """Return *prefixes*, sorted, without those that begin with another one."""
+    kept: list[str] = []
+    for prefix in sorted(set(prefixes)):
+        if not kept or not prefix.startswith(kept[-1]):
+            kept.append(prefix)
+    return tuple(kept)
+
+
+def _of_table(table: Table) -> Remains:
+    """Return what a TOML document is about that is wrong as a configuration."""
+    allowed = table.get("allowed_users")
+    users = None if "allowed_users" not in table else allowed if _is_list_of_users(allowed) else _nobody()
+    found = list(_keys_in(table))
+    rules = table.get("policy", [])
+    has_all = isinstance(rules, list) and all(isinstance(rule, dict) and "keys" in rule for rule in rules)
+    prefixes = [_prefix(value) for value in found if isinstance(value, str)]
+    return Remains(outermost(tuple(prefixes)) if has_all and len(prefixes) == len(found) else None, users)
+
+
+def _keys_in(value: object) -> Iterator[object]:
+    """Return each value that is called "keys", however the table around it is called."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            if key == "keys":
+                yield each
+            else:
+                yield from _keys_in(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _keys_in(each)
+
+
+def _of_text(text: str) -> Remains:
+    """Return what a text is about that is not TOML."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    values = [match[1] for line in lines if (match := _KEYS.search(line))]
+    found = [_STRING.match(value) for value in values]
+    strings = [_string(match[0]) for match in found if match is not None]
+    prefixes = [_prefix(string) for string in strings if string is not None]
+    rules = sum(len(_RULES.findall(line)) for line in lines)
+    is_known = len(prefixes) == len(values) and len(values) >= rules and "\0" not in text
+    users = _nobody() if any(_ALLOWED.search(line) for line in lines) else None
+    return Remains(outermost(tuple(prefixes)) if is_known else None, users)
+
+
+def _string(literal: str) -> str | None:
+    """Return the value of a TOML string, or None if it is not one."""
+    try:
+        value = tomllib.loads(f"a = {literal}")["a"]
+    except ValueError:
+        return None
+    return value if isinstance(value, str) else None
+
+
+def _prefix(keys: str) -> str:
+    """Return how all keys begin that *keys*, which may be no prefix, can have been meant for."""
+    return re.split(r"[*\0]", keys, maxsplit=1)[0]
+
+
+def _is_list_of_users(value: object) -> bool:
+    """Return whether each of *value* can be a user, known here or not."""
+    return isinstance(value, list) and all(isinstance(each, str) or (is_whole(each) and 0 <= each <= LAST_UID) for each in value)
+
+
+def _nobody() -> list[Any]:
+    """Return the users of a list that cannot be read."""
+    return [UnknownId("")]

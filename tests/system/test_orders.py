@@ -1,0 +1,155 @@
+"""The packages in every order: after each step the bus is restarted and serves, and what a package brings holds just while it is there."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.container import Container
+from tests.support.packages import Packages
+from tests.system.conftest import boot
+
+ORDERS = tuple(itertools.permutations(("sbusd", "sbus-relay", "sbus-recorder")))
+"""dpkg allows them all: what each of them needs is python3-sbusd, which is there throughout."""
+
+RULES = {"sbus-relay": "50-relay.toml", "sbus-recorder": "50-recorder.toml"}
+"""The rules that packages bring."""
+
+
+@pytest.fixture(scope="module")
+def shared(built: Packages) -> Iterator[Container]:
+    """A machine with the package that the others need; each test leaves it so."""
+    made = boot(built)
+    try:
+        made.run(f"dpkg --install /opt/packages/{built.python.name}")
+        yield made
+    finally:
+        made.stop()
+
+
+def _serves(machine: Container) -> None:
+    """The bus starts again, could use all of its configuration, and takes a message from one user to another."""
+    machine.run("systemctl restart sbus.service")
+    machine.run("sbusd --check-config")
+    uid = machine.output("id -u bob")
+    listener = machine.start(f"sbusctl sub -n 1 --timeout 60 '!/cred//{uid}//talk'", user="bob")
+    machine.wait_for("test $(sbusctl stats --json=short | grep -o '\"subscriptions\":[0-9]*' | cut -d: -f2) -gt 0")
+    machine.run(f"sbusctl pub '!/cred//{uid}//talk' hello", user="alice")
+    heard, errors = listener.communicate(timeout=60)
+    assert (heard, errors, listener.returncode) == (f"!/cred//{uid}//talk\thello\n", "", 0)
+    assert machine.output("sbusctl stats --json=short | grep -o '\"configuration_faults\":[0-9]*'") == '"configuration_faults":0'
+
+
+def _check(machine: Container, installed: set[str]) -> None:
+    """The machine is well with the packages *installed*, before and after a restart of the bus."""
+    if "sbusd" in installed:
+        # Who has no rule for it may publish there; nothing but the package's trigger has told the bus.
+        test = "! sbusctl pub relay/x" if "sbus-relay" in installed else "sbusctl pub relay/x"
+        machine.wait_for(f"{test} && systemctl is-active sbus.service", user="alice")
+        machine.run(f"{test} && sbusctl whoami", user="alice")
+        tap = f"runuser -u sbus-recorder -- {_TAP}" if "sbus-recorder" in installed else f"! runuser -u nobody -- {_TAP}"
+        machine.wait_for(tap)
+        _serves(machine)
+        machine.run(f"{test} && sbusctl whoami && test $(systemctl is-active sbus.service) = active", user="alice")
+        machine.run(tap)
+    else:
+        assert machine.run("ls /run/sbus.socket /usr/bin/sbusd", check=False).stdout == ""
+        assert machine.output("systemctl list-units --plain --no-legend --state=active 'sbus.*'") == ""
+    assert machine.output("systemctl list-units --plain --no-legend --failed") == ""
+    assert machine.run("systemctl is-system-running", check=False).stdout == "running\n"
+    there = {
+        package for package, file in RULES.items() if machine.run(f"test -e /usr/lib/sbus/sbusd.toml.d/{file}", check=False).status == 0
+    }
+    assert there == installed & RULES.keys()
+
+
+_TAP = """python3 -c '
+import socket
+from sbusd.protocol import controls
+bus = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+bus.connect("/run/sbus.socket")
+bus.send(b"CMSG " + controls.TAP_ON + bytes(1) + b"none")
+bus.send(b"CMSG !/bus/ping" + bytes(1) + b"x")
+assert bus.recv(1000).startswith(b"CMSG !/bus/ping")
+'"""
+"""Fails if the user may not see all traffic."""
+
+
+@pytest.mark.parametrize("purges_at_once", [True, False], ids=["purged", "removed-then-purged"])
+@pytest.mark.parametrize("number", range(len(ORDERS)))
+def test_in_every_order_the_bus_serves_after_each_step(shared: Container, built: Packages, number: int, *, purges_at_once: bool) -> None:
+    files = {"sbusd": built.bus.name, "sbus-relay": built.relay.name, "sbus-recorder": built.recorder.name}
+    installed: set[str] = set()
+    # Each order is once that of installation, once that of removal, and once that of purge.
+    for package in ORDERS[number]:
+        shared.run(f"dpkg --install /opt/packages/{files[package]}")
+        installed.add(package)
+        _check(shared, installed)
+    for package in ORDERS[-1 - number]:
+        shared.run(f"dpkg {'--purge' if purges_at_once else '--remove'} {package}")
+        installed.remove(package)
+        _check(shared, installed)
+    for package in () if purges_at_once else ORDERS[(number + 2) % len(ORDERS)]:
+        shared.run(f"dpkg --purge {package}")
+        _check(shared, installed)
+    left = shared.run(
+        "find /etc/sbus /usr/lib/sbus /usr/share/sbus /run/sbus /var/lib/systemd/timers /var/lib/sbus* -name '*sbus*'", check=False
+    )
+    assert left.stdout == ""
+    # Locked, and without a home: the number is nobody else's.
+    names = {"sbus", "sbus-feed", "sbus-relay", "sbus-recorder", "sbus-pipeline"}
+    users = {line.split(":")[0] for line in shared.output("getent passwd").splitlines() if "sbus" in line}
+    assert users == names
+    assert all(line.split(":")[1].startswith("!") for line in shared.output("getent shadow").splitlines() if "sbus" in line)
+
+
+def test_rules_that_were_linked_as_the_manual_once_said_do_not_stop_the_bus(bare: Container, built: Packages) -> None:
+    """The packages' rules were files of /usr/share/sbus, which an administrator was told to link; then a package is removed."""
+    names = f"/opt/packages/{built.python.name} /opt/packages/{built.bus.name}"
+    bare.run(f"dpkg --install {names} /opt/packages/{built.relay.name} /opt/packages/{built.recorder.name}")
+    link = "mkdir --parents /etc/sbus/sbusd.toml.d && ln --symbolic --force --target-directory=/etc/sbus/sbusd.toml.d"
+    bare.run(f"{link} /usr/share/sbus/50-relay.toml /usr/share/sbus/50-recorder.toml && systemctl restart sbus.service && sbusctl whoami")
+    bare.run("dpkg --remove sbus-relay && dpkg --purge sbus-recorder")
+    # At once, at the next boot, and when it is told to read its configuration again.
+    for step in ("restart", "reload", "restart"):
+        bare.run(f"systemctl {step} sbus.service && timeout 60 sbusctl whoami && timeout 60 sbusctl pub hello world", user=None)
+    assert bare.run("systemctl is-system-running", check=False).stdout == "running\n"
+    # Where it can be seen: the status, the journal, doctor, and who asks beforehand.
+    assert "configuration faults: 2 (50-recorder.toml, 50-relay.toml)" in bare.output("systemctl show --property=StatusText sbus.service")
+    told = bare.output("journalctl --catalog --unit=sbus.service SBUS_EVENT=configuration-fault")
+    assert "50-relay.toml: is a link to a file that does not exist; restore that file, or remove the link" in told
+    assert "Subject: A part of the bus's configuration cannot be used" in told
+    doctor = bare.run("sbusctl doctor", check=False)
+    assert doctor.status == 1
+    assert "is a link to a file that does not exist" in doctor.stdout
+    checked = bare.run("sbusd --check-config", check=False)
+    assert checked.status == 65
+    assert len(checked.stderr.splitlines()) == 2
+    # An upgrade, or to install it again, takes the links away that nothing of ours is behind any more.
+    bare.run(f"dpkg --install {names}")
+    assert bare.run("ls /etc/sbus/sbusd.toml.d", check=False).stdout == ""
+    _serves(bare)
+
+
+def test_a_copy_of_rules_whose_user_is_gone_denies_and_does_not_stop_the_bus(fresh: Container, built: Packages) -> None:
+    fresh.run(f"dpkg --install /opt/packages/{built.relay.name} && cp /usr/lib/sbus/sbusd.toml.d/50-relay.toml /etc/sbus/sbusd.toml.d/")
+    fresh.run("dpkg --purge sbus-relay && userdel sbus-relay && systemctl restart sbus.service && sbusctl whoami")
+    assert "EPERM" in fresh.run("sbusctl pub relay/x", user="alice", check=False).stderr
+    fresh.run("sbusctl pub relay/x && sbusctl whoami")
+    fresh.run("sbusctl pub other/x", user="alice")
+    assert 'no user here is called \\"sbus-relay\\"' in fresh.output(
+        "journalctl --output=json --unit=sbus.service SBUS_EVENT=configuration-fault"
+    )
+    assert "FAIL  faults" in fresh.run("sbusctl doctor", check=False).stdout.replace("fail ", "FAIL ")
+
+
+def test_rules_are_overridden_by_name_and_masked(fresh: Container, built: Packages) -> None:
+    fresh.run(f"dpkg --install /opt/packages/{built.relay.name} && systemctl restart sbus.service")
+    assert fresh.run("sbusctl pub relay/x", user="alice", check=False).status != 0
+    for mask in ("ln --symbolic /dev/null", "touch"):
+        fresh.run(f"{mask} /etc/sbus/sbusd.toml.d/50-relay.toml && systemctl reload sbus.service")
+        fresh.wait_for("sbusctl pub relay/x", user="alice")
+        fresh.run("rm /etc/sbus/sbusd.toml.d/50-relay.toml && systemctl reload sbus.service")
+        fresh.wait_for("! sbusctl pub relay/x", user="alice")
