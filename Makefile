@@ -31,7 +31,7 @@ lint: $(STAMP) ## check style, format and types
 
 # The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
 check: $(STAMP)
-	@status=0; $(BIN)/pytest $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
+	@status=0; $(BIN)/pytest --numprocesses=logical --dist=loadgroup --no-loadscope-reorder $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run

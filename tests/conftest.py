@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import skips
+from tests.support import allotment, skips
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
 
@@ -21,6 +21,18 @@ settings.load_profile("sbusd")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --strict-skips."""
     parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Decide what each worker gets, before pytest-xdist reads the marks."""
+    allotment.arrange(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> allotment.ByFileOrGroup:
+    """Let workers have files and groups."""
+    return allotment.ByFileOrGroup(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
