@@ -9,6 +9,8 @@ COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
 ROWS ?= 20000000
+# One worker for each processor; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
+WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -31,7 +33,7 @@ lint: $(STAMP) ## check style, format and types
 
 # The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
 check: $(STAMP)
-	@status=0; $(BIN)/pytest --numprocesses=logical --dist=loadgroup --no-loadscope-reorder $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
+	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run

@@ -1,15 +1,20 @@
-"""What every test can ask for; tests/support/ has the code behind it."""
+"""What every test can ask for; tests/support/ has the code behind it.
+
+``make check`` runs the tests in one worker for each processor. All tests of a file run in one worker, so that fixtures of scope "module"
+are made once. Whatever else tests share must be safe to use from several processes: names and addresses contain a process id, and
+caches are locked.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import allotment, skips
+from tests.support import skips
 from tests.support.users import FIRST, SECOND, User
 from tools.stage import Stage, make_stage, open_folder
 
@@ -17,22 +22,24 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
+FOLDERS = ("system", "faults", "attacks", "fuzz", "soak", "integration", "sanitize", "property", "unit")
+"""Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --strict-skips."""
     parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Decide what each worker gets, before pytest-xdist reads the marks."""
-    allotment.arrange(items)
+    """Put tests into the order in which workers get their files. It is the same in each worker, as it must be."""
+    items.sort(key=_place)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> allotment.ByFileOrGroup:
-    """Let workers have files and groups."""
-    return allotment.ByFileOrGroup(config, log)
+def _place(item: pytest.Item) -> int:
+    """Return the place of the folder of *item* in :data:`FOLDERS`; a folder that is not there comes first."""
+    parts = PurePosixPath(item.nodeid).parts
+    return FOLDERS.index(parts[1]) if len(parts) > 1 and parts[1] in FOLDERS else -1
 
 
 @pytest.hookimpl(wrapper=True)
