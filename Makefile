@@ -31,8 +31,10 @@ lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
+# Tests start programs a thousand times; with PYTHONDONTWRITEBYTECODE in the environment each start would compile them again.
 # The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
 check: $(STAMP)
+	@$(BIN)/python -m compileall -q sbusd
 	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do

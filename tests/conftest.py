@@ -22,8 +22,12 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
-FOLDERS = ("system", "faults", "attacks", "fuzz", "soak", "integration", "sanitize", "property", "unit")
+FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "unit")
 """Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
+
+PACKAGES = "built"
+"""The fixture of the packages of this tree. The first file that uses it starts before all others and builds them, which takes up to two
+minutes; other files that use it come later, or their workers would only wait for that."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,7 +37,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put tests into the order in which workers get their files. It is the same in each worker, as it must be."""
-    items.sort(key=_place)
+    builder = next((item.path for item in items if PACKAGES in getattr(item, "fixturenames", ())), None)
+    items.sort(key=lambda item: (item.path != builder, _place(item)))
 
 
 def _place(item: pytest.Item) -> int:

@@ -58,9 +58,9 @@ class Stage:
             shutil.rmtree(self.folder)
 
 
-def open_folder() -> Path:
-    """Make a folder with a short name that every user can enter; the caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="sbus-", dir="/tmp"))
+def open_folder(stem: str = "sbus") -> Path:
+    """Make a folder with a short name, which begins with *stem*, that every user can enter; the caller removes it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir="/tmp"))
     folder.chmod(0o755)
     return folder
 

@@ -8,15 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FOLDERS
+from tests.conftest import FOLDERS, PACKAGES
 from tools.stage import ROOT
 
 _SUITE = """
 import pathlib
 import pytest
 
+@pytest.fixture
+def built():
+    pass
+
 @pytest.mark.parametrize("number", range(4))
-def test_numbered(number, worker_id):
+def test_numbered(number, worker_id{more}):
     file = pathlib.Path(__file__)
     with (file.parents[2] / "found").open("a") as found:
         print(file.parent.name, file.name, worker_id, file=found)
@@ -25,11 +29,11 @@ def test_numbered(number, worker_id):
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
-    """Files in three folders whose order is not that of the alphabet; each test adds its folder, its file and its worker to a file."""
-    for name in ("unit/test_a", "unit/test_b", "integration/test_c", "system/test_d"):
+    """Files in three folders, two of which use packages; each test adds its folder, its file and its worker to a file."""
+    for name in ("unit/test_a", "integration/test_b", "system/test_c", "system/test_d", "system/test_e"):
         file = tmp_path / "tests" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(_SUITE)
+        file.write_text(_SUITE.format(more=", built" if name.endswith(("d", "e")) else ""))
     return tmp_path
 
 
@@ -46,17 +50,20 @@ def make_check(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
 
 def test_all_tests_of_a_file_run_in_one_of_several_workers(suite: Path) -> None:
     last_line, ran = make_check(suite, "-n2")
-    assert last_line.strip("= ").startswith("16 passed in ")  # .ci/run ends with this line
-    assert len({(file, worker) for _, file, worker in ran}) == 4
+    assert last_line.strip("= ").startswith("20 passed in ")  # .ci/run ends with this line
+    assert len({(file, worker) for _, file, worker in ran}) == 5
     assert {worker for _, _, worker in ran} == {"gw0", "gw1"}
 
 
 def test_without_workers_all_tests_run_in_one_process_in_the_same_order(suite: Path) -> None:
     last_line, ran = make_check(suite, "-n0")
-    assert last_line.strip("= ").startswith("16 passed in ")
+    assert last_line.strip("= ").startswith("20 passed in ")
     assert {worker for _, _, worker in ran} == {"master"}
-    assert [folder for folder, *_ in ran] == ["system"] * 4 + ["integration"] * 4 + ["unit"] * 8
+    files = [file for _, file, _ in ran]
+    assert list(dict.fromkeys(files)) == [f"test_{name}.py" for name in "dceba"]
+    assert files == sorted(files, key=lambda file: "dceba".index(file[5]))
 
 
-def test_every_folder_of_tests_has_a_place() -> None:
+def test_every_folder_of_tests_has_a_place_and_the_fixture_its_name() -> None:
     assert {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")} == set(FOLDERS)
+    assert f"\ndef {PACKAGES}(" in (ROOT / "tests/system/conftest.py").read_text()
