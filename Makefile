@@ -24,7 +24,7 @@ build: $(STAMP) ## compile, and put everything into .venv
 run: prepare-run $(STAMP) ## start a bus, show on it what it does between two users, and report on it
 	@$(BIN)/python -m tools.demo
 
-test: prepare-test $(STAMP) lint check ## run every check and every test
+test: prepare-test $(STAMP) lint check ## run every check and every test, on all processors; PYTEST_OPTIONS=-n0: on one
 
 lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff check --quiet
