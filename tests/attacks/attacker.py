@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 
 from tests.support.users import User
 
-START_SECONDS = 20.0
+START_SECONDS = 120.0
 """When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
 
 MAX_DESCRIPTORS = 4_096
