@@ -317,7 +317,7 @@ def shared_key(folder: Path, name: str = "key") -> Path:
 
 
 def free_address() -> str:
-    """Return a loopback address and port that nobody listens at, and that nobody else is given as long as this process runs.
+    """Return a loopback address and port of this process: no other process listens there or is given it while this one runs.
 
     The host part contains the process id, which has 22 bits at most. The port is below those that the kernel gives to connections.
     """

@@ -1,4 +1,4 @@
-"""Tests of how make check distributes tests to workers: in runs of pytest of their own, with two of them and with none."""
+"""Tests of how make check distributes tests to workers: in runs of pytest of their own, with two workers and without."""
 
 from __future__ import annotations
 
