@@ -9,6 +9,8 @@ COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
 ROWS ?= 20000000
+# One worker for each processor; files start in the order of tests/conftest.py. PYTEST_OPTIONS=-n0 runs all tests in one process.
+WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
@@ -22,16 +24,18 @@ build: $(STAMP) ## compile, and put everything into .venv
 run: prepare-run $(STAMP) ## start a bus, show on it what it does between two users, and report on it
 	@$(BIN)/python -m tools.demo
 
-test: prepare-test $(STAMP) lint check ## run every check and every test
+test: prepare-test $(STAMP) lint check ## run every check and every test, on all processors; PYTEST_OPTIONS=-n0: on one
 
 lint: $(STAMP) ## check style, format and types
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet || { $(BIN)/ruff format --check; exit 1; }
 	@$(BIN)/mypy --no-error-summary
 
+# Tests start programs a thousand times; with PYTHONDONTWRITEBYTECODE in the environment each start would compile them again.
 # The status is written down because make has only one of its own for whatever fails; .ci/run passes it on.
 check: $(STAMP)
-	@status=0; $(BIN)/pytest $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
+	@$(BIN)/python -m compileall -q sbusd
+	@status=0; $(BIN)/pytest $(WORKERS) $(PYTEST_OPTIONS) || status=$$?; echo $$status >$(VENV)/pytest.status; exit $$status
 
 bench: $(STAMP) ## measure the bus against what the kernel alone can do
 	@$(BIN)/python -m tests.bench.run

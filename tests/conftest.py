@@ -1,10 +1,15 @@
-"""What every test can ask for; tests/support/ has the code behind it."""
+"""What every test can ask for; tests/support/ has the code behind it.
+
+``make check`` runs the tests in one worker for each processor. All tests of a file run in one worker, so that fixtures of scope "module"
+are made once. Whatever else tests share must be safe to use from several processes: names and addresses contain a process id, and
+caches are locked.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Generator, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -17,10 +22,29 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
+FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "unit")
+"""Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
+
+PACKAGES = "built"
+"""The fixture of the packages of this tree. The first file that uses it starts before all others and builds them, which takes up to two
+minutes; other files that use it come later, or their workers would only wait for that."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add --strict-skips."""
     parser.addoption("--strict-skips", action="store_true", help="a skipped test that could run on this machine fails (also: CI=true)")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests into the order in which workers get their files. It is the same in each worker, as it must be."""
+    builder = next((item.path for item in items if PACKAGES in getattr(item, "fixturenames", ())), None)
+    items.sort(key=lambda item: (item.path != builder, _place(item)))
+
+
+def _place(item: pytest.Item) -> int:
+    """Return the place of the folder of *item* in :data:`FOLDERS`; a folder that is not there comes first."""
+    parts = PurePosixPath(item.nodeid).parts
+    return FOLDERS.index(parts[1]) if len(parts) > 1 and parts[1] in FOLDERS else -1
 
 
 @pytest.hookimpl(wrapper=True)

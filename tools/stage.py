@@ -22,9 +22,13 @@ ROOT = Path(__file__).resolve().parents[1]
 NOBODY = 65_534
 """A user and a group that own nothing: what they can read, anybody can."""
 
+_BEING_WRITTEN = "*.pyc.*"
+"""Byte code that another process writes now; finished, it is copied too, or each start of a program would compile all that it imports."""
+
 _NOT_FOR_OTHERS = shutil.ignore_patterns(
-    "__pycache__", "pip*", "mypy*", "ruff*", "atheris*", "hypothesis*", "Cython*", "cython*", "setuptools*", "__editable__*", "*.pth",
-    "pyspark*", "py4j*", "plotly*",
+    _BEING_WRITTEN, "pip*", "mypy*", "ruff*", "atheris*", "*_fuzzer*", "hypothesis*", "Cython*", "cython*", "setuptools*",
+    "__editable__*", "*.pth", "*__mypyc*", "pytest*", "_pytest*", "xdist*", "execnet*", "pyspark*", "py4j*", "plotly*",
+    "duckdb*", "_duckdb*", "polars*", "_polars*",
 )  # fmt: skip
 """What developers need, and what makes tables and reports, which no other user has to: Spark alone is half a gigabyte."""
 
@@ -54,9 +58,9 @@ class Stage:
             shutil.rmtree(self.folder)
 
 
-def open_folder() -> Path:
-    """Make a folder with a short name that every user can enter; the caller removes it."""
-    folder = Path(tempfile.mkdtemp(prefix="sbus-", dir="/tmp"))
+def open_folder(stem: str = "sbus") -> Path:
+    """Make a folder with a short name, which begins with *stem*, that every user can enter; the caller removes it."""
+    folder = Path(tempfile.mkdtemp(prefix=f"{stem}-", dir="/tmp"))
     folder.chmod(0o755)
     return folder
 
@@ -108,7 +112,7 @@ def _copy_of_tree() -> Stage:
     """Copy the project and what it needs to where others can read it."""
     folder = open_folder()
     packages = folder / "packages"
-    shutil.copytree(ROOT / "sbusd", folder / "sbusd", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "sbusd", folder / "sbusd", ignore=shutil.ignore_patterns(_BEING_WRITTEN))
     shutil.copytree(sysconfig.get_path("platlib"), packages, ignore=_NOT_FOR_OTHERS, symlinks=True)
     for entry in [folder, *folder.rglob("*")]:
         if not entry.is_symlink():

@@ -20,7 +20,7 @@ from typing import Protocol, runtime_checkable
 
 from tests.support.users import User
 
-START_SECONDS = 60.0
+START_SECONDS = 120.0
 """When a crew that has not begun its attack is a failure; what is prepared before that is bounded."""
 
 MAX_DESCRIPTORS = 4_096

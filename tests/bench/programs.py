@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,18 +46,24 @@ def compile_program(name: str, sources: Sequence[Path], libraries: Sequence[str]
     Raises: BenchError with the compiler's words if it fails or there is none.
     """
     BUILD.mkdir(exist_ok=True)
-    target = BUILD / name
+    with (BUILD / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another process that needs the program waits instead of writing the same file
+        return _compile(BUILD / name, sources, libraries)
+
+
+def _compile(target: Path, sources: Sequence[Path], libraries: Sequence[str]) -> Path:
+    """Compile *target* unless it is newer than its sources; the caller holds its lock."""
     newest = max(path.stat().st_mtime for folder in {SOURCE, *(source.parent for source in sources)} for path in folder.glob("*.[ch]"))
     if target.exists() and target.stat().st_mtime > newest:
         return target
     # Under another name first: a bench that is interrupted here must not leave half a program that looks new.
-    fresh = BUILD / f"{name}.new"
+    fresh = target.with_name(f"{target.name}.new")
     command = [*COMPILE, f"-I{SOURCE}", "-o", str(fresh), *map(str, sources), *libraries]
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except FileNotFoundError:
         raise BenchError("gcc is not installed: the bench compiles its load generator with it") from None
     except subprocess.CalledProcessError as error:
-        raise BenchError(f"gcc refused {name}: {error.stderr.strip()}") from None
+        raise BenchError(f"gcc refused {target.name}: {error.stderr.strip()}") from None
     fresh.replace(target)
     return target

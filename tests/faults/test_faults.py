@@ -14,7 +14,7 @@ from tests.faults.run import ERRORS
 from tests.faults.shim import CALLS, build_shim
 from tools.stage import ROOT
 
-END_SECONDS = 300
+END_SECONDS = 540
 """When a run that does not end is a failure, on a machine however slow."""
 
 ONE_IN = int(os.environ.get("SBUS_FAULTS_ONE_IN", "1"))

@@ -34,7 +34,7 @@ PEOPLE = (Person("first", 61_021, 61_021), Person("second", 61_022, 61_022))
 def _traces() -> set[str]:
     """Return what a demonstration makes and must not leave: users, namespaces, folders."""
     users = {entry.pw_name for entry in pwd.getpwall() if entry.pw_name in RAW_IDS}
-    folders = {str(path) for path in Path("/tmp").glob("sbus-*/sbus.socket")}
+    folders = {str(path) for path in Path("/tmp").glob("sbus-demo-*")}
     namespaces = Path("/run/netns")
     return users | folders | ({path.name for path in namespaces.glob("sbus-demo-*")} if namespaces.is_dir() else set())
 

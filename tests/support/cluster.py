@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
+import re
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pyspark
 
-_SECONDS = 120
+_SECONDS = 300
+"""When a master or a worker that has not started is a failure; it takes three seconds, and two minutes at a load of 28."""
 
 
 @dataclass(slots=True)
@@ -21,22 +22,19 @@ class Cluster:
     """A master and two workers of one core each, which end with the context."""
 
     folder: Path
-    port: int
+    url: str = ""
+    """What ``--master`` takes; the master chooses the port."""
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def url(self) -> str:
-        """What ``--master`` takes."""
-        return f"spark://127.0.0.1:{self.port}"
 
     @classmethod
     @contextlib.contextmanager
     def started(cls, folder: Path) -> Iterator[Cluster]:
         """Start one in *folder*; it is ready when the master knows both workers."""
-        cluster = cls(folder, _free_port())
+        cluster = cls(folder)
         try:
-            master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", f"{cluster.port}", "--webui-port", "0")
+            master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
             cluster._start("master", *master)
+            (cluster.url,) = cluster._wait_for(r"Starting Spark master at (spark://\S+)\n")
             for number in (1, 2):
                 worker = (
                     "org.apache.spark.deploy.worker.Worker",
@@ -79,17 +77,10 @@ class Cluster:
         """Return what the master has said."""
         return (self.folder / "master.log").read_text(errors="replace")
 
-    def _wait_for(self, words: str, times: int) -> None:
-        """Wait until the master has said *words* so many times."""
+    def _wait_for(self, pattern: str, times: int = 1) -> list[str]:
+        """Wait until the master has logged *times* matches of *pattern*, and return them."""
         deadline = time.monotonic() + _SECONDS
-        while self._log().count(words) < times:
+        while len(found := re.findall(pattern, self._log())) < times:
             assert time.monotonic() < deadline, self._log()
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    """Return a port of the loopback that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -29,6 +30,10 @@ WAIT_SECONDS = 30.0
 """When what has not happened is a failure; nothing that passes takes so long."""
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
+
+
+_PORTS = itertools.count(20_000)
+"""Ports for :func:`free_address`."""
 
 
 def require_redis() -> None:
@@ -312,10 +317,12 @@ def shared_key(folder: Path, name: str = "key") -> Path:
 
 
 def free_address() -> str:
-    """Return a loopback address with a port that nobody listens at now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
+    """Return a loopback address and port of this process: no other process listens there or is given it while this one runs.
+
+    The host part contains the process id, which has 22 bits at most. The port is below those that the kernel gives to connections.
+    """
+    pid = os.getpid()
+    return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}:{next(_PORTS)}"
 
 
 def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True, buses: Mapping[int, str] | None = None) -> list[Host]:

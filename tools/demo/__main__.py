@@ -50,7 +50,7 @@ def _run(narrator: Narrator, report: Path) -> None:
     """Set the stage, show everything, and take the stage down, whatever happens."""
     stage = make_stage()
     try:
-        folder = open_folder()
+        folder = open_folder("sbus-demo")
         try:
             with two_people() as people:
                 show(Setting(stage, own_stage(), folder, report), narrator, people)

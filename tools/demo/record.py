@@ -14,7 +14,7 @@ from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import Programs
 
-PIPELINE_SECONDS = 300.0
+PIPELINE_SECONDS = 480.0
 """When Spark, which takes some ten seconds to start and a few for each table, never will be done, on a machine however slow."""
 
 

@@ -44,17 +44,19 @@ def test_skips_are_skips_when_nobody_asked(tmp_path: Path) -> None:
     assert "1 passed, 3 skipped" in result.stdout
 
 
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
 @pytest.mark.parametrize(("options", "ci"), [(["--strict-skips"], ""), ([], "true")])
-def test_a_skip_that_could_have_run_fails_the_strict_run(tmp_path: Path, options: list[str], ci: str) -> None:
-    result = _run_suite(tmp_path, *options, ci=ci)
+def test_a_skip_that_could_have_run_fails_the_strict_run(tmp_path: Path, options: list[str], ci: str, workers: str) -> None:
+    result = _run_suite(tmp_path, *options, workers, ci=ci)
     assert result.returncode == 1, result.stdout
     assert "1 failed, 1 passed, 1 skipped, 1 error" in result.stdout.splitlines()[-1]
     assert "skipped, but could run on this machine: Skipped: needs socat: apt-get install socat" in result.stdout
 
 
-def test_a_module_that_skips_itself_fails_the_strict_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("workers", ["-n0", "-n2"])
+def test_a_module_that_skips_itself_fails_the_strict_run(tmp_path: Path, workers: str) -> None:
     (tmp_path / "test_module.py").write_text("import pytest\npytest.skip('no time', allow_module_level=True)\n")
-    result = _run_suite(tmp_path, "--strict-skips")
+    result = _run_suite(tmp_path, "--strict-skips", workers)
     assert result.returncode != 0
     assert "skipped, but could run on this machine: Skipped: no time" in result.stdout
 

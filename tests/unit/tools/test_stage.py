@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import compileall
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def test_program_is_what_pip_installed_or_runs_the_same_function(tmp_path: Path)
 def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch, first_user: User) -> None:
     really_can_use = module._can_use
     monkeypatch.setattr(module, "_can_use", lambda made: made.folder is not None and really_can_use(made))
+    assert compileall.compile_dir(module.ROOT / "sbusd", quiet=1)
     made = make_stage()
     try:
         result = first_user.run([made.python, *_SHOW_WHERE], env=made.env)
@@ -36,6 +38,9 @@ def test_tree_is_copied_where_it_cannot_be_read(monkeypatch: pytest.MonkeyPatch,
         assert result.stdout.strip() == str(made.folder / "sbusd"), result.stderr
         version = first_user.run(made.program("sbusctl", "version"), env=made.env)
         assert version.stdout.startswith("sbus"), version.stderr
+        # Byte code is copied too: no other user can write it, so that each start would compile all that it imports.
+        code = "import os.path, pydantic.main as a, sbusd.ctl.main as b; print(*(os.path.isfile(each.__cached__) for each in (a, b)))"
+        assert first_user.run([made.python, "-c", code], env=made.env).stdout == "True True\n"
     finally:
         made.remove()
     assert not made.folder.exists()

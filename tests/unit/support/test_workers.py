@@ -1,0 +1,69 @@
+"""Tests of how make check distributes tests to workers: in runs of pytest of their own, with two workers and without."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FOLDERS, PACKAGES
+from tools.stage import ROOT
+
+_SUITE = """
+import pathlib
+import pytest
+
+@pytest.fixture
+def built():
+    pass
+
+@pytest.mark.parametrize("number", range(4))
+def test_numbered(number, worker_id{more}):
+    file = pathlib.Path(__file__)
+    with (file.parents[2] / "found").open("a") as found:
+        print(file.parent.name, file.name, worker_id, file=found)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path: Path) -> Path:
+    """Files in three folders, two of which use packages; each test adds its folder, its file and its worker to a file."""
+    for name in ("unit/test_a", "integration/test_b", "system/test_c", "system/test_d", "system/test_e"):
+        file = tmp_path / "tests" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(_SUITE.format(more=", built" if name.endswith(("d", "e")) else ""))
+    return tmp_path
+
+
+def make_check(folder: Path, *options: str) -> tuple[str, list[list[str]]]:
+    """Run the suite in *folder* with the options of make check, then *options*; return the last line, and what tests wrote."""
+    (makefile,) = (line for line in (ROOT / "Makefile").read_text().splitlines() if line.startswith("WORKERS := "))
+    workers = makefile.removeprefix("WORKERS := ").split()
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    env = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    done = subprocess.run([*command, *workers, *options, "tests"], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()[-1], [line.split() for line in (folder / "found").read_text().splitlines()]
+
+
+def test_all_tests_of_a_file_run_in_one_of_several_workers(suite: Path) -> None:
+    last_line, ran = make_check(suite, "-n2")
+    assert last_line.strip("= ").startswith("20 passed in ")  # .ci/run ends with this line
+    assert len({(file, worker) for _, file, worker in ran}) == 5
+    assert {worker for _, _, worker in ran} == {"gw0", "gw1"}
+
+
+def test_without_workers_all_tests_run_in_one_process_in_the_same_order(suite: Path) -> None:
+    last_line, ran = make_check(suite, "-n0")
+    assert last_line.strip("= ").startswith("20 passed in ")
+    assert {worker for _, _, worker in ran} == {"master"}
+    files = [file for _, file, _ in ran]
+    assert list(dict.fromkeys(files)) == [f"test_{name}.py" for name in "dceba"]
+    assert files == sorted(files, key=lambda file: "dceba".index(file[5]))
+
+
+def test_every_folder_of_tests_has_a_place_and_the_fixture_its_name() -> None:
+    assert {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")} == set(FOLDERS)
+    assert f"\ndef {PACKAGES}(" in (ROOT / "tests/system/conftest.py").read_text()
