@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import sbusd
@@ -17,6 +18,9 @@ from sbusd.daemon.reload import Reloader
 from sbusd.daemon.service_manager import ServiceManager
 from sbusd.daemon.signals import Signals
 from sbusd.daemon.successor import Successor
+
+REST_FACTOR = 4
+"""How many times as long as what takes steps has taken, it rests while clients are there to be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Run:
         self._successor = Successor(broker.switch, own_command(), folder)
         self._keeps_connections = False
         self._is_unsettled = False
+        """Whether a turn must follow at once."""
+        self._rests_until = 0.0
 
     def serve(self, heritage: Heritage) -> None:
         """Serve until a signal or the last client ends the bus. Raises SbusError if it cannot begin."""
@@ -58,11 +64,12 @@ class Run:
             heartbeat = Heartbeat(self._manager, self._broker.traffic, lambda: self._journal.record(messages.SERVICE_MANAGER_DEAF))
             while not self._broker.is_done:
                 wait_ms = heartbeat.beat()
-                if self._is_unsettled:
-                    wait_ms = 0
-                # What the service manager was told holds until something happens: it is then told anew in time.
-                (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
-                self._is_unsettled = self._is_unsettled and self._broker.settle()
+                if self._is_unsettled or not self._broker.is_settled:
+                    self._is_unsettled = False
+                    self._settle_after(switch.turn(0))
+                else:
+                    # What the service manager was told holds until something happens: it is then told anew in time.
+                    (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
                 self._obey(signals, handover)
             self._manager.stopping()
             if not self._broker.is_for_good:
@@ -74,6 +81,18 @@ class Run:
         """Close the bus; its connections, too, unless they are for the next process."""
         self._successor.close()
         self._broker.close(keeps_connections=self._keeps_connections)
+
+    def _settle_after(self, ready: int) -> None:
+        """Go on with what takes steps, after a turn in which *ready* descriptors were served.
+
+        Where clients keep the bus busy, it takes a part of the time, not half of it.
+        """
+        began = time.monotonic()
+        if ready and began < self._rests_until:
+            return
+        self._broker.settle()
+        ended = time.monotonic()
+        self._rests_until = ended + REST_FACTOR * (ended - began)
 
     def _obey(self, signals: Signals, handover: Handover) -> None:
         """Do what signals ask for, and what has come of it."""
@@ -112,5 +131,5 @@ class Run:
 
     def _settle(self) -> None:
         """Bury those who are about to end: what is handed over is the living."""
-        if self._is_unsettled:
+        if self._is_unsettled or not self._broker.is_settled:
             self._broker.switch.turn(0)
