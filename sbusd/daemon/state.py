@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 from sbusd.daemon.bounds import Latin1, Within
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId
 from sbusd.daemon.statefile import StateError
+from sbusd.protocol.printable import printable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -348,5 +349,6 @@ def _load(kind: type[_Kind], data: bytes) -> _Kind:
         return cast(_Kind, _adapter(kind).validate_json(data))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
+        # A pattern can be a part of the place.
+        place = printable(".".join(str(part) for part in problem["loc"]))
         raise StateError(f"its record of a {kind.__name__} is not one that this bus reads: {place} {problem['msg']}".strip()) from None
