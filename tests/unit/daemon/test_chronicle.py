@@ -183,7 +183,7 @@ def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: 
 
 
 def test_what_a_user_s_changes_take_is_the_users_and_bounded(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One who churns is refused while the log is written anew, and nobody else; the memory of the file agrees with what is charged."""
+    """One who churns is refused while the log is rewritten, and no other user is; the memory of the file agrees with what is charged."""
     quotas = QuotaSettings(state_bytes=1 << 20, owner_factor=1)
     parlour = make_parlour(DaemonSettings(quotas=quotas))
     with keep(parlour) as made:

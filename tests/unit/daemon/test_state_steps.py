@@ -15,7 +15,7 @@ from sbusd.daemon.state_keeping import KeptChronicle
 from tests.support.parlour import MakeParlour, Parlour
 
 PATTERNS, PATTERN_BYTES = 400, 3_900
-"""1.6 MB of state: more than the log must have before it is written anew."""
+"""1.6 MB of state: more than the log must have before it is rewritten."""
 
 MOST_BYTES = 64 << 10
 """Some tens of microseconds. What one packet writes is its pattern, twice; what one step writes is 16 KiB and a pattern."""
@@ -39,7 +39,7 @@ def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
     kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user that churns makes the log grow, and it is written anew again and again; each time no turn has to wait for it."""
+    """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
     parlour, chronicle = kept
     written = 0
     pwrite = os.pwrite
