@@ -23,6 +23,7 @@ _NOWHERE = Origin()
 _CONNECTIONS = Count(1, 1 << 20, "for each is a descriptor of the bus")
 _SUBSCRIPTIONS = Count(1, 1 << 24, "for each takes memory")
 _PATTERN_BYTES = Size(64 << 10, 1 << 34, "for some patterns must fit")
+_STATE_BYTES = Size(1 << 20, 1 << 34, "for some thousand changes must fit")
 _QUEUED_PACKETS = Count(1, 1 << 30, "for each one that waits costs memory")
 _QUEUED_BYTES = Size(MAX_PACKET_BYTES, 1 << 40, "for the largest packet must fit")
 _RATE = Count(1, 10_000_000, "for none would be silence")
@@ -40,8 +41,10 @@ class Quotas:
     """Connections at once: more than a user's session has programs, and 64 users fit into the 16,384 descriptors that the units give."""
     subscriptions: Annotated[int, _SUBSCRIPTIONS] = 16_384
     """Patterns stored, each as often as it is: 64 for each of 256 connections. Some megabytes of the bus's memory."""
-    pattern_bytes: Annotated[int, _PATTERN_BYTES] = 16 << 20
-    """Memory of these patterns, by their bytes and their segments: a kilobyte, which is three segments, for each of 16,384."""
+    pattern_bytes: Annotated[int, _PATTERN_BYTES] = 20 << 20
+    """Memory of these patterns, by their bytes and their segments: three segments, together 95 bytes, in each of 16,384."""
+    state_bytes: Annotated[int, _STATE_BYTES] = 16 << 20
+    """Changes that are kept for after a kill, until the log of them is written anew: all of a user's patterns come and gone, twice."""
     queued_packets: Annotated[int, _QUEUED_PACKETS] = 131_072
     """Packets that wait for the user's connections: eight full queues."""
     queued_bytes: Annotated[int, _QUEUED_BYTES] = 64 << 20
@@ -71,6 +74,7 @@ class QuotaOverride:
     connections: Annotated[int | None, _CONNECTIONS] = None
     subscriptions: Annotated[int | None, _SUBSCRIPTIONS] = None
     pattern_bytes: Annotated[int | None, _PATTERN_BYTES] = None
+    state_bytes: Annotated[int | None, _STATE_BYTES] = None
     queued_packets: Annotated[int | None, _QUEUED_PACKETS] = None
     queued_bytes: Annotated[int | None, _QUEUED_BYTES] = None
     control_rate: Annotated[int | None, _RATE] = None

@@ -31,3 +31,22 @@ class Within:
         if not self.low <= value < self.end:
             raise ValueError(f"{value} is not from {self.low} up to {self.end}")
         return value
+
+
+@dataclass(frozen=True, slots=True)
+class Latin1:
+    """For :data:`typing.Annotated`: bytes that JSON has as the characters of the same numbers."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Tell pydantic how to check and convert."""
+        from pydantic_core import core_schema  # noqa: PLC0415 - see above
+
+        return core_schema.no_info_after_validator_function(_bytes_of, core_schema.str_schema())
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return the bytes whose numbers are the characters of *text*. Raises ValueError if there are none."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        raise ValueError("it has characters above 255") from None

@@ -29,6 +29,7 @@ from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.presence import Presence
 from sbusd.daemon.quotas import Accounts, Excess, descriptor_limit
+from sbusd.daemon.revocation import revocations
 from sbusd.daemon.roster import Client, Roster
 from sbusd.daemon.tapping import Tapping
 from sbusd.protocol import controls
@@ -48,8 +49,11 @@ _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.DESCRIPTORS: (ErrorCode.EPERM, "this bus does not accept file descriptors"),
 }
 
-SETTLE_SECONDS = 0.005
-"""How long new rules may hold up messages before those have their turn."""
+MAX_SETTLE_SECONDS = 0.001
+"""How long the work that takes steps may hold up messages before those have their turn, where ``turn_time`` is longer."""
+
+_KEPT = wishes.LASTING | {controls.TAP_ON, controls.TAP_OFF}
+"""Control messages that change what is kept for after a restart."""
 
 _PEERS_OWN = (End.HANGUP, End.BROKEN)
 """Ends that are not the bus's doing."""
@@ -78,6 +82,8 @@ class Broker:
         self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
         self._says_unwatched = True
         self._sweep: Iterator[None] = iter(())
+        self._is_sweeping = False
+        self._turn_time = settings.limits.turn_time
         self._chronicle = Chronicle()
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
@@ -115,7 +121,7 @@ class Broker:
         """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
 
         Clients who may not be here any more are told and ended. Call it between turns of the switch, and :meth:`settle` after it until
-        that says no: it ends the subscriptions that the rules do not allow any more.
+        all is settled: it ends the subscriptions that the rules do not allow any more.
         """
         self._ownership = ownership
         self._roster.set_owners(ownership.owners)
@@ -131,24 +137,31 @@ class Broker:
             if client.tap is not None and not self._may_tap(client):
                 self._untap(client)
                 self._refuse(client, ErrorCode.EPERM, "the right to tap this bus has been taken away", b"CMSG " + controls.TAP_ON)
-        self._sweep = self._revoke_all()
+        self._sweep = revocations(self.parts(), self._unsubscribe)
+        self._is_sweeping = True
 
     def set_faults(self, number: int) -> None:
         """Tell owners that the configuration which holds has *number* faults."""
         self._counts["configuration_faults"] = number
 
-    def settle(self) -> bool:
-        """Go on with what new rules have to end, for some milliseconds, and return whether there was anything left of it.
+    @property
+    def is_settled(self) -> bool:
+        """Whether :meth:`settle` has nothing to do."""
+        return not self._is_sweeping and not self._chronicle.has_work
+
+    def settle(self) -> None:
+        """Go on, for ``turn_time``, with what takes steps: to end what new rules do not allow, and to rewrite the kept state.
 
         Users hold as many patterns as their quotas let them: to look at all at once would hold up every message. Call it between turns.
         """
-        end = time.monotonic() + SETTLE_SECONDS
-        has_worked = False
-        for _ in self._sweep:
-            has_worked = True
+        end = time.monotonic() + min(self._turn_time, MAX_SETTLE_SECONDS)
+        while not self.is_settled:
+            if self._is_sweeping:
+                self._is_sweeping = next(self._sweep, self) is not self
+            else:
+                self._chronicle.step()
             if time.monotonic() >= end:
                 break
-        return has_worked
 
     def traffic(self) -> Traffic:
         """Return how many clients there are, and how many messages there were."""
@@ -234,7 +247,7 @@ class Broker:
         client = self._roster.remove(connection)
         if client is None:
             return
-        self._chronicle.closed(connection)
+        self._chronicle.closed(client)
         self._presence.ended(client, counters.queued_packets)
         if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
@@ -253,6 +266,11 @@ class Broker:
     def _handle(self, client: Client, data: bytes) -> None:
         """Do what a packet asks for. Raises ProtocolError with what the client is to be told."""
         packet = parse_packet(data)
+        if not isinstance(packet, Control) or packet.key in _KEPT:
+            excess = self._accounts.charge_change(client.connection)
+            if excess is not None:
+                self._tell_excess(client, excess, data)
+                return
         if isinstance(packet, Control):
             self._control(client, packet)
         elif isinstance(packet, Subscribe):
@@ -276,7 +294,7 @@ class Broker:
         else:
             self.switch.subscribe(client.connection, pattern)
             client.subscriptions += 1
-            self._chronicle.subscribed(client.connection, pattern)
+            self._chronicle.subscribed(client, pattern)
             self._presence.subscribed(client, pattern)
 
     def _unsubscribe(self, client: Client, pattern: bytes) -> bool:
@@ -284,7 +302,7 @@ class Broker:
         if not self.switch.unsubscribe(client.connection, pattern):
             return False
         client.subscriptions -= 1
-        self._chronicle.unsubscribed(client.connection, pattern)
+        self._chronicle.unsubscribed(client, pattern)
         self._accounts.release_subscription(client.connection, pattern)
         if self._lifelines.release(client.connection, pattern):
             self._accounts.release_descriptor(client.connection)
@@ -333,7 +351,7 @@ class Broker:
         if wishes.grant(self.switch, client.connection, packet):
             wishes.note(client, packet.key)
             if packet.key in wishes.LASTING:
-                self._chronicle.changed(client.connection)
+                self._chronicle.changed(client)
             return
         if packet.key == controls.TAP_ON:
             self._tap(client, packet.payload or b"")
@@ -364,7 +382,7 @@ class Broker:
         self._untap(client)
         client.tap = pattern
         self.switch.set_tap(client.connection, pattern)
-        self._chronicle.tapped(client.connection, pattern)
+        self._chronicle.tapped(client, pattern)
         self._record(messages.TAP_OPENED, client, key=pattern)
 
     def _untap(self, client: Client) -> None:
@@ -373,7 +391,7 @@ class Broker:
             self._accounts.release_subscription(client.connection, client.tap)
             client.tap = None
             self.switch.set_tap(client.connection, None)
-            self._chronicle.tapped(client.connection, None)
+            self._chronicle.tapped(client, None)
 
     def _refuse(self, client: Client, code: ErrorCode, words: str, packet: bytes) -> None:
         """Tell a client of its error, which *packet* was refused for, and end it where the error does."""
@@ -432,33 +450,6 @@ class Broker:
         self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=cred)
         quotas = self._accounts[client.connection].quotas
         self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
-
-    def _revoke_all(self) -> Iterator[None]:
-        """End the subscriptions of all clients that the rules do not allow any more, a pattern a step."""
-        for client in list(self._roster):
-            if client.connection in self._roster:
-                yield from self._revoke(client)
-
-    def _revoke(self, client: Client) -> Iterator[None]:
-        """End the subscriptions of a client that the rules do not allow any more, and tell it which."""
-        rule, count = None, 0
-        for pattern in self.switch.patterns(client.connection):
-            yield
-            if client.connection not in self._roster:
-                break
-            verdict = self._acceptance.subscription(pattern, client.credentials, client.connection)
-            if verdict.rule is None or verdict.is_allowed:
-                continue
-            before = count
-            # Not as often as it was when this began: the client may have ended some itself since.
-            while self._unsubscribe(client, pattern):
-                count += 1
-            if count > before:
-                words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
-                self._refuse(client, ErrorCode.EPERM, words, b"SUB " + pattern)
-                rule = rule or verdict.rule
-        if rule is not None:
-            self._record(messages.SUBSCRIPTIONS_REVOKED, client, count=count, rule=rule.name)
 
     def _record_refusal(self, client: Client, code: ErrorCode, pattern: bytes, verdict: Verdict) -> None:
         """Write the record of a subscription that was refused: an attempt at a secret has a message of its own, for audits."""

@@ -15,19 +15,19 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from sbusd.daemon import closer, fdstore, messages, restoration, state
 from sbusd.daemon.broker import Broker
-from sbusd.daemon.chronicle import KeptChronicle
 from sbusd.daemon.heritage import Heritage, InPlace, set_in_place, unset_in_place
-from sbusd.daemon.inventory import complete, standing
+from sbusd.daemon.inventory import complete
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.parking import ParkingLot, close_parked
 from sbusd.daemon.signals import HANDLED
 from sbusd.daemon.state import State
+from sbusd.daemon.state_keeping import KeptChronicle
 from sbusd.daemon.statefile import StateError, StateFile
 from sbusd.protocol.errors import SbusError
 
@@ -121,7 +121,7 @@ class Handover:
                 return
             if not chronicle.lot.park_all():
                 raise HandoverError("its connections cannot be put aside; let it have more descriptors (LimitNOFILE=)")
-            chronicle.file.replace(state.image(left))
+            chronicle.write_aside(state.image(left))
             self._record_handover(left)
             self._journal.flush(FLUSH_SECONDS)
             self._execute(chronicle, in_place)
@@ -133,7 +133,7 @@ class Handover:
                 chronicle.lot.close()
                 chronicle.file.close()
             else:
-                chronicle.begin()
+                chronicle.take_back()
 
     def _execute(self, chronicle: KeptChronicle, in_place: InPlace) -> None:
         """Replace this process by the same program. Raises OSError."""
@@ -152,9 +152,12 @@ class Handover:
         """Record what is handed over."""
         self._journal.record(messages.HANDED_OVER, connections=len(left.connections), packets=len(left.packets))
 
-    def _live(self) -> list[int]:
-        """Return the connections that are to outlive this process."""
-        return [client.fd for client in self._broker.parts().roster]
+    def _live(self) -> Iterator[int]:
+        """Iterate over the connections that are to outlive this process; some may come or go meanwhile."""
+        roster, number = self._broker.parts().roster, 0
+        while (client := roster.following(number)) is not None:
+            number = client.connection
+            yield client.fd
 
     def _open(self) -> KeptChronicle:
         """Return a chronicle that nobody reads yet. Raises HandoverError if there is no room for it."""
@@ -167,8 +170,7 @@ class Handover:
                 raise
         except OSError as error:
             raise HandoverError(f"nothing can be written down: {error.strerror}") from None
-        parts = self._broker.parts()
-        return KeptChronicle(file, lot, parts.switch, lambda: standing(self._broker.parts()), self._journal)
+        return KeptChronicle(file, lot, self._broker.parts)
 
     def _keep(self) -> None:
         """Begin to write down every change, for the service manager to keep. Raises StoreError."""
@@ -182,8 +184,7 @@ class Handover:
 
     def _follow(self, file: StateFile, lot: ParkingLot) -> None:
         """Go on to write down every change where the process before has."""
-        parts = self._broker.parts()
-        self._begin(KeptChronicle(file, lot, parts.switch, lambda: standing(self._broker.parts()), self._journal))
+        self._begin(KeptChronicle(file, lot, self._broker.parts))
 
     def _begin(self, chronicle: KeptChronicle) -> None:
         """Write down how things stand, and let the broker tell what changes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.answers import Answers
@@ -45,9 +45,14 @@ class Parts:
     """Ends a connection whose pattern names a process that has ended."""
 
 
+def bus_of(parts: Parts) -> BusState:
+    """Return what must be known of the bus itself after a kill at any instant."""
+    return BusState(parts.switch.next_connection(), started=parts.answers.started)
+
+
 def standing(parts: Parts) -> State:
     """Return what must be known after a kill at any instant."""
-    state = State(BusState(parts.switch.next_connection(), started=parts.answers.started))
+    state = State(bus_of(parts))
     for client in parts.roster:
         state.connections[client.connection] = _connection(parts.switch, client)
     return state
@@ -73,8 +78,12 @@ def complete(parts: Parts) -> State:
 def _connection(switch: Switch, client: Client) -> ConnectionState:
     """Return what must be known of one connection."""
     number = client.connection
-    patterns = {pattern.decode("latin-1"): count for pattern, count in switch.patterns(number).items()}
-    tap = None if client.tap is None else client.tap.decode("latin-1")
+    patterns = switch.patterns(number)
+    return replace(head_of(switch, client), patterns=patterns, tap=client.tap)
+
+
+def head_of(switch: Switch, client: Client) -> ConnectionState:
+    """Return what must be known of one connection, without its patterns and its tap."""
     who = client.credentials
     ids = (who.pid, who.uid, who.gid)
-    return ConnectionState(number, client.inode, client.since, switch.settings(number), patterns, tap, who=ids)
+    return ConnectionState(client.connection, client.inode, client.since, switch.settings(client.connection), who=ids)

@@ -5,9 +5,10 @@ is given four, the ends of two pairs, and each connection costs one packet with 
 
 Rules:
 
-1. One pair is in use. When its queue is full, all live connections are put into the other, a few hundred in a packet, behind them a
-   mark that it is complete, and then the first is emptied. Of two marks the later holds. So a process may be killed at any instant:
-   one pair has all connections, and which one is known.
+1. One pair is in use. When its queue is almost full, all live connections are put into the other, a few hundred in a packet, behind
+   them a mark that it is complete, and then the first is emptied. Of two marks the later holds. So a process may be killed at any
+   instant: one pair has all connections, and which one is known. A packet is a step: the bus serves its clients between them. If the
+   queue becomes full in that time, clients that connect are in no pair until the other one is complete.
 2. A descriptor that lies here keeps its connection open: to end it is to shutdown(2) it, which reaches the peer whoever holds what.
 3. Of one user's descriptors at most RLIMIT_NOFILE may lie in queues, unless the process has privileges. Who cannot be parked is
    counted: for it, the end of this process is the end.
@@ -21,7 +22,7 @@ import os
 import socket
 import struct
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -31,6 +32,9 @@ MAX_IN_PACKET = 250
 """Descriptors in one packet; the kernel takes 253 (SCM_MAX_FD)."""
 
 PAIRS = 2
+
+MOVE_AFTER = 128
+"""Connections that are parked one by one before all are put into the other pair: a queue takes some 270 packets."""
 
 _SO_PEEK_OFF = 42
 """Where the next MSG_PEEK looks, socket(7); not in Python."""
@@ -49,13 +53,25 @@ class _Sight:
 
 
 class ParkingLot:
-    """Two socket pairs. *live* returns the descriptors of all connections that are to be kept."""
+    """Two socket pairs.
+
+    *live* returns an iterator over the descriptors of all connections that are to be kept, in the order in which they came. Connections
+    may come and go while it is in use.
+    """
 
     def __init__(self, ends: list[socket.socket], live: Callable[[], Iterable[int]]) -> None:
         """Take over the *ends*, in and out of each pair; use :meth:`create` or :meth:`adopt`."""
         self._pairs = [(ends[0], ends[1]), (ends[2], ends[3])]
         self._live = live
         self._mark = 0
+        self._singles = 0
+        """Connections that were parked one by one in the pair in use."""
+        self._waiting = 0
+        """Connections that are in no pair until the other one is complete."""
+        self._moving: Iterator[int] | None = None
+        """What is still to be put into the other pair."""
+        self._is_emptying = False
+        """Whether the other pair is still to be emptied."""
         self.unparked = 0
         """How many connections could not be parked."""
 
@@ -94,35 +110,76 @@ class ParkingLot:
         return [end.fileno() for pair in self._pairs for end in pair]
 
     def park(self, fd: int) -> bool:
-        """Keep a connection beyond this process, and return whether that was possible. *fd* must be live already."""
-        entrance = self._pairs[0][0]
+        """Keep a connection beyond this process, and return whether that is possible. *fd* must be live already."""
         try:
-            _send(entrance, [fd])
+            _send(self._pairs[0][0], [fd])
         except BlockingIOError:
-            if self.park_all():
-                return True
-        except OSError:
-            pass
-        else:
+            # The queue is full: it is put into the other pair with all the others, in the next steps.
+            self._waiting += 1
+            self._singles = MOVE_AFTER
             return True
-        self.unparked += 1
-        return False
+        except OSError:
+            self.unparked += 1
+            return False
+        self._singles += 1
+        return True
 
     def park_all(self) -> bool:
         """Keep all live connections, and nothing else, and return whether that was possible; if not, what was kept is kept still."""
+        self._moving = None
+        _empty(self._pairs[1][1])
+        self._is_emptying = False
+        before, self._singles = self._mark, 0
+        moving = iter(self._live())
+        self._moving = moving
+        while self._is_moving():
+            self._move(moving)
+        if self._mark == before:
+            return False
+        _empty(self._pairs[1][1])
+        self._is_emptying = False
+        return True
+
+    @property
+    def has_work(self) -> bool:
+        """Whether :meth:`step` has something to do."""
+        return self._moving is not None or self._is_emptying or self._singles >= MOVE_AFTER
+
+    def step(self) -> None:
+        """Put one packet into the other pair, or take one out of it; ``unparked`` counts those that could not be kept."""
+        if self._moving is not None:
+            self._move(self._moving)
+        elif self._is_emptying:
+            self._is_emptying = _take_one(self._pairs[1][1])
+        elif self._singles >= MOVE_AFTER:
+            # The other pair is empty.
+            self._singles = 0
+            self._moving = iter(self._live())
+
+    def _is_moving(self) -> bool:
+        """Return whether connections are still to be put into the other pair."""
+        return self._moving is not None
+
+    def _move(self, live: Iterator[int]) -> None:
+        """Put some of *live* into the other pair; behind the last, use that pair."""
         entrance, outlet = self._pairs[1]
-        live = iter(self._live())
+        packet = list(islice(live, MAX_IN_PACKET))
         try:
-            while packet := list(islice(live, MAX_IN_PACKET)):
+            if packet:
                 _send(entrance, packet)
+            if len(packet) == MAX_IN_PACKET:
+                return
+            # At once: a client that connects between the last packet and the mark would be missing from this pair.
             entrance.send(_MARK.pack(self._mark + 1), socket.MSG_DONTWAIT)
         except OSError:
+            self.unparked += self._waiting
+            self._moving, self._waiting = None, 0
             _empty(outlet)
-            return False
+            return
+        self._moving, self._waiting = None, 0
         self._mark += 1
         self._pairs.reverse()
-        _empty(self._pairs[1][1])
-        return True
+        self._is_emptying = True
 
     def look(self) -> tuple[list[int], bool]:
         """Return descriptors of all that lies here, each connection once, and whether some are missing for want of descriptors.
@@ -231,9 +288,17 @@ def _receive(outlet: socket.socket, flags: int = 0) -> tuple[bytes, list[int], b
 
 
 def _empty(outlet: socket.socket) -> None:
-    """Throw away what lies in a queue. Without room for descriptors the kernel drops them, and none are needed to receive them."""
-    try:
-        while outlet.recv(_MARK.size, socket.MSG_DONTWAIT):
-            pass
-    except BlockingIOError:
+    """Throw away what lies in a queue."""
+    while _take_one(outlet):
         pass
+
+
+def _take_one(outlet: socket.socket) -> bool:
+    """Throw away one packet of a queue, and return whether there was one.
+
+    Without room for descriptors the kernel drops them, and none are needed to receive them.
+    """
+    try:
+        return bool(outlet.recv(_MARK.size, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return False

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from sbusd.config.quotas import Quotas, QuotaSettings
 from sbusd.daemon.buckets import Bucket
-from sbusd.daemon.state import AccountState, BucketState, HoldingState
+from sbusd.daemon.state import STORED_BYTES, AccountState, BucketState, HoldingState
+from sbusd.daemon.state_usage import StateUsage
 from sbusd.protocol.credentials import Credentials
 
 RESERVED_DESCRIPTORS = 32
@@ -43,6 +44,12 @@ SEGMENT_BYTES = 288
 Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
 """
 
+IMAGES = 2
+"""How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
+
+KEPT_BYTES = IMAGES * STORED_BYTES
+"""What a pattern takes there in addition to its bytes."""
+
 TOP_HOLDERS = 3
 
 _TELLS_AT_ONCE, _TELLS_PER_SECOND = 5, 1
@@ -57,6 +64,7 @@ class Quota(enum.Enum):
     CONNECTIONS = "connections"
     SUBSCRIPTIONS = "subscriptions"
     PATTERN_BYTES = "pattern_bytes"
+    STATE_BYTES = "state_bytes"
     CONTROL_RATE = "control_rate"
     CONNECTION_RATE = "connection_rate"
 
@@ -139,6 +147,8 @@ class Accounts:
         self._absent: dict[int, Account] = {}
         self._by_connection: dict[int, Account] = {}
         self._descriptors = 0
+        self.state_usage = StateUsage()
+        """What users' changes take in the kept state."""
         self.forgotten_early = 0
         """Users that were forgotten though that gave them something, because there were too many absent ones."""
 
@@ -255,6 +265,20 @@ class Accounts:
         )
         return self._refuse(account, Quota.CONTROL_RATE, words, now, ends=not held.patience.take(now))
 
+    def charge_change(self, connection: int) -> Excess | None:
+        """Return why nothing that is kept for after a restart may be changed for a connection, if so: see ``state_bytes``."""
+        account = self._by_connection[connection]
+        used, limit = self.state_usage.of(account.uid), account.quotas.state_bytes
+        if used < limit:
+            return None
+        words = f"{used} of {limit} used by user {account.uid} until the state of the bus is rewritten, which is under way"
+        return self._refuse(account, Quota.STATE_BYTES, words, self._clock())
+
+    def state_bytes(self, uid: int) -> int:
+        """Return how many bytes a user's changes may take in the kept state."""
+        account = self._present.get(uid) or self._absent.get(uid)
+        return self._settings.state_bytes if account is None else account.quotas.state_bytes
+
     def charge_subscription(self, connection: int, pattern: bytes) -> Excess | None:
         """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
         account = self._by_connection[connection]
@@ -304,7 +328,7 @@ class Accounts:
 
     def _memory_of(self, pattern: bytes) -> int:
         """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
-        return 2 * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1)
+        return (2 + IMAGES) * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1) + KEPT_BYTES
 
     # -- one user
 
@@ -409,6 +433,7 @@ _AMOUNTS: Mapping[Quota, Callable[[Holding], int]] = {
     Quota.SUBSCRIPTIONS: lambda held: held.subscriptions,
     Quota.PATTERN_BYTES: lambda held: held.pattern_bytes,
     Quota.CONTROL_RATE: lambda held: held.control_packets,
+    Quota.STATE_BYTES: lambda held: held.control_packets,
 }
 
 

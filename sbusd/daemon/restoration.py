@@ -93,15 +93,14 @@ def _readmit(parts: Parts, state: ConnectionState, fd: int, outcome: Restoration
         return True
     _resubscribe(parts, client, state, outcome)
     if state.tap is not None:
-        _retap(parts, client, state.tap.encode("latin-1"), outcome)
+        _retap(parts, client, state.tap, outcome)
     return True
 
 
 def _resubscribe(parts: Parts, client: Client, state: ConnectionState, outcome: Restoration) -> None:
     """Bring back a client's subscriptions, as far as the rules allow them now."""
     revoked, rule = 0, ""
-    for text, count in state.patterns.items():
-        pattern = text.encode("latin-1")
+    for pattern, count in state.patterns.items():
         verdict = parts.acceptance.subscription(pattern, client.credentials, client.connection)
         if verdict.is_allowed:
             _hold(parts, client, pattern, count, outcome)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -48,6 +49,10 @@ class Roster:
     def __init__(self, owners: frozenset[int]) -> None:
         self._owners = owners
         self._clients: dict[int, Client] = {}
+        self._numbers: list[int] = []
+        """The same numbers, in their order, to begin anywhere among them."""
+        self._of_user: dict[int, list[int]] = {}
+        """The numbers of each user's clients, in their order."""
 
     def __len__(self) -> int:
         """Return how many clients there are."""
@@ -68,11 +73,34 @@ class Roster:
     def add(self, connection: int, credentials: Credentials, since: float, fd: int = -1, inode: int = 0) -> Client:
         """Take in a new client and return it."""
         client = self._clients[connection] = Client(connection, credentials, since, fd, inode)
+        insort(self._numbers, connection)
+        insort(self._of_user.setdefault(credentials.uid, []), connection)
         return client
 
     def remove(self, connection: int) -> Client | None:
         """Take out a client and return it, or return None if it never was one."""
-        return self._clients.pop(connection, None)
+        client = self._clients.pop(connection, None)
+        if client is not None:
+            uid = client.credentials.uid
+            for numbers in (self._numbers, self._of_user[uid]):
+                del numbers[bisect_left(numbers, connection)]
+            if not self._of_user[uid]:
+                del self._of_user[uid]
+        return client
+
+    def following(self, connection: int) -> Client | None:
+        """Return the client with the next number above *connection*, or None if there is none."""
+        place = bisect_right(self._numbers, connection)
+        return self._clients[self._numbers[place]] if place < len(self._numbers) else None
+
+    def after(self, connection: int, uid: int | None = None) -> Iterator[Client]:
+        """Iterate over the clients with numbers above *connection*, of one user or of all, oldest first, without a look at the others.
+
+        Not while clients come or go.
+        """
+        numbers = self._numbers if uid is None else self._of_user.get(uid, [])
+        for place in range(bisect_right(numbers, connection), len(numbers)):
+            yield self._clients[numbers[place]]
 
     def set_owners(self, owners: frozenset[int]) -> None:
         """Let these users be the owners from now on."""
@@ -88,11 +116,13 @@ class Roster:
 
     def hidden_from(self, viewer: Client, *, sees_all: bool = False) -> int:
         """Return how many clients *viewer* may not see; none if for another reason it *sees_all*."""
-        return 0 if sees_all else sum(not self.may_see(viewer, client) for client in self)
+        if sees_all or self.is_owner(viewer):
+            return 0
+        return len(self) - len(self._of_user.get(viewer.credentials.uid, ()))
 
     def page(self, viewer: Client, after: int, size: int, *, sees_all: bool = False) -> Page:
         """Return at most *size* of the clients that *viewer* may see, those with numbers above *after*."""
-        visible = (client for client in self if client.connection > after and (sees_all or self.may_see(viewer, client)))
+        visible = self.after(after, None if sees_all or self.is_owner(viewer) else viewer.credentials.uid)
         clients = tuple(islice(visible, size))
         more = len(clients) == size and next(visible, None) is not None
         return Page(clients, clients[-1].connection if more else None)

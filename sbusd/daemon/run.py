@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 import sbusd
@@ -19,6 +20,9 @@ from sbusd.daemon.service_manager import ServiceManager
 from sbusd.daemon.signals import Signals
 from sbusd.daemon.stallfile import Meter
 from sbusd.daemon.successor import Successor
+
+REST_FACTOR = 4
+"""How many times as long as what takes steps has taken, it rests while clients are there to be served."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,8 @@ class Run:
         self._meter = meter
         self._keeps_connections = False
         self._is_unsettled = False
+        """Whether a turn must follow at once."""
+        self._rests_until = 0.0
 
     def serve(self, heritage: Heritage) -> None:
         """Serve until a signal or the last client ends the bus. Raises SbusError if it cannot begin."""
@@ -64,12 +70,13 @@ class Run:
             while not self._broker.is_done:
                 wait_ms = heartbeat.beat()
                 self._meter.note("heartbeat")
-                if self._is_unsettled:
-                    wait_ms = 0
-                # What the service manager was told holds until something happens: it is then told anew in time.
-                (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
-                self._is_unsettled = self._is_unsettled and self._broker.settle()
-                self._meter.note("ending subscriptions that new rules deny")
+                if self._is_unsettled or not self._broker.is_settled:
+                    self._is_unsettled = False
+                    self._settle_after(switch.turn(0))
+                    self._meter.note("state keeping and new rules")
+                else:
+                    # What the service manager was told holds until something happens: it is then told anew in time.
+                    (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
                 self._obey(signals, handover)
                 self._meter.note("reload and restart")
             self._meter.rest()
@@ -91,6 +98,18 @@ class Run:
     def _warning(self) -> str:
         """Return what the status says of the configuration's faults."""
         return summary(self._reloader.faults)
+
+    def _settle_after(self, ready: int) -> None:
+        """Go on with what takes steps, after a turn in which *ready* descriptors were served.
+
+        Where clients keep the bus busy, it takes a part of the time, not half of it.
+        """
+        began = time.monotonic()
+        if ready and began < self._rests_until:
+            return
+        self._broker.settle()
+        ended = time.monotonic()
+        self._rests_until = ended + REST_FACTOR * (ended - began)
 
     def _obey(self, signals: Signals, handover: Handover) -> None:
         """Do what signals ask for, and what has come of it."""
@@ -129,5 +148,5 @@ class Run:
 
     def _settle(self) -> None:
         """Bury those who are about to end: what is handed over is the living."""
-        if self._is_unsettled:
+        if self._is_unsettled or not self._broker.is_settled:
             self._broker.switch.turn(0)

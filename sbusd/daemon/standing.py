@@ -7,16 +7,18 @@ pages knows the subscriptions of the bus, though they change meanwhile.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from sbusd.daemon.contract import Switch
 from sbusd.daemon.naming import spell
-from sbusd.daemon.roster import Client
+from sbusd.daemon.roster import Roster
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 
-PAGE_PATTERNS = 200
-"""Patterns in one answer: about 25 kB of JSON, made in less than a millisecond."""
+PAGE_PATTERNS = 150
+"""Patterns in one answer: about 20 kB of JSON, made in a third of a millisecond."""
+
+PAGE_CLIENTS = 100
+"""Clients after which a page ends, with patterns or without."""
 
 PAGE_PATTERN_BYTES = 16 << 10
 """Bytes of patterns after which a page ends: JSON can make six bytes of one."""
@@ -45,8 +47,8 @@ class Place:
         return f"{self.connection}/{self.pattern.hex()}"
 
 
-def page(switch: Switch, clients: Iterable[Client], prefix: bytes, after: bytes) -> dict[str, object]:
-    """Return the answer to a question for the subscriptions of *clients* behind the place that *after* is.
+def page(switch: Switch, roster: Roster, prefix: bytes, after: bytes) -> dict[str, object]:
+    """Return the answer to a question for the subscriptions of all clients behind the place that *after* is.
 
     Raises:
         ProtocolError: EINVAL, *after* is no place.
@@ -54,9 +56,13 @@ def page(switch: Switch, clients: Iterable[Client], prefix: bytes, after: bytes)
     place = Place.parse(after)
     told: list[dict[str, object]] = []
     size = 0
-    for client in clients:
-        if place is not None and client.connection < place.connection:
-            continue
+    before = 0
+    for visited, client in enumerate(roster.after(place.connection - 1 if place else 0)):
+        if visited == PAGE_CLIENTS:
+            # Those without patterns cost time, too. Behind the empty pattern of one that has none is behind all that it has.
+            end = place if place is not None and place.connection == before else Place(before, b"")
+            return {"after": after.decode(), "subscriptions": told, "next": str(end)}
+        before = client.connection
         is_begun = place is not None and client.connection == place.connection
         cred = client.credentials.key(prefix).decode()
         # One more than there is room for, to know whether anything follows.

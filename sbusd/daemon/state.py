@@ -1,10 +1,11 @@
 """What a bus knows, as records in the log that outlives it. Spec: sbusd(8), RESTARTS.
 
-A log begins with an image: one record of the bus, one of each connection, and, where the bus ended in order, those of what waits and
-of its users. After that come the changes, one by one. Each record begins with a byte that says its kind.
+A log begins with an image: one record of the bus, those of each connection, and, where the bus ended in order, those of what waits and
+of its users. After that come the changes, one by one. Each record begins with a byte that says its kind. An image that was written
+between turns of the bus has changes in it, of connections and patterns that it already had.
 
-Nothing of it is a client's but patterns and packets, which stand at the end of their records, or as strings in JSON: no client can
-write a record. Who a client is, the kernel is asked again; what is written of that only names one that did not come back.
+Nothing of it is a client's but patterns and packets, which stand as they are at the end of their records: no client can write a
+record. Who a client is, the kernel is asked again; what is written of that only names one that did not come back.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Annotated, ClassVar, TypeVar, cast
 
-from sbusd.daemon.bounds import Within
+from sbusd.daemon.bounds import Latin1, Within
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Count, Queue, SwitchTotals, UserId
 from sbusd.daemon.statefile import StateError
+from sbusd.protocol.printable import printable
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -25,8 +27,8 @@ if TYPE_CHECKING:
 
 _FORBID_UNKNOWN: dict[str, object] = {"extra": "forbid"}
 
-BUS, CONNECTION, PACKET, QUEUE, ACCOUNT = b"B", b"C", b"P", b"Q", b"A"
-"""Kinds of records in an image."""
+BUS, CONNECTION, STORED, PACKET, QUEUE, ACCOUNT = b"B", b"C", b"I", b"P", b"Q", b"A"
+"""Kinds of records in an image; STORED is of one pattern, with how many instances are stored."""
 
 OPENED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED = b"C", b"G", b"S", b"U", b"M", b"W", b"V"
 """Kinds of changes: a connection came or went, a pattern was added or removed, its settings changed, it has a tap or none any more."""
@@ -34,9 +36,14 @@ OPENED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED = b"C", b"G"
 RESERVED, TRIED = b"N", b"T"
 """Numbers of connections were set aside; a process has begun to restore what is here."""
 
-_OF_A_NUMBER = (CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, RESERVED, QUEUE)
+_OF_A_NUMBER = (STORED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, RESERVED, QUEUE)
 
 _NUMBER = struct.Struct("<Q")
+_COUNT = struct.Struct("<I")
+_INSTANCES = struct.Struct("<QI")
+
+STORED_BYTES = 4 + 1 + _INSTANCES.size
+"""What the record of a pattern takes in a log in addition to the pattern itself."""
 
 Tokens = Annotated[float, Within(0, 1 << 63)]
 
@@ -85,14 +92,17 @@ class ConnectionState:
     inode: Count
     since: float
     settings: ConnectionSettings = field(default_factory=ConnectionSettings)
-    patterns: dict[str, Annotated[int, Within(1, 1 << 32)]] = field(default_factory=dict)
-    """Each with how many instances are stored; a pattern's bytes are the characters of those numbers."""
-    tap: str | None = None
+    patterns: dict[Annotated[bytes, Latin1()], Annotated[int, Within(1, 1 << 32)]] = field(default_factory=dict)
+    """Each with how many instances are stored. In JSON only as format 1 has them, like ``tap``."""
+    tap: Annotated[bytes, Latin1()] | None = None
     """The pattern of its tap, if it has one."""
     progress: ConnectionProgress = field(default_factory=ConnectionProgress)
     holding: HoldingState = field(default_factory=HoldingState)
     who: tuple[Count, Count, Count] | None = None
     """Its process, user and group, to tell of its end if it does not come back."""
+
+
+_NO_PROGRESS, _NO_HOLDING = ConnectionProgress(), HoldingState()
 
 
 @dataclass(slots=True)
@@ -133,9 +143,13 @@ _Kind = TypeVar("_Kind")
 
 def image(state: State) -> Iterator[bytes]:
     """Yield the records of an image of *state*."""
-    yield BUS + _dump(state.bus)
+    yield begun(state.bus)
     for connection in state.connections.values():
         yield opened(connection)
+        for pattern, count in connection.patterns.items():
+            yield stored(connection.number, pattern, count)
+        if connection.tap is not None:
+            yield tapped(connection.number, connection.tap)
     for packet in state.packets:
         yield PACKET + packet
     for number, queue in state.queues.items():
@@ -144,9 +158,31 @@ def image(state: State) -> Iterator[bytes]:
         yield ACCOUNT + _dump(account)
 
 
+def begun(bus: BusState) -> bytes:
+    """Return the record that an image begins with."""
+    return BUS + _dump(bus)
+
+
 def opened(connection: ConnectionState) -> bytes:
-    """Return the record of a connection that is there from now on."""
-    return OPENED + _dump(connection)
+    """Return the record of a connection that is there from now on, without its patterns and its tap."""
+    facts: dict[str, object] = {
+        "number": connection.number,
+        "inode": connection.inode,
+        "since": connection.since,
+        "settings": connection.settings,
+        "who": connection.who,
+    }
+    # While the bus works neither is written down, and to write what is not known takes most of the time.
+    if connection.progress != _NO_PROGRESS:
+        facts["progress"] = connection.progress
+    if connection.holding != _NO_HOLDING:
+        facts["holding"] = connection.holding
+    return OPENED + _dump(facts)
+
+
+def stored(number: int, pattern: bytes, count: int) -> bytes:
+    """Return the record of all *count* instances of a pattern that a connection has stored."""
+    return STORED + _INSTANCES.pack(number, count) + pattern
 
 
 def closed(number: int) -> bytes:
@@ -226,27 +262,38 @@ def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
     connection = state.connections.get(number)
     if connection is None:
         raise StateError(f"it tells of connection {number}, which is not in it")
-    pattern = rest.decode("latin-1")
     if kind == CLOSED:
         del state.connections[number]
     elif kind == SUBSCRIBED:
-        connection.patterns[pattern] = connection.patterns.get(pattern, 0) + 1
+        connection.patterns[rest] = connection.patterns.get(rest, 0) + 1
+    elif kind == STORED:
+        _store(connection, rest)
     elif kind == CHANGED:
         connection.settings = _load(ConnectionSettings, rest)
     elif kind in (TAPPED, UNTAPPED):
-        connection.tap = pattern if kind == TAPPED else None
+        connection.tap = rest if kind == TAPPED else None
     elif kind == QUEUE:
         state.queues[number] = _load(Queue, rest)
     else:
-        _remove(connection, pattern)
+        _remove(connection, rest)
+
+
+def _store(connection: ConnectionState, rest: bytes) -> None:
+    """Add a pattern with all its instances."""
+    if len(rest) < _COUNT.size:
+        raise StateError(f"it has a pattern of connection {connection.number} that is cut short")
+    (count,), pattern = _COUNT.unpack_from(rest), rest[_COUNT.size :]
+    if not count or pattern in connection.patterns:
+        raise StateError(f"it has a pattern of connection {connection.number} twice, or in no instance")
+    connection.patterns[pattern] = count
 
 
 def _open(state: State, connection: ConnectionState) -> None:
     """Add a connection."""
     if connection.number in state.connections:
         raise StateError(f"it has connection {connection.number} twice")
-    if not _is_bytes("".join(connection.patterns) + (connection.tap or "") + (connection.progress.receipt_token or "")):
-        raise StateError(f"it has patterns of connection {connection.number} that are no bytes")
+    if not _is_bytes(connection.progress.receipt_token or ""):
+        raise StateError(f"it has a receipt of connection {connection.number} whose token has characters above 255")
     state.connections[connection.number] = connection
     state.bus.next_connection = max(state.bus.next_connection, connection.number + 1)
 
@@ -260,7 +307,7 @@ def _is_bytes(text: str) -> bool:
     return True
 
 
-def _remove(connection: ConnectionState, pattern: str) -> None:
+def _remove(connection: ConnectionState, pattern: bytes) -> None:
     """Remove one instance of a pattern."""
     left = connection.patterns.get(pattern, 0) - 1
     if left < 0:
@@ -302,5 +349,6 @@ def _load(kind: type[_Kind], data: bytes) -> _Kind:
         return cast(_Kind, _adapter(kind).validate_json(data))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in problem["loc"])
+        # A pattern can be a part of the place.
+        place = printable(".".join(str(part) for part in problem["loc"]))
         raise StateError(f"its record of a {kind.__name__} is not one that this bus reads: {place} {problem['msg']}".strip()) from None

@@ -99,6 +99,9 @@ class KeySpace:
 
     def matches(self, pattern: bytes, key: bytes) -> bool:
         """Return whether *pattern* takes *key*. Both are any bytes without NUL."""
+        # Of many patterns few begin as the key does, and to split them takes ten times as long.
+        if not key.startswith(pattern.partition(b"*")[0]):
+            return False
         namespace = self.namespace(key)
         guard = namespace.guard if namespace else 0
         wanted = pattern.split(self.separator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -182,6 +183,65 @@ def test_all_that_was_under_way_goes_on(manager: Manager) -> None:
     assert _newest(third) == max(before) + 1
 
 
+def test_after_a_kill_while_the_state_is_rewritten_all_is_there(manager: Manager) -> None:
+    """A client churns, so that the log is rewritten in steps while others work; the process is killed at any of them."""
+    churner, other = manager.client(), manager.client()
+    kept = [b"kept/%d/" % number + b"\xff" * 3_000 for number in range(300)]
+    for pattern in kept:
+        churner.subscribe(pattern)
+        assert churner.barrier() == []
+    rounds, rewrites = 0, 0
+    while rewrites < 3:
+        for number in range(20):
+            churner.subscribe(b"churn/%d" % number + b"\xfe" * 3_500)
+            churner.unsubscribe(b"churn/%d" % number + b"\xfe" * 3_500)
+        assert churner.barrier() == []
+        rounds += 1
+        rewrites = json.loads(other.ask(controls.STATS))["control"]["state_rewrites"]
+        assert rounds < 2_000, "the state is never rewritten"
+    manager.end(signal.SIGKILL)
+    manager.start()
+    assert churner.barrier() == [LOST]
+    assert other.barrier() == [LOST]
+    found: list[bytes] = []
+    following: str | None = ""
+    while following is not None:
+        page = json.loads(other.ask(controls.SUBSCRIPTIONS, following.encode()))
+        found += [base64.b64decode(each["pattern_base64"]) for each in page["subscriptions"]]
+        following = page["next"]
+    assert sorted(found) == sorted(kept)
+
+
+def test_the_state_of_the_format_before_is_restored(manager: Manager, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after an upgrade from the version whose images have patterns in JSON."""
+    client, other = manager.client(), manager.client()
+    for pattern in (b"a", b"a", b"odd\xff\x01"):
+        client.subscribe(pattern)
+    client.control(b"tap/on", b"tapped\xfe")
+    assert client.barrier() == []
+    assert other.barrier() == []
+    manager.end(signal.SIGKILL)
+    file = StateFile.adopt(manager.store["sbus-state"][0])
+    left = state.replay(file.records())
+    records = [state.begun(left.bus)]
+    for each in left.connections.values():
+        facts = json.loads(state.opened(each)[1:])
+        facts["patterns"] = {pattern.decode("latin-1"): count for pattern, count in each.patterns.items()}
+        facts["tap"] = None if each.tap is None else each.tap.decode("latin-1")
+        records.append(state.OPENED + json.dumps(facts).encode())
+    monkeypatch.setattr("sbusd.daemon.statefile.FORMAT", 1)
+    file.replace(records)
+    monkeypatch.undo()
+    file.close()
+    manager.start()
+    assert client.barrier() == [LOST]
+    assert other.barrier() == [LOST]
+    own = next(each for each in json.loads(other.ask(controls.CONNECTIONS))["connections"] if each["tap"])
+    assert own["subscriptions"] == 3
+    other.publish(b"odd\xff\x01", b"x")
+    assert client.barrier() == [message(b"odd\xff\x01", b"x")]
+
+
 def test_numbers_of_connections_are_never_used_again(manager: Manager) -> None:
     seen = []
     for how in (signal.SIGTERM, signal.SIGKILL, signal.SIGKILL):
@@ -281,7 +341,8 @@ def _damage(manager: Manager, damage: str) -> None:
     """Do something to what is stored."""
     fd = manager.store["sbus-state"][0]
     if damage == "flipped":
-        os.pwrite(fd, bytes([os.pread(fd, 1, 4100)[0] ^ 1]), 4100)
+        place = int.from_bytes(os.pread(fd, 8, 12), "little") + 4  # in the first record of the log
+        os.pwrite(fd, bytes([os.pread(fd, 1, place)[0] ^ 1]), place)
     elif damage == "zeroed":
         os.pwrite(fd, bytes(64), 0)
     elif damage == "newer":

@@ -92,9 +92,9 @@ class Parlour:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd, number, self._next = theirs.detach(), self._next, self._next + 1
         os.set_blocking(fd, False)
+        self._guests.append(Guest(mine, number, self.run))
         self.switch.adopt(fd, number)
         self.broker.connected(number, fd)
-        self._guests.append(Guest(mine, number, self.run))
         return self._guests[-1]
 
     def run(self) -> None:

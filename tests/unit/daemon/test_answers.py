@@ -11,7 +11,15 @@ import pytest
 import sbusd
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon.answers import FEATURES, PAGE_CLIENTS, PAGE_MEMBERS, TRACED_BYTES, TRACED_PATTERNS
+from sbusd.daemon.answers import (
+    COMPARISON_COST,
+    FEATURES,
+    PAGE_CLIENTS,
+    PAGE_MEMBERS,
+    PATTERN_COST,
+    TRACED_BYTES,
+    TRACED_PATTERNS,
+)  # fmt: skip
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
 from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol import controls
@@ -79,6 +87,7 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
         "internal_errors": 0,
         "connections_unparked": 0,
         "state_failures": 0,
+        "state_rewrites": 0,
     }
     assert answer["log"] == {"written": 0, "suppressed": 0, "dropped": 0, "waiting": 0}
 
@@ -230,18 +239,38 @@ def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: Make
 
 def test_trace_compares_no_more_than_its_allowance_for_all_clients_together(parlour: Parlour) -> None:
     hostile = [parlour.guest(uid=ALICE) for _ in range(3)]
-    # Two thirds of the allowance each: the second is over it, and behind it nothing is tried.
+    # Two thirds of the allowance each: with the second it is over, and the page ends before it.
     key = b"a/" * 50
-    patterns = [key + b"*" * stars for stars in range(1, TRACED_BYTES * 2 // 3 // 225)]
+    cost = PATTERN_COST + COMPARISON_COST + 2 * len(key) + 10
+    patterns = [key + b"*" * stars for stars in range(1, TRACED_BYTES * 2 // 3 // cost)]
     for guest in hostile:
         for pattern in patterns:
             guest.subscribe(pattern)
             parlour.run()
-    answer = hostile[0].ask_json(controls.TRACE, key)
-    found = [entry["patterns"] for entry in listed(answer, "recipients")]
-    assert isinstance(found[0], list)
-    assert sorted(found[0]) == sorted(pattern.decode() for pattern in patterns)
-    assert found[1:] == [[], []]
+    after: object = None
+    for guest in hostile:
+        answer = hostile[0].ask_json(controls.TRACE, key if after is None else b"%b\0%b" % (key, str(after).encode()))
+        (found,) = listed(answer, "recipients")
+        assert found["id"] == guest.connection
+        assert isinstance(found["patterns"], list)
+        assert sorted(found["patterns"]) == sorted(pattern.decode() for pattern in patterns)
+        after = answer["next"]
+    assert after is None
+
+
+def test_trace_leaves_out_the_patterns_of_one_that_has_more_than_the_allowance(parlour: Parlour) -> None:
+    hostile, other = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
+    key = b"a/" * 500
+    for stars in range(TRACED_BYTES // 1_000):
+        hostile.subscribe(key + b"*" * stars)
+        parlour.run()
+    other.subscribe(b"a/")
+    assert other.barrier() == []
+    first = hostile.ask_json(controls.TRACE, key)
+    assert [(entry["id"], entry["patterns"]) for entry in listed(first, "recipients")] == [(hostile.connection, [])]
+    assert first["next"] == hostile.connection
+    second = hostile.ask_json(controls.TRACE, b"%b\0%d" % (key, hostile.connection))
+    assert [(entry["id"], entry["patterns"]) for entry in listed(second, "recipients")] == [(other.connection, ["a/"])]
 
 
 def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> None:
@@ -254,7 +283,7 @@ def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> Non
     answer = owner.ask(controls.TRACE, b"\xff" * 4_000)
     assert len(answer) < 300_000
     recipients = json.loads(answer)["recipients"]
-    assert len(recipients) == PAGE_CLIENTS - 1
+    assert len(recipients) == 1
 
 
 def test_who_has_the_right_sees_all_connections_and_no_more_of_them_than_that(make_parlour: MakeParlour) -> None:

@@ -277,8 +277,8 @@ CLOSED = PolicyRule("lab/", "deny", "deny", groups=(27,), comment="keep out", or
 def reconfigure(parlour: Parlour, settings: DaemonSettings) -> None:
     """Let *settings* hold, to the end."""
     parlour.broker.reconfigure(settings, BusOwnership(0, None, frozenset({0})))
-    while parlour.broker.settle():
-        pass
+    while not parlour.broker.is_settled:
+        parlour.broker.settle()
 
 
 def test_a_rule_refuses_a_subscription_and_the_connection_stays(make_parlour: MakeParlour) -> None:
@@ -348,7 +348,7 @@ def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakePa
 def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
     make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbusd.daemon.broker.SETTLE_SECONDS", 0.0)
+    monkeypatch.setattr("sbusd.daemon.broker.MAX_SETTLE_SECONDS", 0.0)
     parlour = make_parlour()
     gone, guest = (parlour.guest(uid=ALICE, groups=frozenset({27})) for _ in range(2))
     for client in (gone, guest):
@@ -356,14 +356,16 @@ def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
             client.subscribe(pattern)
         assert client.barrier() == []
     parlour.broker.reconfigure(DaemonSettings(policy=(CLOSED,)), BusOwnership(0, None, frozenset({0})))
-    assert parlour.broker.settle()
+    parlour.broker.settle()
     gone.close()
     guest.unsubscribe(b"lab/y")
     parlour.run()
     steps = 0
-    while parlour.broker.settle():
+    while not parlour.broker.is_settled:
+        parlour.broker.settle()
         steps += 1
-    assert steps == 2  # one for each pattern that the other still had
+    # One to find the first gone, one for each pattern that the other still had and the instance that ended, one for its end, and the end.
+    assert steps == 6
     told = guest.barrier()
     assert [packet.split(b"subscription ")[1].split(b" ")[0] for packet in told] == [b"lab/x"]
     assert parlour.switch.patterns(guest.connection) == {b"hall": 1}

@@ -102,8 +102,8 @@ def test_a_subscription_that_does_not_come_back_has_ended_for_those_who_listen(m
     before = make_parlour()
     there = {before.guest().connection: Credentials(1, 0, 0), before.guest(uid=BOB, gid=7, pid=9).connection: Credentials(9, BOB, 7)}
     state = _left(before)
-    state.connections[1].patterns = {"!/event/unsubscribe/": 1}
-    state.connections[2].patterns = {"lab/x": 2, "b": 1}
+    state.connections[1].patterns = {b"!/event/unsubscribe/": 1}
+    state.connections[2].patterns = {b"lab/x": 2, b"b": 1}
     owner, bob = bring_back(make_parlour(NO_LAB), state, there).values()
     assert _events(owner) == [(b"unsubscribe/2/lab/x", "!/cred/7/1001/9")]
     assert [packet[:28] for packet in bob.receive_all()] == [b"CMSG !/bus/error\0EPERM the s"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import pytest
 
 from sbusd.daemon.roster import Client, Roster
@@ -67,3 +69,41 @@ def test_a_page_does_not_need_the_client_it_starts_after() -> None:
     roster.remove(2)
     assert first.next == 2
     assert roster.page(clients[2], 2, 2).clients == (clients[2],)
+
+
+def test_a_page_costs_what_is_on_it_and_not_what_stands_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counted in looks at clients: of 2,000 clients of two users, a page of 10 looks at 11, wherever it begins and whoever asks."""
+    roster, clients = roster_of(*[ALICE, BOB] * 1_000, OWNER)
+    looks = 0
+
+    class Counted(dict[int, Client]):
+        def __getitem__(self, number: int) -> Client:
+            nonlocal looks
+            looks += 1
+            return super().__getitem__(number)
+
+        def values(self) -> NoReturn:
+            raise AssertionError("it looks at all")
+
+    monkeypatch.setattr(roster, "_clients", Counted(roster._clients))
+    for viewer in (clients[0], clients[-1]):
+        for after in (0, 777, 1_900):
+            looks = 0
+            page = roster.page(viewer, after, 10)
+            assert len(page.clients) == 10
+            assert looks == 11
+    assert (roster.hidden_from(clients[0]), roster.hidden_from(clients[-1])) == (1_001, 0)
+
+
+def test_clients_that_come_back_in_any_order_are_found_by_their_numbers() -> None:
+    roster = Roster(frozenset({OWNER}))
+    for number in (5, 2, 9, 7):
+        roster.add(number, Credentials(1, ALICE, 0), 0.0)
+    assert [client.connection for client in roster.after(2)] == [5, 7, 9]
+    assert [client.connection for client in roster.after(5, ALICE)] == [7, 9]
+    assert list(roster.after(0, BOB)) == []
+    roster.remove(7)
+    following = roster.following(5)
+    assert following is not None
+    assert following.connection == 9
+    assert roster.following(9) is None

@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon.standing import PAGE_PATTERN_BYTES, PAGE_PATTERNS
+from sbusd.daemon.standing import PAGE_CLIENTS, PAGE_PATTERN_BYTES, PAGE_PATTERNS
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.wire import error_code
@@ -132,3 +132,16 @@ def test_a_place_that_is_none_is_an_error(parlour: Parlour, after: str) -> None:
     owner.control(controls.SUBSCRIPTIONS, after.encode())
     (told,) = owner.receive_all()
     assert error_code(told) == "EINVAL"
+
+
+def test_a_page_looks_at_so_many_connections_with_patterns_or_without(parlour: Parlour) -> None:
+    """Else one question would look at ten thousand connections that have none."""
+    guests = [parlour.guest(uid=ALICE) for _ in range(2 * PAGE_CLIENTS + 5)]
+    owner = parlour.guest()
+    having = [guests[0], guests[PAGE_CLIENTS - 1], guests[PAGE_CLIENTS], guests[-1]]
+    for guest in having:
+        fill(parlour, guest, [b"", b"x"])
+    pages = all_pages(owner)
+    assert [told for page in pages for told in page] == [(guest.connection, pattern) for guest in having for pattern in ("", "x")]
+    assert [len(page) for page in pages] == [4, 2, 2]
+    assert all_pages(owner) == pages

@@ -15,6 +15,7 @@ from sbusd.daemon.state import AccountState, BucketState, BusState, ConnectionSt
 from sbusd.daemon.statefile import StateError
 
 BEGINNING = state.BUS + b'{"next_connection": 1}'
+ONE = state.opened(ConnectionState(1, 1, 0.0))
 
 
 def _full() -> State:
@@ -25,8 +26,8 @@ def _full() -> State:
             1000 + number,
             1.5,
             ConnectionSettings(False, 1, 3, 2),
-            {"a": 2, "\xff\x01\n": 1},
-            "tap\xfe",
+            {b"a": 2, b"\xff\x01\n": 1},
+            b"tap\xfe",
             ConnectionProgress(1, 2, 3, 4, 5, 6, 7, 8, blocks=(3,), blocking_ms=4),
             HoldingState(5, BucketState(1.0, 2.0)),
         )
@@ -40,6 +41,22 @@ def _full() -> State:
 
 def test_an_image_is_read_as_it_was() -> None:
     assert state.replay(state.image(_full())) == _full()
+
+
+def test_the_state_of_the_format_before_is_read() -> None:
+    """As the version before wrote it: patterns and the tap in JSON, a byte a character."""
+    records = [
+        b'B{"next_connection":9,"is_orderly":false,"tally":{},"counts":{},"records":{},"forgotten_early":0,"started":12.5}',
+        b'C{"number":3,"inode":1003,"since":1.5,"settings":{"echo":false,"soft":1,"hard":3,"order":2,"sender":false,"batch":false},'
+        b'"patterns":{"a":2,"\\u00ff\\u0001\\n":1},"tap":"tap\\u00fe","progress":{},"holding":{},"who":[40,1000,7]}',
+        b"S\3\0\0\0\0\0\0\0a",
+        b"U\3\0\0\0\0\0\0\0\xff\1\n",
+    ]
+    read = state.replay(records)
+    assert read.connections == {
+        3: ConnectionState(3, 1003, 1.5, ConnectionSettings(False, 1, 3, 2), {b"a": 3}, b"tap\xfe", who=(40, 1000, 7))
+    }
+    assert state.replay(state.image(read)) == read
 
 
 def test_changes_are_applied_in_their_order() -> None:
@@ -61,7 +78,7 @@ def test_changes_are_applied_in_their_order() -> None:
         state.tried(),
     ]
     read = state.replay(records)
-    assert read.connections == {5: ConnectionState(5, 50, 0.0, ConnectionSettings(echo=False), {"a\xff": 1}, "\xff")}
+    assert read.connections == {5: ConnectionState(5, 50, 0.0, ConnectionSettings(echo=False), {b"a\xff": 1}, b"\xff")}
     assert (read.bus.next_connection, read.bus.is_orderly, read.tries) == (1024, False, 1)
 
 
@@ -86,7 +103,13 @@ def test_a_number_that_was_used_is_never_free_again() -> None:
         ([BEGINNING, b"C{"], "ConnectionState"),
         ([state.BUS + b'{"next_connection": 1, "of_a_newer_bus": 2}'], "of_a_newer_bus"),
         ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "settings": {"soft": 9}}'], "settings.soft"),
-        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u20ac": 1}}'], "no bytes"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u20ac": 1}}'], "above 255"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u0001": 0}}'], "patterns"),
+        ([BEGINNING, state.stored(1, b"a", 1)], "connection 1, which"),
+        ([BEGINNING, ONE, state.stored(1, b"a", 1), state.stored(1, b"a", 1)], "twice"),
+        ([BEGINNING, ONE, state.subscribed(1, b"a"), state.stored(1, b"a", 1)], "twice"),
+        ([BEGINNING, ONE, state.stored(1, b"a", 0)], "in no instance"),
+        ([BEGINNING, ONE, state.stored(1, b"", 1)[:-1]], "cut short"),
         ([BEGINNING, b'C{"number": -1, "inode": 1, "since": 1}'], "number"),
     ],
 )
@@ -120,16 +143,17 @@ def test_no_pattern_can_be_taken_for_a_record() -> None:
     """A client chooses the bytes of its patterns and packets; nothing else in a state comes from one."""
     forged = state.closed(1) + state.opened(ConnectionState(9, 9, 0.0))
     records = [BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.subscribed(1, forged)]
-    assert state.replay(records).connections[1].patterns == {forged.decode("latin-1"): 1}
-    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0, patterns={'"}],{"': 1})}, [forged], {1: Queue(((0, None, None),))})
+    assert state.replay(records).connections[1].patterns == {forged: 1}
+    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0, patterns={b'"}],{"': 1})}, [forged], {1: Queue(((0, None, None),))})
     assert state.replay(state.image(full)) == full
 
 
 def test_the_format_does_not_change_unseen() -> None:
     """An older bus must be understood: whoever changes what is written here gives new fields defaults, or FORMAT another number."""
-    assert json.loads(state.opened(ConnectionState(1, 2, 3.0))[1:]).keys() == {
-        "number", "inode", "since", "settings", "patterns", "tap", "progress", "holding", "who",
-    }  # fmt: skip
+    assert json.loads(state.opened(ConnectionState(1, 2, 3.0))[1:]).keys() == {"number", "inode", "since", "settings", "who"}
+    full = ConnectionState(1, 2, 3.0, progress=ConnectionProgress(1), holding=HoldingState(1), patterns={b"a": 1}, tap=b"t")
+    assert json.loads(state.opened(full)[1:]).keys() == {"number", "inode", "since", "settings", "who", "progress", "holding"}
+    assert state.stored(1, b"a\xff", 258) == b"I\1\0\0\0\0\0\0\0\2\1\0\0a\xff"
     first = state.replay([state.BUS + b'{"next_connection":4}', b'C{"number":1,"inode":2,"since":3.5}'])
     assert first.connections[1] == ConnectionState(1, 2, 3.5)
     changes = [state.subscribed(1, b"a"), state.unsubscribed(1, b"b"), state.closed(2), state.reserved(3), state.tried()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 
 import pytest
@@ -31,7 +32,7 @@ def _read(fd: int) -> list[bytes]:
     """Return what another process would read."""
     other = StateFile.adopt(fd)
     try:
-        return other.records()
+        return list(other.records())
     finally:
         other.close()
 
@@ -90,6 +91,82 @@ def test_what_the_header_does_not_cover_was_never_written(file: StateFile) -> No
     assert _read(file.fd) == [b"a"]
 
 
+def test_a_draft_counts_for_nobody_until_it_is_committed(file: StateFile) -> None:
+    """Both logs grow meanwhile; what is read at any time is one of them, whole."""
+    file.append(b"old")
+    file.begin_draft()
+    for number in range(50):
+        file.add_to_draft([b"new %d" % number, b""])
+        file.append(b"change %d" % number)
+        assert _read(file.fd) == [b"old", *(b"change %d" % each for each in range(number + 1))]
+    file.commit_draft()
+    written = [each for number in range(50) for each in (b"new %d" % number, b"")]
+    assert _read(file.fd) == written
+    file.append(b"more")
+    while file.free_some():
+        assert _read(file.fd) == [*written, b"more"]
+    file.begin_draft()
+    file.drop_draft()
+    file.free_all()
+    assert _read(file.fd) == [*written, b"more"]
+
+
+def test_a_commit_can_be_reverted(file: StateFile) -> None:
+    file.append(b"old")
+    file.draft_all([b"new"])
+    file.commit_draft()
+    file.revert()
+    file.append(b"older")
+    assert _read(file.fd) == [b"old", b"older"]
+    file.free_all()
+    assert _read(file.fd) == [b"old", b"older"]
+
+
+def test_memory_is_given_back_in_steps_of_so_many_bytes(file: StateFile) -> None:
+    file.append(bytes(statefile.FREED_AT_ONCE * 5))
+    file.draft_all([b"x"])
+    file.commit_draft()
+    taken = []
+    while file.has_waste:
+        before = os.fstat(file.fd).st_blocks * 512
+        file.free_some()
+        taken.append(before - os.fstat(file.fd).st_blocks * 512)
+    assert len(taken) == 6
+    assert max(taken) <= statefile.FREED_AT_ONCE
+    assert os.fstat(file.fd).st_blocks * 512 <= 3 * PAGE
+
+
+def test_what_a_process_that_was_killed_left_is_given_back(file: StateFile) -> None:
+    """In the middle of a draft, and in the middle of freeing."""
+    file.append(b"kept")
+    file.begin_draft()
+    file.add_to_draft([bytes(3 << 20)])
+    other = StateFile.adopt(file.fd)
+    other.free_rest()
+    assert os.fstat(file.fd).st_blocks * 512 <= 3 * PAGE
+    assert list(other.records()) == [b"kept"]
+    other.close()
+
+
+def test_a_log_of_the_format_before_is_read_and_goes_on(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may begin anywhere in the file, behind what an older bus did not give back."""
+    records = b"".join(len(each).to_bytes(4, "little") + each for each in RECORDS)
+    os.pwrite(file.fd, bytes(10 * PAGE) + records, PAGE)
+    monkeypatch.setattr(statefile, "FORMAT", 1)
+    file._log = statefile._Log(11 * PAGE, len(records), zlib.crc32(records))
+    file._commit()
+    monkeypatch.undo()
+    other = StateFile.adopt(file.fd)
+    other.append(b"tried")
+    assert _read(file.fd) == [*RECORDS, b"tried"]
+    other.free_rest()
+    assert _read(file.fd) == [*RECORDS, b"tried"]
+    other.replace([b"new"])
+    assert _read(file.fd) == [b"new"]
+    assert os.fstat(file.fd).st_blocks * 512 <= 3 * PAGE
+    other.close()
+
+
 def test_a_failed_new_log_leaves_the_old_one(file: StateFile) -> None:
     file.append(b"a")
 
@@ -135,7 +212,7 @@ def test_another_format_is_refused_by_its_number(file: StateFile, monkeypatch: p
     monkeypatch.setattr(statefile, "FORMAT", 7)
     file.append(b"a")
     monkeypatch.undo()
-    with pytest.raises(StateError, match=f"format 7, and this bus reads format {statefile.FORMAT}"):
+    with pytest.raises(StateError, match="format 7, and this bus reads format 1 and 2"):
         _read(file.fd)
 
 
