@@ -60,6 +60,7 @@ cdef enum:
     RELEASE_MS = 100            # for how long nothing comes until what large packets took is given back: at each short pause it would cost
                                 # more than the packets, whose pages would be faulted in anew (64 KiB: 19.7 us of CPU, without that 12.3)
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
+    ERASURES = 256              # patterns of ended connections that are erased in one turn
     SLOT_STAGGER = 192
     SLOT_HEAD = 16              # in front of each, of which its length in a batch takes the last four; where a line of the cache may begin
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
@@ -105,6 +106,7 @@ cdef cppclass Connection:
     Passing passing             # whether descriptors can be among its unread packets
     bint has_descriptors        # they are; ended once what it sent before is routed
     bint is_ending              # to be taken down at the end of this turn, as `end`
+    bint is_buried              # it has been; what is left are patterns in the router, and so its slot
     int end
     int resets                  # ECONNRESET in a row
     bint blocks_others          # it may block publishers of other users
@@ -129,6 +131,7 @@ cdef cppclass Connection:
     Head head                   # the same, for outboxes
     bint wants_senders
     cpp_map[string, uint32_t] patterns
+    uint64_t instances          # of all of them
     uint64_t received_packets
     uint64_t received_bytes
     uint64_t refused_packets
@@ -175,6 +178,7 @@ cdef class Switch:
     cdef unordered_map[uint64_t, Connection*] by_id
     cdef vector[pair[uint64_t, uint32_t]] touched   # numbers and slots of those with a share of the batch at hand
     cdef vector[uint32_t] ending
+    cdef vector[uint32_t] buried                # slots of those with patterns that are still to be erased
     cdef unordered_map[uint32_t, Account*] accounts
     cdef vector[uint32_t] blocking              # slots that block someone
     cdef cpp_map[uint64_t, uint32_t] pending    # numbers and slots of those who go on without anything new from their sockets
@@ -316,7 +320,8 @@ cdef class Switch:
         fresh.receipt.disclosure = Disclosure.UNDECIDED
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = False
+        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = False
+        fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         fresh.resets = 0
         fresh.blocks_others = False
@@ -462,7 +467,7 @@ cdef class Switch:
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() else 0)
+        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() and self.buried.empty() else 0)
         self.clock = now_ns()
         if count < 0:
             self.is_disturbed = True
@@ -511,6 +516,9 @@ cdef class Switch:
             self.bury()
             if self.is_measured:
                 self.stalls.end_step(ENDING)
+        self.erase_some()
+        if self.is_measured:
+            self.stalls.end_step(ENDING)
         return count
 
     cdef int wait(self, int timeout_ms) noexcept nogil:
@@ -1249,16 +1257,10 @@ cdef class Switch:
     cdef int bury(self) except -1 with gil:
         """Take down one connection that has ended, and tell the sink."""
         cdef Connection* connection = self.slots[self.ending.back()]
-        cdef cpp_map[string, uint32_t].iterator pattern = connection.patterns.begin()
-        cdef uint32_t n
         cdef uint64_t number = connection.id
         self.is_disturbed = True
         self.ending.pop_back()
-        while pattern != connection.patterns.end():
-            for n in range(dereference(pattern).second):
-                self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
-            self.subscriptions -= dereference(pattern).second
-            preincrement(pattern)
+        self.subscriptions -= connection.instances
         end = End(connection.end)
         abandon(&connection.out)
         counters = self.counters_of(connection)._replace(
@@ -1269,12 +1271,12 @@ cdef class Switch:
             self.unblock(connection)
         self.settle_backlog(connection)
         self.leave_account(connection)
+        connection.out.told = connection.out.untold = 0
         self.by_id.erase(number)
-        self.slots[connection.slot] = NULL
-        self.free_slots.push_back(connection.slot)
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
         is_closed = self.end_socket(connection.out.fd, connection.passing, number)
-        del connection
+        connection.is_buried = True
+        self.buried.push_back(connection.slot)
         if self.is_paused:
             self.resume()
         if lost:
@@ -1283,6 +1285,28 @@ cdef class Switch:
         if is_closed:
             self.sink.closed(number)
         return 0
+
+    cdef void erase_some(self) noexcept nogil:
+        """Erase patterns of those who are buried, at most ERASURES; one connection can have as many as its user's quota allows."""
+        cdef Connection* connection
+        cdef cpp_map[string, uint32_t].iterator pattern
+        cdef int left = ERASURES
+        while self.buried.size() and left:
+            connection = self.slots[self.buried.back()]
+            pattern = connection.patterns.begin()
+            while pattern != connection.patterns.end() and left:
+                self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
+                left -= 1
+                if dereference(pattern).second > 1:
+                    connection.patterns[dereference(pattern).first] = dereference(pattern).second - 1
+                else:
+                    connection.patterns.erase(pattern)
+                    pattern = connection.patterns.begin()
+            if pattern == connection.patterns.end():
+                self.buried.pop_back()
+                self.slots[connection.slot] = NULL
+                self.free_slots.push_back(connection.slot)
+                del connection
 
     cdef bint end_socket(self, int fd, Passing passing, uint64_t connection) except -1:
         """Close a socket, or let the closer do that and report *connection*, if that is not 0, later; return whether it is closed."""
@@ -1394,6 +1418,7 @@ cdef class Switch:
         """Store one more instance of *pattern*."""
         cdef Connection* subscriber = self.find(connection)
         subscriber.patterns[<string>pattern] = subscriber.patterns[<string>pattern] + 1
+        subscriber.instances += 1
         self.subscriptions += 1
         self.router.insert(subscriber.slot, pattern, len(pattern))
 
@@ -1407,6 +1432,7 @@ cdef class Switch:
             subscriber.patterns.erase(stored)
         else:
             subscriber.patterns[<string>pattern] = dereference(stored).second - 1
+        subscriber.instances -= 1
         self.subscriptions -= 1
         self.router.erase(subscriber.slot, pattern, len(pattern))
         return True
@@ -1519,7 +1545,7 @@ cdef class Switch:
         cdef uint32_t i
         if found.refusal >= 0:
             return []
-        return sorted([self.slots[found.slots[i]].id for i in range(found.count)])
+        return sorted([self.slots[found.slots[i]].id for i in range(found.count) if not self.slots[found.slots[i]].is_buried])
 
     cdef object counters_of(self, Connection* connection):
         """Return a connection's counters."""
@@ -1734,6 +1760,9 @@ cdef class Switch:
         self.is_measured = False
         self.stalls = None
         for slot in range(self.slots.size()):
+            if self.slots[slot] is not NULL and self.slots[slot].is_buried:
+                del self.slots[slot]
+                self.slots[slot] = NULL
             if self.slots[slot] is not NULL:
                 abandon(&self.slots[slot].out)
                 while self.slots[slot].backlog is not NULL:
