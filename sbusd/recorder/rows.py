@@ -142,7 +142,7 @@ class RowMaker:
         if key == RELAY_ATTEMPT_KEY and (attempt := _relay_attempt(payload, self._calls)) is not None:
             return _of_peer(attempt._replace(ts=ts), conn, peer)
         call = self._calls.part(key, payload, conn)
-        return Row(
+        row = Row(
             ts,
             0,
             Kind.MESSAGE,
@@ -158,8 +158,8 @@ class RowMaker:
             self._payloads.kept(key, payload),
             len(payload),
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
-            missed=_numbers(fact.get("missed")),
         )
+        return row._replace(missed=_numbers(fact.get("missed")))
 
     def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> Peer:
         """Return who is behind connection *conn*, whose credentials a fact of the time *ts* tells, and which was made then if *is_new*."""

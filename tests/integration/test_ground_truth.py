@@ -124,8 +124,8 @@ class Truth:
         carol.publish(b"wait/x", _SIZE, times=_MANY)
         with self.book.bus_stands_still():
             late.take_what_the_socket_has()
-        for each in self.book.sent.values():
-            each.waited += each.key == b"wait/x" and not each.received
+        for sent in self.book.sent.values():
+            sent.waited += sent.key == b"wait/x" and not sent.received
         late.collect()
         for each in (carol, late):
             each.close()

@@ -166,7 +166,7 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, needs_root: None) -> No
     try:
         done = run(tmp_path)
     finally:
-        subprocess.run(["umount", str(tables)], check=True)
+        subprocess.run(["umount", "--lazy", str(tables)], check=True)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.count("\n") == 1
     assert done.stderr.startswith("sbus-pipeline: ")

@@ -142,9 +142,7 @@ def test_segments_that_an_option_leaves_out_are_not_opened(registered: SparkSess
         frame.count()
 
 
-def test_a_damaged_index_entry_stops_a_query_unless_it_says_otherwise(
-    registered: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_index_entry_stops_a_query_unless_it_says_otherwise(registered: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import PySparkException
 
     archive, checkpoint, rows = tmp_path / "archive", str(tmp_path / "checkpoint"), list[int]()
@@ -168,7 +166,6 @@ def test_a_damaged_index_entry_stops_a_query_unless_it_says_otherwise(
     path.write_bytes(whole)
     run()
     assert rows == [1, 2]
-    assert f"sbus: left out: {path}: " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

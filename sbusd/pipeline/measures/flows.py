@@ -34,16 +34,15 @@ a bound a user who subscribes in a loop would use up its memory. Whom later ones
 _FROM = ("from_uid", "from_unit")
 _ROUTE = "struct<conn:bigint,to_uid:bigint,to_unit:string,since:bigint,until:bigint>"
 _FOUND = f"struct<bounds:array<bigint>,routes:array<{_ROUTE}>>"
-_ROUTE_TYPE = pa.struct(
-    [
-        pa.field("conn", pa.int64()),
-        pa.field("to_uid", pa.int64()),
-        pa.field("to_unit", pa.string()),
-        pa.field("since", pa.int64()),
-        pa.field("until", pa.int64()),
-    ]
-)
-_FOUND_TYPE = pa.struct([pa.field("bounds", pa.list_(pa.int64())), pa.field("routes", pa.list_(_ROUTE_TYPE))])
+_ROUTE_FIELDS = [
+    pa.field("conn", pa.int64()),
+    pa.field("to_uid", pa.int64()),
+    pa.field("to_unit", pa.string()),
+    pa.field("since", pa.int64()),
+    pa.field("until", pa.int64()),
+]
+_ROUTE_NAMES = tuple(field.name for field in _ROUTE_FIELDS)
+_FOUND_TYPE = pa.struct([pa.field("bounds", pa.list_(pa.int64())), pa.field("routes", pa.list_(pa.struct(_ROUTE_FIELDS)))])
 
 _CANDIDATES = """
     filter(coalesce(routes, array()), route ->
@@ -136,7 +135,7 @@ def _router(stood: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
                     made[place] = Routes(stood.get(place, ()))
                 between = [route for route in made[place].of(key) if route.since <= last and route.until >= first]
                 bounds = {bound for route in between for bound in (route.since, route.until) if first <= bound < last}
-                found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_TYPE.names, route, strict=True)) for route in between]})
+                found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_NAMES, route, strict=True)) for route in between]})
             yield pa.array(found, _FOUND_TYPE)
 
     # Spark tells by the annotations that this is a function of batches; its own types do not know that.

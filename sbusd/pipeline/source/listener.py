@@ -145,8 +145,8 @@ def row_of(item: TapItem, seq: int) -> Row:
     if item.message is not None:
         recipients, queued, discarded = (_whole(fields, name) for name in ("recipients", "queued", "discarded"))
         payload = item.message.payload
-        counts = {"recipients": recipients, "queued": queued, "discarded": discarded, "missed": _numbers(fields, "missed")}
-        return row._replace(payload=payload, payload_bytes=len(payload), **counts)
+        row = row._replace(recipients=recipients, queued=queued, discarded=discarded, missed=_numbers(fields, "missed"))
+        return row._replace(payload=payload, payload_bytes=len(payload))
     lost = _whole(fields, "count")
     if lost is None and item.kind == Kind.DENIAL:
         lost = 1

@@ -1,0 +1,15 @@
+"""What a reader of an archive says of what it leaves out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from sbusd.pipeline.source.archive_reader import say_left_out
+from sbusd.record.errors import RecordError
+
+
+def test_an_entry_that_is_left_out_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say_left_out(RecordError(Path("/a/index/x\n.json"), "is not an index entry"))
+    assert capsys.readouterr().err == "sbus: left out: /a/index/x\\x0a.json: is not an index entry\n"
