@@ -132,8 +132,11 @@ cdef bint hang_up(int fd, Passing passing) noexcept nogil:
 
 
 def refuse(int fd):
-    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on."""
-    refuse_passing(fd, False)
+    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on.
+
+    Returns whether it does.
+    """
+    return refuse_passing(fd, False) != POSSIBLE
 
 
 def has_waiting(int fd):

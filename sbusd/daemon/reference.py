@@ -169,14 +169,14 @@ def _open_spare() -> int | None:
         return None
 
 
-def _hang_up(peer: socket.socket) -> bool:
+def _hang_up(peer: socket.socket, *, is_refusing: bool = False) -> bool:
     """Close a socket so that the peer can still read what it was sent: its own unread packets are thrown away first.
 
-    Return False, and leave it open, where descriptors are among those.
+    Return False, and leave it open, where descriptors are among those; *is_refusing*: the kernel has refused them from the start.
     """
     with contextlib.suppress(OSError):
         peer.shutdown(socket.SHUT_RDWR)
-    if ancillary.has_waiting(peer.fileno()):
+    if not is_refusing and ancillary.has_waiting(peer.fileno()):
         return False
     with contextlib.suppress(OSError):
         while peer.recv(1, socket.MSG_DONTWAIT):
@@ -211,6 +211,7 @@ class Switch:
         self._said: dict[Refusal, Packet] = {}
         self._count: Counter[str] = Counter()
         self._readable: Counter[int] = Counter()
+        self._is_refusing = False
         self._closer = Closer()
         self.watch(self._closer.fileno(), self._report_closed)
 
@@ -219,7 +220,7 @@ class Switch:
     def listen(self, fd: int) -> None:
         """Accept connections from the listening socket *fd*."""
         self._listeners[fd] = socket.socket(fileno=os.dup(fd))
-        ancillary.refuse(fd)
+        self._is_refusing = ancillary.refuse(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
@@ -273,7 +274,7 @@ class Switch:
             accepted, _ = listener.accept()
             with contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            self._end_socket(accepted)
+            self._end_socket(accepted, is_refusing=self._is_refusing)
             self._count["accept_failures"] += 1
             self._sink.accept_failed(failure)
         self._spare = _open_spare()
@@ -713,9 +714,9 @@ class Switch:
             self._epoll.unregister(connection.socket)
         return self._end_socket(connection.socket, connection.number)
 
-    def _end_socket(self, peer: socket.socket, number: int | None = None) -> bool:
+    def _end_socket(self, peer: socket.socket, number: int | None = None, *, is_refusing: bool = False) -> bool:
         """Close a socket, or let the closer do that and report connection *number*; return whether it is closed."""
-        if _hang_up(peer):
+        if _hang_up(peer, is_refusing=is_refusing):
             return True
         self._closer.add(peer.detach(), number)
         return False

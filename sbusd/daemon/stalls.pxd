@@ -13,6 +13,7 @@ cdef enum Cause:
     LOSSES                      # recording what was discarded
     BLOCKS                      # ending connections that have blocked others for too long
     ENDING                      # taking down one connection
+    ERASING                     # patterns of connections that have ended
     BUFFER                      # giving pages of the receive buffer back
     FIXED_CAUSES
 
@@ -38,7 +39,7 @@ cdef class Stalls:
 
     cdef void end_step(self, int cause) noexcept nogil
     cdef void note_control(self, bytes packet)
-    cdef int number_of(self, str name)
+    cdef int number_of(self, name)
     cdef int64_t queued_until_now(self) noexcept nogil
     cdef void end_turn(self) noexcept nogil
     cdef void begin_turn(self) noexcept nogil

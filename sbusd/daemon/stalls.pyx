@@ -25,7 +25,7 @@ cdef enum:
 
 _FIXED = (
     "Python between turns", "messages", "interpreter lock", "accepting connections", "recording refusals", "recording losses",
-    "ending blocks", "ending a connection", "releasing the receive buffer",
+    "ending blocks", "ending a connection", "erasing patterns", "releasing the receive buffer",
 )  # fmt: skip
 
 _KNOWN = frozenset(value for value in vars(controls).values() if isinstance(value, bytes)) | MODE_KEYS
@@ -48,7 +48,7 @@ cdef void look(Stalls stalls, int64_t* now, int64_t* queued) noexcept nogil:
             break
 
 
-cdef str kind_of(bytes packet):
+cdef kind_of(bytes packet):
     """Return what a control packet is: only known names, for clients choose the others, and they would never end."""
     head = packet[:HEAD_BYTES]
     if head.startswith(b"SUB "):
@@ -77,7 +77,7 @@ cdef class Stalls:
         if self.schedstat >= 0:
             close(self.schedstat)
 
-    cdef int number_of(self, str name):
+    cdef int number_of(self, name):
         """Return the number of a cause, a new one for a new name."""
         number = self.numbers.get(name)
         if number is None:

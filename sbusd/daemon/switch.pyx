@@ -35,7 +35,7 @@ from sbusd.daemon.outbox cimport (
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
-    ACCEPTING, BLOCKS, BUFFER, ENDING, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS, Stalls,
+    ACCEPTING, BLOCKS, BUFFER, ENDING, ERASING, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS, Stalls,
 )
 from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
@@ -516,9 +516,10 @@ cdef class Switch:
             self.bury()
             if self.is_measured:
                 self.stalls.end_step(ENDING)
-        self.erase_some()
-        if self.is_measured:
-            self.stalls.end_step(ENDING)
+        if self.buried.size():
+            self.erase_some()
+            if self.is_measured:
+                self.stalls.end_step(ERASING)
         return count
 
     cdef int wait(self, int timeout_ms) noexcept nogil:

@@ -62,8 +62,8 @@ class Attack:
     """Whether it keeps the bus busy: then the victim has its fair share of the bus at full speed, and no more."""
     config: str = ""
     """The daemon's configuration file; the defaults if empty."""
-    env: tuple[tuple[str, str], ...] = ()
-    """Variables of the daemon's environment."""
+    has_old_kernel: bool = False
+    """Whether the daemon's kernel cannot refuse descriptors, as those before Linux 6.16."""
     keeps_state: bool = False
     """Whether the daemon keeps its state as under a service manager."""
     probe: Probe | None = None
@@ -74,9 +74,6 @@ class Attack:
 
 _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
 """As many as the victim has."""
-
-_RECEIVING = (("SBUS_TEST_PASSRIGHTS", "1"),)
-"""Lets descriptors come to the bus, as every kernel before Linux 6.16 does; later ones refuse them to the sender."""
 
 _DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...] = (
     ("lingering sockets", descriptors.sends(descriptors.lingering)),
@@ -93,17 +90,23 @@ _DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...]
 )
 
 
-def _descriptor_attacks(name: str, env: tuple[tuple[str, str], ...]) -> tuple[Attack, ...]:
-    """Return the attacks with descriptors, on a bus with *env*."""
+def _descriptor_attacks(name: str, *, has_old_kernel: bool) -> tuple[Attack, ...]:
+    """Return the attacks with descriptors, on this kernel or on one that cannot refuse them."""
     refused = Attack(
         f"{name} lingering sockets, turned away",
         lambda: (descriptors.sends_and_closes(descriptors.lingering, held=2),),
         takes_a_share=True,
         config=_FEW_CONNECTIONS,
-        env=env,
+        has_old_kernel=has_old_kernel,
     )
     others = (
-        Attack(f"{name} {kind}", partial(_alone, role), takes_a_share=True, env=env, obstacle=obstacle[0] if obstacle else str)
+        Attack(
+            f"{name} {kind}",
+            partial(_alone, role),
+            takes_a_share=True,
+            has_old_kernel=has_old_kernel,
+            obstacle=obstacle[0] if obstacle else str,
+        )
         for kind, role, *obstacle in _DESCRIPTORS
     )
     return (*others, refused)
@@ -194,6 +197,6 @@ ATTACKS: tuple[Attack, ...] = (
         takes_a_share=True,
         probe=keeps_rows(5_000),
     ),
-    *_descriptor_attacks("sends", ()),
-    *_descriptor_attacks("received:", _RECEIVING),
+    *_descriptor_attacks("sends", has_old_kernel=False),
+    *_descriptor_attacks("old kernel:", has_old_kernel=True),
 )

@@ -23,6 +23,7 @@ from tests.attacks.catalogue import Attack
 from tests.attacks.verdict import Round, Stall, Verdict
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
+from tests.support.kernels import old_kernel
 from tests.support.users import FIRST, SECOND
 from tests.support.wire import RawClient
 from tools.stage import Stage
@@ -66,7 +67,9 @@ class Trial:
         config.write_text(attack.config)
         stalls = self._folder / f"stalls{self._number}.json"
         with ExitStack() as ends:
-            env = dict(attack.env) | (ends.enter_context(notified(self._folder, self._number)) if attack.keeps_state else {})
+            env = old_kernel(self._folder) if attack.has_old_kernel else {}
+            if attack.keeps_state:
+                env |= ends.enter_context(notified(self._folder, self._number))
             return self._judge(attack, config, stalls, self._start(config, stalls, env))
 
     def _judge(self, attack: Attack, config: Path, stalls: Path, bus: Daemon) -> Verdict:

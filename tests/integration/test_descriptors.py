@@ -141,9 +141,10 @@ def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, switch_na
     os.close(writer)
 
 
-def test_one_that_waited_before_the_bus_was_started(folder: Path, peers: contextlib.ExitStack) -> None:
+def test_one_that_waited_before_the_bus_was_started(folder: Path) -> None:
     """The service manager's socket takes connections, and descriptors, before there is a bus."""
-    with Manager(folder) as manager:
+    # The peers go first: else it is the manager of this test that does the last close.
+    with Manager(folder) as manager, contextlib.ExitStack() as peers:
         hostile = HOSTILE.connect(manager.path)
         peers.enter_context(pass_on_lingering(hostile, message(b"a", b"x")))
         manager.start()
@@ -153,8 +154,8 @@ def test_one_that_waited_before_the_bus_was_started(folder: Path, peers: context
         hostile.close()
 
 
-def test_one_that_is_there_when_the_bus_is_killed(folder: Path, peers: contextlib.ExitStack) -> None:
-    with Manager(folder, env=old_kernel(folder)) as manager:
+def test_one_that_is_there_when_the_bus_is_killed(folder: Path) -> None:
+    with Manager(folder, env=old_kernel(folder)) as manager, contextlib.ExitStack() as peers:
         manager.start()
         hostile, victim = manager.client(), manager.client()
         hostile.barrier()

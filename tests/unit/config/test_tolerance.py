@@ -34,7 +34,7 @@ def _load(folder: Path, drop_in: str | None, main: str = "") -> Configuration:
 
 
 def _may_publish(configuration: Configuration, key: bytes, who: Credentials = ALICE) -> bool:
-    return Policy(configuration.settings.policy).publication(key, who).is_allowed
+    return Policy(configuration.settings.policy).publication(KeySpace(), key, who).is_allowed
 
 
 def _may_subscribe(configuration: Configuration, pattern: bytes, who: Credentials = ALICE) -> bool:
