@@ -46,7 +46,7 @@ _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
     Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"),
     Refusal.BLOCKED_TOO_LONG: (ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
-    Refusal.DESCRIPTORS: (ErrorCode.EPERM, "this bus does not accept file descriptors"),
+    Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "a packet with file descriptors; this bus does not accept any"),
 }
 
 MAX_SETTLE_SECONDS = 0.001
@@ -68,7 +68,13 @@ class Broker:
         self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes, Policy(settings.policy, settings.rights))
         self._roster = Roster(ownership.owners)
         self._counts: Counter[str] = Counter(
-            control_packets=0, errors_told=0, unknown_unsubscriptions=0, quota_refusals=0, internal_errors=0, configuration_faults=0
+            control_packets=0,
+            errors_told=0,
+            unknown_unsubscriptions=0,
+            quota_refusals=0,
+            descriptor_senders=0,
+            internal_errors=0,
+            configuration_faults=0,
         )
         self.switch: Switch = make_switch(
             self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal)
@@ -244,6 +250,7 @@ class Broker:
     def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
         """Forget a client."""
         self._lifelines.forget(connection)
+        self._counts["descriptor_senders"] += end is End.DESCRIPTORS
         client = self._roster.remove(connection)
         if client is None:
             return

@@ -67,7 +67,7 @@ class Refusal(enum.IntEnum):
     BLOCKED_TOO_LONG = 6
     """ETIMEDOUT: said to a client that has blocked others for too long; the sink learns it as the end."""
     DESCRIPTORS = 7
-    """EPERM: said to a client that has sent descriptors, where the kernel cannot refuse them; the sink learns it as the end."""
+    """EPROTO: said to a client that has sent descriptors, where the kernel cannot refuse them; the sink learns it as the end."""
 
 
 class End(enum.IntEnum):

@@ -83,6 +83,7 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
         "unknown_unsubscriptions": 0,
         "quota_refusals": 0,
         "configuration_faults": 0,
+        "descriptor_senders": 0,
         "users_forgotten_early": 0,
         "internal_errors": 0,
         "connections_unparked": 0,
