@@ -16,6 +16,9 @@ from collections.abc import Iterable, Iterator
 
 from sbusd.daemon.ancillary import has_waiting
 
+DRAIN_PACKETS = 4_096
+"""Unread packets thrown away before a socket is closed; more than a socket buffer holds."""
+
 
 class Closer:
     """The sockets of one process that wait to be closed. Only the thread itself may sleep; every method returns at once."""
@@ -116,8 +119,9 @@ def resume(closing: Iterable[tuple[int, int]]) -> None:
 def _close(fd: int) -> None:
     """Close *fd*; its queue is emptied first, for a duplicate that lies elsewhere would keep what is in it."""
     peer = socket.socket(fileno=fd)
-    # A packet of no bytes ends this too; then the rest goes with the socket.
     with contextlib.suppress(OSError):
-        while peer.recv(1, socket.MSG_DONTWAIT):
-            pass
+        for _ in range(DRAIN_PACKETS):
+            # The end reads like a packet of no bytes, behind which others may hide.
+            if not peer.recv(1, socket.MSG_DONTWAIT) and not has_waiting(fd):
+                break
     peer.close()

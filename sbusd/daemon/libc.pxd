@@ -100,6 +100,10 @@ cdef extern from "<endian.h>" nogil:
     uint32_t htole32(uint32_t word)
     uint32_t le32toh(uint32_t word)
 
+cdef extern from "<malloc.h>" nogil:
+    int mallopt(int parameter, int value)
+    int M_MXFAST
+
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
     ssize_t read(int fd, void* data, size_t length)
