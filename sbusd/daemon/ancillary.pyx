@@ -131,12 +131,12 @@ cdef bint hang_up(int fd, Passing passing) noexcept nogil:
     return True
 
 
-def refuse(int fd):
+def refuse(int fd, *, bint is_new=False):
     """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on.
 
-    Returns whether it does.
+    *is_new*: it was just accepted. Returns whether none can be among its unread packets.
     """
-    return refuse_passing(fd, False) != POSSIBLE
+    return refuse_passing(fd, is_new) == REFUSED
 
 
 def has_waiting(int fd):

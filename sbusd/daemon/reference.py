@@ -89,6 +89,8 @@ class _Connection:
     """It is not read until its user's connections have less unread; counted in ``blockers``."""
     is_unwatched: bool = False
     """It is not watched meanwhile: it has hung up, and epoll would report that without end."""
+    is_refusing: bool = False
+    """The kernel has refused descriptors that were sent to it, from the start."""
     has_descriptors: bool = False
     """The next of its packets has descriptors."""
     is_reading: bool = True
@@ -211,7 +213,6 @@ class Switch:
         self._said: dict[Refusal, Packet] = {}
         self._count: Counter[str] = Counter()
         self._readable: Counter[int] = Counter()
-        self._is_refusing = False
         self._closer = Closer()
         self.watch(self._closer.fileno(), self._report_closed)
 
@@ -220,7 +221,7 @@ class Switch:
     def listen(self, fd: int) -> None:
         """Accept connections from the listening socket *fd*."""
         self._listeners[fd] = socket.socket(fileno=os.dup(fd))
-        self._is_refusing = ancillary.refuse(fd)
+        ancillary.refuse(fd)
         self._epoll.register(fd, select.EPOLLIN)
 
     def watch(self, fd: int, callback: Callable[[], None]) -> None:
@@ -235,13 +236,18 @@ class Switch:
 
     def adopt(self, fd: int, connection: int) -> None:
         """Take over the connected socket *fd* as number *connection*."""
+        self._enter(fd, connection, is_new=False)
+
+    def _enter(self, fd: int, connection: int, *, is_new: bool) -> None:
+        """Take over a connected socket, which *is_new* if it was just accepted."""
         if connection in self._by_number:
             raise ValueError(f"connection {connection} exists")
         self._epoll.register(fd, _READABLE)
-        ancillary.refuse(fd)
+        is_refusing = ancillary.refuse(fd, is_new=is_new)
         peer = socket.socket(fileno=fd)
         room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
         adopted = _Connection(connection, peer, Outbox(connection, peer, self._count, room, self._limits.queued_memory))
+        adopted.is_refusing = is_refusing
         adopted.socket.setblocking(False)
         adopted.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._by_fd[fd] = self._by_number[connection] = adopted
@@ -262,7 +268,7 @@ class Switch:
                     return
                 continue
             number = self._next
-            self.adopt(accepted.detach(), number)
+            self._enter(accepted.detach(), number, is_new=True)
             self._count["accepted"] += 1
             self._sink.connected(number, self._by_number[number].socket.fileno())
 
@@ -274,7 +280,7 @@ class Switch:
             accepted, _ = listener.accept()
             with contextlib.suppress(OSError):
                 accepted.send(self._refusals[Refusal.NO_DESCRIPTOR], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            self._end_socket(accepted, is_refusing=self._is_refusing)
+            self._end_socket(accepted, is_refusing=ancillary.refuse(accepted.fileno(), is_new=True))
             self._count["accept_failures"] += 1
             self._sink.accept_failed(failure)
         self._spare = _open_spare()
@@ -712,7 +718,7 @@ class Switch:
         """Close a connection's socket; return whether it is closed."""
         if not connection.is_unwatched:
             self._epoll.unregister(connection.socket)
-        return self._end_socket(connection.socket, connection.number)
+        return self._end_socket(connection.socket, connection.number, is_refusing=connection.is_refusing)
 
     def _end_socket(self, peer: socket.socket, number: int | None = None, *, is_refusing: bool = False) -> bool:
         """Close a socket, or let the closer do that and report connection *number*; return whether it is closed."""
