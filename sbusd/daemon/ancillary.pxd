@@ -12,4 +12,5 @@ cdef enum Passing:          # whether descriptors can be among a peer's unread p
 
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil
 cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec* span, Passing* passing, bint* has_descriptors) noexcept nogil
+cdef long waiting_descriptors(int fd) noexcept nogil
 cdef bint hang_up(int fd, Passing passing) noexcept nogil

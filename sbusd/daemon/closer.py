@@ -1,36 +1,50 @@
-"""Closes sockets whose unread packets carry descriptors, on a thread of its own: the last close of a strange file may sleep.
+"""Closes sockets whose unread packets carry descriptors, on threads of their own: the last close of a strange file may sleep.
 
-The thread is started with the first such socket, so a bus without hostile clients has none. It holds up nobody but those whose sockets
-wait here too. Their number is bounded by the quota ``connections``: a connection counts until its socket is closed.
+The threads are started with the first such socket, so a bus without hostile clients has none. What they sleep in is ended by a signal
+after a moment, as SO_LINGER is (socket(7)), so one socket cannot hold up those behind it. A connection counts for the quota
+``connections`` until its socket is closed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
+import queue
+import signal
 import socket
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from sbusd.daemon.ancillary import has_waiting
 
 DRAIN_PACKETS = 4_096
 """Unread packets thrown away before a socket is closed; more than a socket buffer holds."""
 
+THREADS = 8
+"""How many sockets are closed at a time."""
+
+PATIENCE_SECONDS = 0.002
+"""How long one close may sleep before a signal ends that."""
+
 
 class Closer:
-    """The sockets of one process that wait to be closed. Only the thread itself may sleep; every method returns at once."""
+    """The sockets of one process that wait to be closed. Only its threads may sleep; every method returns at once."""
 
     def __init__(self) -> None:
-        self._fds: deque[tuple[int, int | None]] = deque()
-        """Descriptors to close, each with its connection; the first is the one that the thread is at."""
-        self._has_more = threading.Semaphore(0)
+        self._work: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._sockets: dict[int, tuple[int, int | None]] = {}
+        """Descriptors that are not closed yet, each with its connection, by a number of our own: descriptors are used again."""
+        self._numbers = itertools.count()
         self._closed: deque[int] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._event_lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._has_work = threading.Event()
+        self._rouser: threading.Thread | None = None
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when :meth:`take_closed` has something."""
@@ -38,15 +52,19 @@ class Closer:
 
     def add(self, fd: int, connection: int | None = None) -> None:
         """Close *fd*, a socket that is shut down already, which is this object's from now on. *connection* is reported when it is done."""
-        self._fds.append((fd, connection))
-        self._has_more.release()
-        if self._thread is None:
-            # Nobody waits for it: when the process exits, the kernel ends what it sleeps in.
-            thread = threading.Thread(target=self._run, name="closer", daemon=True)
-            # Without memory for a thread the socket stays open, and counts, until the next one is to be closed.
-            with contextlib.suppress(RuntimeError):
-                thread.start()
-                self._thread = thread
+        number = next(self._numbers)
+        self._sockets[number] = fd, connection
+        self._work.put(number)
+        # Without memory for a thread the socket stays open, and counts, until the next one is to be closed.
+        with contextlib.suppress(RuntimeError):
+            if len(self._threads) < min(THREADS, len(self._sockets)):
+                self._threads.append(_started(self._run))
+            if self._rouser is None:
+                with contextlib.suppress(ValueError):
+                    # Only a signal with a handler ends a sleep, and only the main thread can set one: without, a close may take long.
+                    signal.signal(signal.SIGURG, lambda _number, _frame: None)
+                self._rouser = _started(self._rouse)
+        self._has_work.set()
 
     def take_closed(self) -> list[int]:
         """Return the connections whose sockets have been closed since the last call."""
@@ -56,7 +74,7 @@ class Closer:
 
     def waiting(self) -> list[int]:
         """Return the descriptors that are not closed yet."""
-        return [fd for fd, _ in list(self._fds)]
+        return [fd for fd, _ in list(self._sockets.values())]
 
     def close(self) -> None:
         """Report nothing more; what is not closed yet is closed all the same. Only :meth:`waiting` may be called after."""
@@ -67,15 +85,33 @@ class Closer:
     def _run(self) -> None:
         """Close one after another."""
         while True:
-            self._has_more.acquire()
-            fd, connection = self._fds[0]
+            number = self._work.get()
+            fd, connection = self._sockets[number]
             _close(fd)
-            self._fds.popleft()
+            del self._sockets[number]
             if connection is not None:
                 self._closed.append(connection)
                 with self._event_lock:
                     if self._event >= 0:
                         os.eventfd_write(self._event, 1)
+
+    def _rouse(self) -> None:
+        """Send signals to the threads that close, as long as there is anything to close."""
+        while True:
+            self._has_work.wait()
+            self._has_work.clear()
+            while self._sockets:
+                time.sleep(PATIENCE_SECONDS)
+                for thread in list(self._threads):
+                    if thread.ident is not None:
+                        signal.pthread_kill(thread.ident, signal.SIGURG)
+
+
+def _started(run: Callable[[], None]) -> threading.Thread:
+    """Return a thread that runs *run*. Nobody waits for it: when the process exits, the kernel ends what it sleeps in."""
+    thread = threading.Thread(target=run, name="closer", daemon=True)
+    thread.start()
+    return thread
 
 
 @functools.cache
@@ -119,9 +155,13 @@ def resume(closing: Iterable[tuple[int, int]]) -> None:
 def _close(fd: int) -> None:
     """Close *fd*; its queue is emptied first, for a duplicate that lies elsewhere would keep what is in it."""
     peer = socket.socket(fileno=fd)
-    with contextlib.suppress(OSError):
-        for _ in range(DRAIN_PACKETS):
-            # The end reads like a packet of no bytes, behind which others may hide.
-            if not peer.recv(1, socket.MSG_DONTWAIT) and not has_waiting(fd):
-                break
+    for _ in range(DRAIN_PACKETS):
+        try:
+            data = peer.recv(1, socket.MSG_DONTWAIT)
+        except OSError:
+            # ECONNRESET: the peer has closed with packets of ours unread. Its own come next.
+            data = b""
+        # The end reads like a packet of no bytes, behind which others may hide.
+        if not data and not has_waiting(fd):
+            break
     peer.close()

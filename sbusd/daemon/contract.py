@@ -328,7 +328,8 @@ class Switch(Protocol):
     def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
         """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
 
-        ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused.
+        ``CMSG !/bus/receipt NUL <token> NUL <recipients>``: the connections that it was handed to or waits for, 0 if it was refused;
+        for a sender with less than ``Sight.ALL`` also connections of other users that lost it, for a full queue is its owner's secret.
         Without *always* nothing is sent where there are recipients. Where the connection may not know them,
         :meth:`Sink.may_know_recipients`, ``<recipients>`` is ``-``, with or without *always*, and whether there are any or not.
         What was armed before is forgotten.

@@ -80,13 +80,14 @@ cdef struct Tally:              # what became of one packet of a batch: for how 
     uint32_t handed
     uint32_t queued
     uint32_t discarded
+    uint32_t foreign_losses     # of the discarded: for connections of other users than its sender
     uint32_t missed_count       # connections that it matched and did not reach
     uint64_t missed[MISSED]     # the numbers of the first ones
 
 
 cdef inline void clear(Tally* tally) noexcept nogil:
     """Begin to count what becomes of a packet."""
-    tally.handed = tally.queued = tally.discarded = tally.missed_count = 0
+    tally.handed = tally.queued = tally.discarded = tally.foreign_losses = tally.missed_count = 0
 
 
 cdef inline void miss(Tally* tally, uint64_t connection) noexcept nogil:

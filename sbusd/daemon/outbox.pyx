@@ -178,6 +178,7 @@ cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
     lose(box)
     if batch.is_tallied:
         batch.tally[index].discarded += 1
+        batch.tally[index].foreign_losses += batch.payer != owner_of(box)
         miss(&batch.tally[index], box.connection)
 
 

@@ -248,6 +248,8 @@ class Switch:
         room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
         adopted = _Connection(connection, peer, Outbox(connection, peer, self._count, room, self._limits.queued_memory))
         adopted.is_refusing = is_refusing
+        # As in the compiled switch: what the process before has looked at may be passed over.
+        adopted.has_descriptors = not is_new and not is_refusing and ancillary.has_waiting(fd)
         adopted.socket.setblocking(False)
         adopted.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._by_fd[fd] = self._by_number[connection] = adopted
@@ -557,7 +559,9 @@ class Switch:
             return
         (token, always), sender.receipt = sender.receipt, None
         self._deliver(sender)
-        recipients = packet.handed + packet.queued
+        # Whether another user's queue is full is a secret: else who fills it by a secret key learns whether that has a subscriber.
+        losses = 0 if sender.sight >= Sight.ALL else packet.foreign_losses
+        recipients = packet.handed + packet.queued + losses
         if not sender.is_ending and (always or withheld or not recipients):
             sender.out.post(b"CMSG !/bus/receipt\0%b\0%b" % (token, b"-" if withheld else b"%d" % recipients))
             self._settle(sender)

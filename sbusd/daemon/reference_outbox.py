@@ -45,6 +45,8 @@ class Packet:
     handed: int = 0
     queued: int = 0
     discarded: int = 0
+    foreign_losses: int = 0
+    """Of the discarded: for connections of other users than its publisher."""
     missed: list[int] = field(default_factory=list)
     time: int = 0
 
@@ -159,14 +161,14 @@ class Outbox:
                 packet.missed.append(self.connection)
             return
         if outcome == errno.EMSGSIZE:
-            self._discard(left.pop(0)[0])
+            self._discard(left.pop(0)[0], payer)
             self._tell_loss()
         for packet, head in left:
             if self._is_kept(payer, _length(packet, head), may_block=may_block):
                 self._keep((packet, head, payer))
                 packet.queued += 1
             else:
-                self._discard(packet)
+                self._discard(packet, payer)
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
@@ -338,10 +340,11 @@ class Outbox:
         """Return the pools that a packet here is charged to."""
         return (self.room,) if self.account is None else (self.room, self.account.room)
 
-    def _discard(self, packet: Packet) -> None:
-        """Lose a packet that was routed here."""
+    def _discard(self, packet: Packet, payer: _Payer) -> None:
+        """Lose a packet that *payer* has published and that was routed here."""
         self._lose()
         packet.discarded += 1
+        packet.foreign_losses += payer != self.owner
         packet.missed.append(self.connection)
 
     def _lose(self) -> None:

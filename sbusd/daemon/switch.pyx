@@ -21,14 +21,14 @@ from libcpp.unordered_map cimport unordered_map
 from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
-from sbusd.daemon.ancillary cimport REFUSED, Passing, hang_up, receive_checked, refuse_passing
+from sbusd.daemon.ancillary cimport REFUSED, Passing, hang_up, receive_checked, refuse_passing, waiting_descriptors
 from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.intake cimport (
     BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
 )
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Totals, abandon, assign, bytes_in,
+    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
     clear, data_of, end_batch, flush, is_below, keep, let_head_go, miss, new_packet, offer, open_outbox, part, post, post_for, release,
     waiting_count,
 )
@@ -252,7 +252,11 @@ cdef class Switch:
         self.intake.parts = self.batch.parts
         self.place_words()
         self.closer = Closer()
-        self.watch(self.closer.fileno(), self.report_closed)
+        try:
+            self.watch(self.closer.fileno(), self.report_closed)
+        except OSError:
+            self.closer.close()
+            raise
 
     cdef void place_words(self):
         """Put the bus's own words where they can be sent in a batch too."""
@@ -326,6 +330,8 @@ cdef class Switch:
         fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = False
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
+        # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
+        fresh.has_descriptors = not is_new and fresh.passing != REFUSED and waiting_descriptors(fd) > 0
         fresh.resets = 0
         fresh.blocks_others = False
         fresh.sight = 0
@@ -1018,12 +1024,14 @@ cdef class Switch:
 
     cdef void acknowledge(self, Connection* sender, size_t index) noexcept nogil:
         """Hand over what has been routed up to a packet of which its sender wants to know, and tell it."""
+        cdef Tally* tally = &self.batch.tally[index]
         self.batch.is_tallied = True
         self.deliver(sender)
         if sender.is_ending:
             sender.receipt.is_armed = False
             return
-        answer(&sender.receipt, &sender.out, self.batch.tally[index].handed + self.batch.tally[index].queued)
+        # Whether another user's queue is full is a secret: else who fills it by a secret key learns whether that has a subscriber.
+        answer(&sender.receipt, &sender.out, tally.handed + tally.queued + (0 if sender.sight >= SIGHT_ALL else tally.foreign_losses))
         self.settle(sender)
 
     cdef bint is_undecided(self, Connection* sender, const char* key, size_t length) noexcept nogil:

@@ -18,6 +18,9 @@ from sbusd.protocol.errors import ErrorCode
 TOLD_KEY_BYTES = 1_024
 """Of a key that was refused, as much as the journal keeps too: it can be as long as a packet."""
 
+LOSS_UID = 0xFFFF_FFFE
+"""The uid that losses are charged to. It is the last that a process can have; one that has it shares with them."""
+
 _WORDS = frozenset({b"MSG", b"SUB", b"UNSUB", b"CMSG"})
 
 
@@ -35,8 +38,9 @@ class Tapping:
             self._switch.report(key, _line({"kind": kind, **facts}), uid=uid)
 
     def loss(self, connection: int, who: Credentials, count: int) -> None:
-        """Tell that *count* packets for a connection were lost."""
-        self._tell(controls.LOST, "loss", connection, who, {"count": count})
+        """Report that *count* packets for a connection were lost."""
+        # Others cause a client's losses, so the lines are charged to nobody's share but one of their own.
+        self._tell(controls.LOST, "loss", connection, who, {"count": count}, payer=LOSS_UID)
 
     def refused_connection(self, connection: int, who: Credentials, code: ErrorCode, words: str) -> None:
         """Tell that somebody was not let in."""
@@ -50,11 +54,13 @@ class Tapping:
         facts = {"packet": word.decode() if is_known else "", "error": code.name, "reason": words, "count": count}
         self._tell(key, "denial", connection, who, facts | (spell("key", key) if is_known else {}))
 
-    def _tell(self, key: bytes, kind: str, connection: int, who: Credentials, facts: Mapping[str, object]) -> None:
-        """Tell the taps that *key* reaches."""
+    def _tell(
+        self, key: bytes, kind: str, connection: int, who: Credentials, facts: Mapping[str, object], *, payer: int | None = None
+    ) -> None:
+        """Report to the taps that *key* matches; *payer* is the uid that is charged, None: that of *who*."""
         if self._switch.is_tapped():
             head = {"kind": kind, "time": self._clock(), "id": connection, "cred": who.key(self._prefix).decode()}
-            self._switch.report(key, _line({**head, **facts}), uid=who.uid)
+            self._switch.report(key, _line({**head, **facts}), uid=who.uid if payer is None else payer)
 
 
 def _line(facts: Mapping[str, object]) -> bytes:

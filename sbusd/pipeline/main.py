@@ -17,10 +17,8 @@ from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
+from sbusd.record.extras import how_to_install, use_local_packages
 from sbusd.record.privacy import UMASK, make_private
-from sbusd.tables.hours import MANIFESTS
-from sbusd.tables.publication import LOCK, PLAN, STAGING
-from sbusd.tables.schema import TABLES as SCHEMAS
 
 ARCHIVE = Path("/var/lib/sbus-recorder/archive")
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -64,13 +62,21 @@ def pipeline(
         _fail(progress, f"Spark failed while it made {tables}: {root_cause(error)} (python3 -X dev shows where)")
 
 
-_OWN_NAMES = (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
-"""What the pipeline makes in the folder of the tables."""
-
-
 def main() -> None:
     """Run the program, and end the process: status 0; 1 after an error, which is said in one line; 130 after Ctrl-C."""
     app(prog_name="sbus-pipeline")
+
+
+def _own_names() -> tuple[str, ...]:
+    """Return what the pipeline makes in the folder of the tables. Raises PipelineError without PyArrow, which says what to install."""
+    use_local_packages()
+    try:
+        from sbusd.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
+        from sbusd.tables.publication import LOCK, PLAN, STAGING  # noqa: PLC0415
+        from sbusd.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
+    except ImportError:
+        raise PipelineError(f"PyArrow is not installed: {how_to_install('pipeline')}") from None
+    return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
 
 
 def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
@@ -81,7 +87,7 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
         raise PipelineError(f"{tables} is not a folder; name one for the tables by --tables")
     # The tables say who did what, as the record does; Spark makes its files by the umask.
     os.umask(os.umask(UMASK) | UMASK)
-    make_private(tables, _OWN_NAMES)
+    make_private(tables, _own_names())
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
         # Imported here: without PySpark the session says in one line what to install.

@@ -239,6 +239,7 @@ def test_the_state_of_the_format_before_is_restored(manager: Manager, monkeypatc
     own = next(each for each in json.loads(other.ask(controls.CONNECTIONS))["connections"] if each["tap"])
     assert own["subscriptions"] == 3
     other.publish(b"odd\xff\x01", b"x")
+    other.barrier()
     assert client.barrier() == [message(b"odd\xff\x01", b"x")]
 
 

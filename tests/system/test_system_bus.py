@@ -102,13 +102,13 @@ def test_an_administrator_is_one_by_configuration(machine: Container) -> None:
 
 
 def test_a_wrong_configuration_is_told_and_changes_nothing(machine: Container) -> None:
-    machine.run("sbusctl whoami; mkdir --parents /etc/sbus/sbusd.toml.d && echo 'admin = 1' >/etc/sbus/sbusd.toml.d/wrong.toml")
+    machine.run("sbusctl whoami; cp /etc/sbus/sbusd.toml /root/sbusd.toml && echo 'admin = 1' >/etc/sbus/sbusd.toml")
     try:
         machine.run("systemctl kill --signal=HUP --kill-whom=main sbus.service")
         machine.wait_for("journalctl --catalog --unit=sbus.service | grep 'The configuration was read again and is wrong'")
         machine.run("sbusctl whoami")
     finally:
-        machine.run("rm /etc/sbus/sbusd.toml.d/wrong.toml; systemctl kill --signal=HUP --kill-whom=main sbus.service")
+        machine.run("mv /root/sbusd.toml /etc/sbus/sbusd.toml; systemctl kill --signal=HUP --kill-whom=main sbus.service")
 
 
 def test_the_status_reads_well(machine: Container) -> None:

@@ -84,7 +84,7 @@ def test_a_folder_that_cannot_be_made_is_one_line(config: Path, tmp_path: Path, 
     (tmp_path / "archive").write_text("in the way")
     done = run("-C", str(config), "--address", str(bus.path))
     assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == f"sbus-recorder: {tmp_path}/archive: File exists"
+    assert done.stderr.splitlines()[0] == f"sbus-recorder: {tmp_path}/archive: Not a directory"
 
 
 def test_without_pyarrow_it_says_what_to_install(config: Path, tmp_path: Path) -> None:
