@@ -317,10 +317,8 @@ cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
 
 
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil:
-    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits.
-
-    *payer* is the uid of who caused it: of another user's queue it may take as much as by messages.
-    """
+    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits. *payer* is the
+    uid of who caused it: of another user's queue it may take as much as by messages."""
     cdef Outcome outcome
     cdef Packet* packet = NULL
     box.totals.deliveries += 1

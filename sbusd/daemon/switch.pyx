@@ -255,6 +255,7 @@ cdef class Switch:
         try:
             self.watch(self.closer.fileno(), self.report_closed)
         except OSError:
+            self.watched.clear()        # a cycle: the switch would keep its descriptors until the next collection of garbage
             self.closer.close()
             raise
 
