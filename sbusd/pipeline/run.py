@@ -197,13 +197,15 @@ def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
     for task in tasks:
         by_tables.setdefault(task.tables, []).append(task)
     for group in by_tables.values():
-        rows = CHUNK_ROWS
+        chunk: list[Task] = []
+        rows = 0
         for task in sorted(group, key=lambda task: task.manifest.hour):
-            if rows + task.rows > CHUNK_ROWS:
-                found.append([])
-                rows = 0
-            found[-1].append(task)
+            if chunk and rows + task.rows > CHUNK_ROWS:
+                found.append(chunk)
+                chunk, rows = [], 0
+            chunk.append(task)
             rows += task.rows
+        found.append(chunk)
     return found
 
 
