@@ -86,8 +86,8 @@ def write_page(lines: list[str], *, pager: bool) -> None:
     # Whoever may run only sbusctl as root, by whatever program, must not get a shell from the pager; and nobody needs one from it.
     os.environ["LESSSECURE"] = "1"
     if is_elevated():
-        # Another pager may not know that variable.
-        for name in ("PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "LESSKEYIN", "LESSKEY"):
+        # Another pager may not know that variable, and a newer less allows again what LESSSECURE_ALLOW names.
+        for name in ("PAGER", "MANPAGER", "LESSOPEN", "LESSCLOSE", "LESSKEYIN", "LESSKEY", "LESSSECURE_ALLOW"):
             os.environ.pop(name, None)
         if shutil.which("less") is None:
             write_lines(lines)

@@ -142,6 +142,26 @@ def test_another_user_than_the_login_session_has_raised_rights(login: list[str])
         assert not output.is_elevated()
 
 
+@pytest.mark.parametrize("is_elevated", [True, False])
+def test_with_raised_rights_the_environment_cannot_loosen_the_secure_mode(
+    monkeypatch: pytest.MonkeyPatch, login: list[str], is_elevated: bool
+) -> None:
+    assert login == [str(os.geteuid())]
+    if is_elevated:
+        monkeypatch.setenv("SUDO_UID", "1000")
+    monkeypatch.setenv("LESSSECURE_ALLOW", "shell,edit,pipe")
+    shown: list[str | None] = []
+    monkeypatch.setattr("rich.pager.SystemPager.show", lambda *_: shown.append(os.environ.get("LESSSECURE_ALLOW")))
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_Terminal(), encoding="utf-8"))
+    monkeypatch.setattr("shutil.which", lambda _name: "/usr/bin/less")
+    monkeypatch.setenv("LINES", "2")
+    monkeypatch.setenv("LESS", "")
+    monkeypatch.setenv("LESSSECURE", "0")
+    output.write_page(["a", "b", "c"], pager=True)
+    assert shown == [None if is_elevated else "shell,edit,pipe"]
+
+
 @pytest.mark.parametrize("has_less", [True, False])
 def test_with_raised_rights_the_pager_is_less_or_none(monkeypatch: pytest.MonkeyPatch, login: list[str], has_less: bool) -> None:
     assert not output.is_elevated()
