@@ -22,6 +22,9 @@ INDEX_VERSION = 1
 MAX_ENTRY_BYTES = 64 << 10
 """Longest entry that is read: a real one has less than a thousand bytes."""
 
+OTHERS = -1
+"""The ``uid`` of segments with the rows of users that are too many to be named. No user has it: the kernel means no change by it."""
+
 Removal = Literal["quota", "retention"]
 """Why a segment was removed: the disk's share was used up, or its time was over."""
 
@@ -52,9 +55,11 @@ class IndexEntry:
     payloads_cut: int = 0
     payloads_left_out: int = 0
     uid: int | None = None
-    """The user of all its rows, if they were put into a segment of their own."""
+    """The user of all its rows, if they were put into a segment of their own; :data:`OTHERS` for rows of several users in one."""
     users: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each user's rows, before compression; the largest, if they are many."""
+    """Bytes of each user's rows, before compression; of a bounded number of users."""
+    unnamed: int = 0
+    """Bytes of the rows of all users that ``users`` does not name, before compression."""
     removed_at: int | None = None
     removed_because: Removal | None = None
     version: int = INDEX_VERSION
@@ -103,9 +108,9 @@ class IndexEntry:
         return entry
 
 
-_NUMBERS = ("hour", "rows", "bytes", "min_ts", "max_ts", "first_seq", "last_seq", "missing", "payloads_cut", "payloads_left_out")
+_NUMBERS = ("hour", "rows", "bytes", "min_ts", "max_ts", "first_seq", "last_seq", "missing", "payloads_cut", "payloads_left_out", "unnamed")
 
-_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "uid", "users", "removed_at", "removed_because"})
+_OPTIONAL = frozenset({"kinds", "missing", "payloads_cut", "payloads_left_out", "uid", "users", "unnamed", "removed_at", "removed_because"})
 
 _NONE = type(None)
 

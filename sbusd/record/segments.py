@@ -28,12 +28,19 @@ _MISSING = (Kind.TAP_LOSS.value, Kind.GAP.value)
 
 
 def write_segments(
-    archive: Path, host: str, first_seq: int, table: pa.Table, *, uid: int | None = None, users: Mapping[int, int] | None = None
+    archive: Path,
+    host: str,
+    first_seq: int,
+    table: pa.Table,
+    *,
+    uid: int | None = None,
+    users: Mapping[int, int] | None = None,
+    unnamed: int = 0,
 ) -> list[IndexEntry]:
     """Write *table*, rows of :data:`SCHEMA` by *host* in any order, as one segment for each hour in it; return their entries.
 
-    *uid* is the user of all of them, if they are in segments of their own; *users* are the bytes of each user's, which the entry of the
-    first hour names.
+    *uid* is the user of all of them, if they are in segments of their own; *users* are the bytes of each user's, and *unnamed* those of
+    all further users together, which the entry of the first hour names.
 
     Everything is durable on return: the segments first, each under its name only when it is whole, then its entry. Called again with
     the same *first_seq* and rows, it writes the same files: whoever was interrupted begins anew.
@@ -44,8 +51,8 @@ def write_segments(
     shares = {str(user): size for user, size in (users or {}).items()}
     entries = []
     for hour, rows in _by_hour(table):
-        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid, shares))
-        shares = {}
+        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid=uid, users=shares, unnamed=unnamed))
+        shares, unnamed = {}, 0
     return entries
 
 
@@ -63,7 +70,9 @@ def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
     return [(hour * HOUR_NS, table.filter(pc.equal(hours, hour))) for hour in sorted(pc.unique(hours).to_pylist())]
 
 
-def _write_segment(archive: Path, name: SegmentName, rows: pa.Table, uid: int | None, users: Mapping[str, int]) -> IndexEntry:
+def _write_segment(
+    archive: Path, name: SegmentName, rows: pa.Table, *, uid: int | None, users: Mapping[str, int], unnamed: int
+) -> IndexEntry:
     """Write one segment and its entry; return the entry."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA).sort_by([(key, "ascending") for key in SORT_KEYS])
     target = archive / name.path
@@ -76,7 +85,7 @@ def _write_segment(archive: Path, name: SegmentName, rows: pa.Table, uid: int | 
         os.fsync(stream.fileno())
         size = os.fstat(stream.fileno()).st_size
     publish_draft(draft, target)
-    entry = dataclasses.replace(_entry(name, rows, size, digest), uid=uid, users=users)
+    entry = dataclasses.replace(_entry(name, rows, size, digest), uid=uid, users=users, unnamed=unnamed)
     write_entry(archive, entry)
     return entry
 

@@ -8,20 +8,20 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sbusd.protocol.errors import SbusError
-from sbusd.record.index import IndexEntry, entries_between, sync_folder
+from sbusd.record.index import OTHERS, IndexEntry, entries_between, sync_folder
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import SCHEMA, Row, batch_of
 from sbusd.record.segments import write_segments
 from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.shares import MAX_USERS, bytes_by_user
+from sbusd.recorder.shares import bytes_by_user, name_of, named
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 
 RETRY_SECONDS = 5.0
@@ -123,8 +123,7 @@ class Converter:
                     self._files.popleft()
                     self._waiting_bytes -= size
             for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                whose = "several users" if uid is None else f"user {uid}"
-                self._journal.tell(REMOVED, because=because, whose=whose, segments=removed.segments, bytes=removed.bytes)
+                self._journal.tell(REMOVED, because=because, whose=name_of(uid), segments=removed.segments, bytes=removed.bytes)
         except OSError as error:
             self._failed(error)
             return
@@ -160,7 +159,7 @@ class Converter:
         sync_folder(path.parent)
 
     def _owners(self, content: WalContent) -> frozenset[int]:
-        """Return the users of one file whose rows get segments of their own.
+        """Return the users of one file whose rows get segments of their own, among them OTHERS if there are too many to name all.
 
         What an interrupted try has made decides: the common segments are written last, so where there is one, all others are there, and
         where there is none, no row of a further user is in it. Else rows would be there twice. Raises OSError.
@@ -169,7 +168,9 @@ class Converter:
         owners = frozenset(entry.uid for entry in made if entry.uid is not None)
         if any(entry.uid is None for entry in made):
             return owners
-        return owners | self._retention.owners(bytes_by_user(_table(content)))
+        sizes = bytes_by_user(_table(content))
+        known = named(sizes)
+        return owners | self._retention.owners(known) | ({OTHERS} if len(known) < len(sizes) else set())
 
 
 class _GivenUpError(SbusError):
@@ -183,19 +184,34 @@ def convert(archive: Path, content: WalContent, owners: frozenset[int] = frozens
         OSError: the archive cannot be written.
     """
     rows, first = _table(content), content.first_seq
+    known = owners | named(bytes_by_user(rows)).keys()
     entries = []
     for uid in sorted(owners):
-        is_own = pc.fill_null(pc.equal(rows.column("uid"), uid), False)
+        is_own = _is_of_others(rows, known) if uid == OTHERS else pc.fill_null(pc.equal(rows.column("uid"), uid), False)
         own, rows = rows.filter(is_own), rows.filter(pc.invert(is_own))
         last = pc.max(own.column("seq")).as_py()
         if last is None:
             continue
         # Named by its last row, for the first one's name is that of the common segment, but where that row is all there is.
-        entries += write_segments(archive, content.host, last, own, uid=uid, users=bytes_by_user(own))
+        users, unnamed = _shares(own, uid)
+        entries += write_segments(archive, content.host, last, own, uid=uid, users=users, unnamed=unnamed)
         if last == first:
             first = pc.min(rows.column("seq")).as_py() or first
-    users = dict(bytes_by_user(rows).most_common(MAX_USERS))
-    return entries + write_segments(archive, content.host, first, rows, users=users)
+    users, unnamed = _shares(rows, None)
+    return entries + write_segments(archive, content.host, first, rows, users=users, unnamed=unnamed)
+
+
+def _shares(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
+    """Return what the entry of segments of *uid* says of their *rows*: the bytes of users by name, and those of all others."""
+    sizes = bytes_by_user(rows)
+    users = {} if uid == OTHERS else named(sizes)
+    return users, sizes.total() - sum(users.values())
+
+
+def _is_of_others(rows: pa.Table, known: Set[int]) -> pa.ChunkedArray:
+    """Return for each of *rows* whether it is of a user, and of none that is *known*."""
+    uids = rows.column("uid")
+    return pc.and_(pc.is_valid(uids), pc.invert(pc.is_in(uids, pa.array(sorted(known - {OTHERS}), uids.type))))
 
 
 def _table(content: WalContent) -> pa.Table:

@@ -9,13 +9,14 @@ there any more. Only this host's segments are touched; others share the archive.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.record.layout import HOUR_NS, hour_of
+from sbusd.recorder.ranking import Ranking
 from sbusd.recorder.shares import heaviest, owners
 
 
@@ -27,14 +28,17 @@ class Removed:
     bytes: int = 0
 
 
-@dataclass(slots=True)
 class _Part:
-    """The segments of one user, or the common ones, in the order of their hours."""
+    """The segments of one user, or the common ones."""
 
-    bytes: int = 0
-    charged: int = 0
-    """What of it its users have caused: in segments with few rows most is the form of the file, which is nobody's fault."""
-    entries: deque[IndexEntry] = field(default_factory=deque)
+    __slots__ = ("bytes", "charged", "order")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.charged = 0
+        """What of it its users have caused: in segments with few rows most is the form of the file, which is nobody's fault."""
+        self.order: Ranking[str] = Ranking()
+        """Paths, the oldest hour first: most come last, those of a clock that was set back do not."""
 
 
 class Retention:
@@ -45,12 +49,18 @@ class Retention:
         self.bytes = 0
         """Of all segments."""
         self.largest: tuple[int, int] | None = None
-        """The user who has most in segments of their own, and their bytes."""
+        """The user whose segments of their own go first, and their bytes; OTHERS for those who are too many to name."""
         self._archive = archive
         self._host = host
         self._quota = quota_bytes
         self._keep_ns = int(keep_seconds * 1e9)
+        self._entries: dict[str, IndexEntry] = {}
+        """All segments, by path."""
+        self._oldest: Ranking[str] = Ranking()
+        """Paths of all segments, the oldest first."""
         self._parts: dict[int | None, _Part] = {}
+        self._heaviest: Ranking[int] = Ranking()
+        """Users with segments of their own, who is charged most first."""
         self._common: Counter[int] = Counter()
         """Bytes of each user's rows in common segments, before compression."""
 
@@ -61,9 +71,8 @@ class Retention:
             RecordError: an entry is damaged.
             OSError: a file cannot be removed.
         """
-        self._parts.clear()
-        self._common.clear()
-        self.bytes = 0
+        for entry in list(self._entries.values()):
+            self._forget(entry)
         for entry in read_index(self._archive):
             if entry.host != self._host:
                 continue
@@ -75,19 +84,19 @@ class Retention:
     def add(self, entries: Iterable[IndexEntry]) -> None:
         """Take note of new segments; those that were there already are replaced."""
         for entry in entries:
-            for part in list(self._parts.values()):
-                for known in [each for each in part.entries if each.path == entry.path]:
-                    self._forget(known)
+            if (known := self._entries.get(entry.path)) is not None:
+                self._forget(known)
             self._keep(entry)
 
     def owners(self, new: Mapping[int, int]) -> frozenset[int]:
-        """Return the users of a write-ahead, with the bytes of each in it, whose rows are to get segments of their own."""
+        """Return those of *new*, users of a write-ahead with the bytes of each in it, whose rows are to get segments of their own."""
         return owners(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
 
     def prune(self, now_ns: int, spool_bytes: int) -> dict[tuple[Removal, int | None], Removed]:
         """Remove what is too old, and then, until *spool_bytes* and the segments are within the quota, the oldest of who has most.
 
-        Return what was removed, by the reason and the user; None are the common segments.
+        Return what was removed, by the reason and the user; None are the common segments, OTHERS
+        those of users who are too many to name.
 
         Raises:
             OSError: something cannot be removed.
@@ -105,44 +114,59 @@ class Retention:
 
     def _next(self, now_ns: int, spool_bytes: int) -> tuple[IndexEntry, Removal] | None:
         """Return the segment that is to go now, and why; None if all may stay."""
-        for part in self._parts.values():
-            if hour_of(part.entries[0].min_ts) + HOUR_NS + self._keep_ns <= now_ns:
-                return part.entries[0], "retention"
-        if not self._parts or self.bytes + spool_bytes <= self._quota:
+        oldest = self._oldest.first()
+        if oldest is None:
             return None
-        own = {uid: part.charged for uid, part in self._parts.items() if uid is not None}
-        common = self._parts.get(None, _Part())
-        return self._parts[heaviest(own, common.charged, len(self._common))].entries[0], "quota"
+        if hour_of(self._entries[oldest].min_ts) + HOUR_NS + self._keep_ns <= now_ns:
+            return self._entries[oldest], "retention"
+        if self.bytes + spool_bytes <= self._quota:
+            return None
+        uid = self._heaviest.first()
+        own = None if uid is None else (uid, self._parts[uid].charged)
+        common = self._parts.get(None)
+        path = self._parts[heaviest(own, common.charged if common else 0, len(self._common))].order.first()
+        return None if path is None else (self._entries[path], "quota")
 
     def _keep(self, entry: IndexEntry) -> None:
-        """Add one segment, in the order of its hour: most come last, those of a clock that was set back do not."""
+        """Add one segment."""
         part = self._parts.setdefault(entry.uid, _Part())
-        position = len(part.entries)
-        while position and part.entries[position - 1].min_ts > entry.min_ts:
-            position -= 1
-        part.entries.insert(position, entry)
+        self._entries[entry.path] = entry
+        for order in (self._oldest, part.order):
+            order.put(entry.path, entry.min_ts)
         self._count(part, entry, 1)
 
     def _forget(self, entry: IndexEntry) -> None:
         """Take out one segment."""
         part = self._parts[entry.uid]
-        part.entries.remove(entry)
+        del self._entries[entry.path]
+        for order in (self._oldest, part.order):
+            order.drop(entry.path)
         self._count(part, entry, -1)
-        if not part.entries:
-            del self._parts[entry.uid]
 
     def _count(self, part: _Part, entry: IndexEntry, sign: int) -> None:
-        """Count one segment more, or with a *sign* of -1 one less."""
+        """Count one segment more, or with a *sign* of -1 one less, and forget a part that has none."""
         self.bytes += sign * entry.bytes
         part.bytes += sign * entry.bytes
-        part.charged += sign * (min(entry.bytes, sum(entry.users.values())) if entry.users else entry.bytes)
-        for uid, size in entry.users.items() if entry.uid is None else ():
+        rows = entry.unnamed + sum(entry.users.values())
+        part.charged += sign * (min(entry.bytes, rows) if rows else entry.bytes)
+        if not part.order:
+            del self._parts[entry.uid]
+        if entry.uid is None:
+            self._count_users(entry, sign)
+            return
+        if part.order:
+            self._heaviest.put(entry.uid, -part.charged)
+        else:
+            self._heaviest.drop(entry.uid)
+        first = self._heaviest.first()
+        self.largest = None if first is None else (first, self._parts[first].bytes)
+
+    def _count_users(self, entry: IndexEntry, sign: int) -> None:
+        """Count the users of one common segment more, or with a *sign* of -1 less."""
+        for uid, size in entry.users.items():
             self._common[int(uid)] += sign * size
             if self._common[int(uid)] <= 0:
                 del self._common[int(uid)]
-        self.largest = max(
-            ((uid, part.bytes) for uid, part in self._parts.items() if uid is not None), key=lambda each: each[1], default=None
-        )
 
     def _delete(self, entry: IndexEntry) -> None:
         """Delete a segment's file, and its folders if they are empty then. Raises OSError."""

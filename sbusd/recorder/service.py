@@ -24,7 +24,7 @@ from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowMaker
-from sbusd.recorder.shares import spool_limit
+from sbusd.recorder.shares import name_of, spool_limit
 from sbusd.recorder.standing import Standing as StandingBook
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
@@ -116,7 +116,7 @@ class Recorder:
         recording, converter = self._parts()
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
-            words += f"; user {largest[0]} has most of the record, {largest[1] >> 20} MiB in segments of their own"
+            words += f"; most of the record is of {name_of(largest[0])}, {largest[1] >> 20} MiB in segments of their own"
         return words
 
     def prepare(self) -> None:

@@ -3,6 +3,9 @@
 The rows of most users share the segments of a write-ahead. A user with more than a small part of the quota in such segments gets
 segments of their own from then on, so that these can be removed without anybody else's. With n users in the record that small part is a
 third of a fair share, and never more than 1/128 of the quota.
+
+An index entry names a bounded number of users, and whoever is not named cannot be counted. So if a write-ahead has rows of more users,
+the further ones share segments of their own, and count as one user.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbusd.record.index import OTHERS
+
 ROW_BYTES = 256
 """What a row takes besides its text and payload, about."""
 
@@ -20,7 +25,7 @@ FEW_USERS = 32
 """Up to so many users share the quota, a user's part in common segments is bounded as if there were so many."""
 
 MAX_USERS = 1_000
-"""Users whose parts an index entry names, the largest first: it stays far below the longest entry that is read."""
+"""Users whose parts an index entry names: it stays far below the longest entry that is read."""
 
 _SIZED = ("key", "reason", "payload")
 
@@ -35,6 +40,22 @@ def bytes_by_user(rows: pa.Table) -> Counter[int]:
     sums = pa.table({"uid": rows.column("uid").combine_chunks(), "size": size}).group_by("uid").aggregate([("size", "sum")])
     found = zip(sums.column("uid").to_pylist(), sums.column("size_sum").to_pylist(), strict=True)
     return Counter({uid: total for uid, total in found if uid is not None})
+
+
+def named(sizes: Mapping[int, int]) -> dict[int, int]:
+    """Return the part of *sizes*, bytes by user, that an index entry names: of the users with the lowest numbers.
+
+    Who has many users of a machine has subordinate ones, subuid(5), or those of containers. These have higher numbers than others, so
+    that nobody with many users takes the place of another. And what decides is in the rows alone: a second try decides the same.
+    """
+    return {uid: sizes[uid] for uid in sorted(sizes)[:MAX_USERS]}
+
+
+def name_of(uid: int | None) -> str:
+    """Return whose the rows in segments of *uid* are, for people; None is for common segments."""
+    if uid is None:
+        return "several users"
+    return f"users beyond the {MAX_USERS} with the lowest numbers" if uid == OTHERS else f"user {uid}"
 
 
 def common_limit(quota_bytes: int, users: int) -> int:
@@ -52,11 +73,10 @@ def owners(new: Mapping[int, int], common: Mapping[int, int], apart: Collection[
     return frozenset(uid for uid, size in new.items() if common.get(uid, 0) + size > limit)
 
 
-def heaviest(own: Mapping[int, int], common_bytes: int, common_users: int) -> int | None:
-    """Return the user whose segments are to go first: who has most in *own* ones, or None for the common ones, if those of
-    *common_users* have more for each of them."""
-    uid = max(own, key=lambda each: (own[each], each), default=None)
-    return None if uid is None or common_bytes > own[uid] * max(1, common_users) else uid
+def heaviest(own: tuple[int, int] | None, common_bytes: int, common_users: int) -> int | None:
+    """Return the user whose segments are to go first: the one of *own*, who has most in own segments, with these bytes; or None for
+    the common ones, if those of *common_users* have more for each of them."""
+    return None if own is None or common_bytes > own[1] * max(1, common_users) else own[0]
 
 
 def spool_limit(quota_bytes: int, rotate_bytes: int) -> int:

@@ -17,7 +17,7 @@ from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.record.index import INDEX_VERSION, IndexEntry
+from sbusd.record.index import INDEX_VERSION, OTHERS, IndexEntry
 from sbusd.record.kinds import Kind
 from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS
 from sbusd.record.segments import ROW_GROUP_ROWS
@@ -108,7 +108,11 @@ def test_the_shares_of_the_disk_are_documented() -> None:
     assert "that part is a third of a fair share, and at most 1/128 of the quota" in text
     assert (shares.spool_limit(quota, 1), shares.spool_limit(quota, quota // 4)) == (quota // 4, quota // 2)
     assert "The write-ahead may take a quarter of the quota, or twice rotate_bytes if that is more." in text
-    assert f"at most {shares.MAX_USERS} users" in words(section(FORMAT, "Index", "Ss"))
+    assert f"An index entry names at most {shares.MAX_USERS} users." in text
+    assert f"the {shares.MAX_USERS} with the lowest numbers are named." in text
+    form = words(section(FORMAT, "Index", "Ss"))
+    assert f"at most {shares.MAX_USERS} users" in form
+    assert f"\\{OTHERS} for a segment of the users beyond the {shares.MAX_USERS} with the lowest numbers" in form
 
 
 def test_the_status_is_documented() -> None:

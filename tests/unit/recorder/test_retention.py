@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from sbusd.record.archive import Archive
-from sbusd.record.index import write_entry
-from sbusd.record.layout import HOUR_NS
+from sbusd.record.index import IndexEntry, write_entry
+from sbusd.record.layout import HOUR_NS, SegmentName
 from sbusd.record.schema import batch_of
 from sbusd.record.segments import write_segments
 from sbusd.recorder.retention import Retention
 from tests.support.records import NOON, message
+
+if TYPE_CHECKING:
+    from _typeshed import TraceFunction
 
 DAY_SECONDS = 86_400.0
 GIB = 1 << 30
@@ -96,3 +102,41 @@ def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
     (tmp_path / entry.path).mkdir()
     with pytest.raises(OSError, match="parquet"):
         retention.prune(NOON, 0)
+
+
+def work_of(users: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Return how many instructions the recorder's own code takes to add a segment of each of *users*, twice, and to remove them all."""
+    retention = Retention(Path("/nowhere"), "alpha", GIB, DAY_SECONDS)
+    monkeypatch.setattr("sbusd.recorder.retention.write_entry", lambda *_: None)
+    monkeypatch.setattr(retention, "_delete", lambda *_: None)
+    entries = []
+    for uid in range(users):
+        name = SegmentName.at(NOON, "alpha", uid + 1)
+        entries.append(IndexEntry(name.path, name.date, name.hour, "alpha", 1, 1_000 + uid % 7, "", NOON, NOON, uid + 1, uid + 1, uid=uid))
+    count = 0
+
+    def trace(frame: FrameType, what: str, _: object) -> TraceFunction | None:
+        nonlocal count
+        if "/sbusd/recorder/" not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        count += what == "opcode"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for entry in entries * 2:
+            retention.add([entry])
+        removed = retention.prune(NOON, GIB)
+    finally:
+        sys.settrace(before)
+    assert sum(each.segments for each in removed.values()) == users
+    assert retention.bytes == 0
+    return count
+
+
+def test_cleaning_takes_work_in_proportion_to_what_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a user with many numbers makes each removal slower for all. What is counted is work, not time."""
+    few, many = (work_of(users, monkeypatch) for users in (50, 400))
+    assert many < 2 * 8 * few

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry, last_position, write_entry
+from sbusd.record.index import MAX_ENTRY_BYTES, OTHERS, IndexEntry, last_position, write_entry
 from sbusd.record.layout import SegmentName
 from sbusd.record.schema import Row, batch_of
 from sbusd.record.segments import write_segments
-from sbusd.recorder.converter import Converter
+from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.journal import REMOVED
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.shares import ROW_BYTES, bytes_by_user, common_limit, heaviest
-from sbusd.recorder.wal import WalWriter
+from sbusd.recorder.shares import MAX_USERS, ROW_BYTES, bytes_by_user, common_limit, heaviest
+from sbusd.recorder.wal import WalWriter, read_wal
 from tests.support.recorders import Book, recorded
 from tests.support.records import NOON, message
 
@@ -111,9 +111,63 @@ def test_the_part_in_common_segments_is_bounded(tmp_path: Path) -> None:
     assert all(limit - ROW_BYTES - 2_100 < size <= limit for size in common.values())
 
 
-@pytest.mark.parametrize("interrupted", range(4))
-def test_whoever_is_interrupted_makes_the_same_segments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int) -> None:
+def many() -> list[Row]:
+    """Return a row of each of a thousand users more than an entry names, with the numbers of subordinate users."""
+    return [of(100_000 + uid, message(0, payload=bytes(8))) for uid in range(MAX_USERS + 1_000)]
+
+
+def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, users that no entry named were counted nowhere: they filled the common segments, and everybody's oldest rows went."""
+    monkeypatch.setattr("sbusd.recorder.shares.MAX_USERS", 3)
+    host = Hosted(tmp_path, QUOTA)
+    host.write([of(uid, message(0)) for uid in (ALICE, None, CAROL, ALICE)])
+    for number in range(40):
+        # Each stays below the part that a user may have in common segments, and none comes twice.
+        crowd = [of(100_000 + 100 * number + uid, message(0, payload=os.urandom(500))) for uid in range(100)]
+        host.write([*crowd, of(CAROL, message(0))])
+    assert [host.rows_of(uid) for uid in (ALICE, None, CAROL)] == [2, 1, 41]
+    assert sum(entry.bytes for entry in Archive(host.archive).entries()) <= host.quota
+    common = [entry for entry in Archive(host.archive).entries() if entry.uid is None]
+    assert all(len(entry.users) <= 3 and not entry.unnamed for entry in common)
+    others = [entry for entry in Archive(host.archive).entries() if entry.uid == OTHERS]
+    assert all(not entry.users and entry.unnamed == 98 * (ROW_BYTES + 500 + 3) for entry in others)
+    assert {entry.uid for entry in Archive(host.archive).entries(removed=True) if entry.is_removed} == {OTHERS}
+    assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {"users beyond the 3 with the lowest numbers"}
+
+
+def test_rows_of_more_users_than_an_entry_names(tmp_path: Path) -> None:
+    host = Hosted(tmp_path, 1 << 40)
+    host.write([*many(), of(ALICE, message(0)), of(None, message(0))])
+    others, common = sorted(Archive(host.archive).entries(), key=lambda entry: entry.uid is None)
+    assert (others.uid, others.users, others.rows, others.unnamed) == (OTHERS, {}, 1_001, 1_001 * (ROW_BYTES + 8 + 3))
+    assert (common.uid, len(common.users), common.rows, common.unnamed) == (None, MAX_USERS, MAX_USERS + 1, 0)
+    assert {int(uid) for uid in common.users} == {ALICE, *range(100_000, 100_000 + MAX_USERS - 1)}
+    assert [row.seq for row in recorded(host.archive)] == list(range(1, host.seq + 1))
+    assert len(common.to_json()) < MAX_ENTRY_BYTES // 2
+
+
+def test_segments_that_an_older_version_has_made_of_many_users_stay_as_they_are(tmp_path: Path) -> None:
+    """It put all rows into the common segment, and named some; then it was killed."""
+    host = Hosted(tmp_path, 1 << 40)
+    path = host.spooled(many())
+    (made,) = convert(host.archive, read_wal(path), frozenset())
+    assert (len(made.users), made.rows, made.unnamed) == (MAX_USERS, MAX_USERS + 1_000, 1_000 * (ROW_BYTES + 8 + 3))
+    retention = Retention(host.archive, "alpha", host.quota, 1e9)
+    retention.load()
+    again = Converter(host.archive, retention, host.book, wall_ns=lambda: NOON)
+    again.submit(path)
+    again.start()
+    assert again.close(60)
+    assert [row.seq for row in recorded(host.archive)] == list(range(1, host.seq + 1))
+
+
+@pytest.mark.parametrize("max_users", [1, 2, 1_000])
+@pytest.mark.parametrize("interrupted", range(5))
+def test_whoever_is_interrupted_makes_the_same_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int
+) -> None:
     """A try that failed has counted nobody's bytes, and the next one must put no row where it is a second time."""
+    monkeypatch.setattr("sbusd.recorder.shares.MAX_USERS", max_users)
     host = Hosted(tmp_path, QUOTA)
     rows = [
         of(uid, message(0, payload=os.urandom(size))) for uid, size in ((CAROL, 10), (ALICE, 9_000), (BOB, 9_000), (ALICE, 10), (None, 0))
@@ -134,7 +188,7 @@ def test_whoever_is_interrupted_makes_the_same_segments(tmp_path: Path, monkeypa
         converter.submit(path)
         converter.start()
         converter.close(60)
-        assert path.exists() == (interrupted < 3)
+        assert path.exists() == (interrupted < {1: 3, 2: 4, 1_000: 3}[max_users])
     if path.exists():
         # With another quota the decision would be another.
         host.quota = 1 << 40 if interrupted == 2 else 300_000
@@ -166,9 +220,9 @@ def test_what_rows_take(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("own", "common", "users", "expected"),
-    [({}, 0, 0, None), ({}, 9, 1, None), ({1: 5, 2: 6}, 6, 1, 2), ({1: 5, 2: 6}, 7, 1, None), ({1: 5}, 9, 2, 1), ({1: 5}, 4, 0, 1)],
+    [(None, 0, 0, None), (None, 9, 1, None), ((2, 6), 6, 1, 2), ((2, 6), 7, 1, None), ((1, 5), 9, 2, 1), ((1, 5), 4, 0, 1)],
 )
-def test_who_has_most(own: dict[int, int], common: int, users: int, expected: int | None) -> None:
+def test_who_has_most(own: tuple[int, int] | None, common: int, users: int, expected: int | None) -> None:
     assert heaviest(own, common, users) == expected
 
 
