@@ -36,7 +36,7 @@ class Ranking(Generic[K]):
         self._tidy()
 
     def first(self) -> K | None:
-        """Return the key with the least number, or None if there is no key."""
+        """Return the key with the least number, or None if the ranking is empty."""
         while self._items and self._numbers.get(self._items[0][1]) != self._items[0][0]:
             heappop(self._items)
         return self._items[0][1] if self._items else None

@@ -60,7 +60,7 @@ class Retention:
         """Paths of all segments, the oldest first."""
         self._parts: dict[int | None, _Part] = {}
         self._heaviest: Ranking[int] = Ranking()
-        """Users with segments of their own, who is charged most first."""
+        """Users with segments of their own, in descending order of their charged bytes."""
         self._common: Counter[int] = Counter()
         """Bytes of each user's rows in common segments, before compression."""
 

@@ -4,7 +4,7 @@ The rows of most users share the segments of a write-ahead. A user with more tha
 segments of their own from then on, so that these can be removed without anybody else's. With n users in the record that small part is a
 third of a fair share, and never more than 1/128 of the quota.
 
-An index entry names a bounded number of users, and whoever is not named cannot be counted. So if a write-ahead has rows of more users,
+An index entry names a bounded number of users, and users that are not named cannot be counted. If a write-ahead has rows of more users,
 the further ones share segments of their own, and count as one user.
 """
 
@@ -45,8 +45,8 @@ def bytes_by_user(rows: pa.Table) -> Counter[int]:
 def named(sizes: Mapping[int, int]) -> dict[int, int]:
     """Return the part of *sizes*, bytes by user, that an index entry names: of the users with the lowest numbers.
 
-    Who has many users of a machine has subordinate ones, subuid(5), or those of containers. These have higher numbers than others, so
-    that nobody with many users takes the place of another. And what decides is in the rows alone: a second try decides the same.
+    A person with many users has subordinate ones, subuid(5), or those of containers. They have higher numbers than users that the
+    administrator made, and so never take the place of these. Only the rows decide, so a retry decides the same.
     """
     return {uid: sizes[uid] for uid in sorted(sizes)[:MAX_USERS]}
 
@@ -74,8 +74,9 @@ def owners(new: Mapping[int, int], common: Mapping[int, int], apart: Collection[
 
 
 def heaviest(own: tuple[int, int] | None, common_bytes: int, common_users: int) -> int | None:
-    """Return the user whose segments are to go first: the one of *own*, who has most in own segments, with these bytes; or None for
-    the common ones, if those of *common_users* have more for each of them."""
+    """Return the user whose segments are removed first, or None for the common ones, if these have more for each of *common_users*.
+
+    *own* is the user with most bytes in own segments, and these bytes."""
     return None if own is None or common_bytes > own[1] * max(1, common_users) else own[0]
 
 

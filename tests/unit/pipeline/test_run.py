@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def task(hour: int, rows: int, *tables: str) -> Task:
-    """Return what to do about an hour whose segments have so many *rows*; one without rows has no segment that can be read."""
+    """Return what to do about an hour whose segments have this number of *rows*; one without rows has no segment that can be read."""
     at = NOON + hour * HOUR_NS
     name = SegmentName.at(at, "alpha", 1)
     entry = IndexEntry(name.path, name.date, name.hour, "alpha", rows, 1, "", at, at, 1, 1)
