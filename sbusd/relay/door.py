@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -122,6 +123,8 @@ class Door:
             body = await self._read(request, place)
             caller = dataclasses.replace(caller, body=body)
             speaker = exchange.speaker = self._gate.identify(caller)
+        if isinstance(request.protocol, Connection):
+            request.protocol.verified()
         try:
             message = Message.parse(body)
         except MessageError as error:
@@ -150,16 +153,21 @@ class Door:
             raise RefusedError(413, f"the message has {request.content_length} bytes; {most} are allowed", TOO_LARGE, "bodies-too-large")
         body = bytearray()
         try:
-            async with asyncio.timeout(self._settings.body_timeout):
+            async with asyncio.timeout(self._settings.body_timeout) as limit:
+                place.end = functools.partial(_end, limit)
                 async for chunk in request.content.iter_any():
                     if len(body) + len(chunk) > most:
                         raise RefusedError(413, f"the message has more than {most} bytes", TOO_LARGE, "bodies-too-large")
                     if not place.grow(len(chunk)):
-                        raise RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, "bodies-deferred")
+                        raise _crowded(place)
                     body += chunk
         except TimeoutError:
+            if place.is_evicted:
+                raise _crowded(place) from None
             words = f"the message did not come within {self._settings.body_timeout:g} s"
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
+        finally:
+            place.end = None
         return bytes(body)
 
     async def _accept(self, caller: Caller, request: Message, speaker: Speaker) -> str:
@@ -214,6 +222,18 @@ def _caller(request: web.BaseRequest) -> Caller:
     certificate = tls.getpeercert() if tls is not None else None
     user = request.protocol.user if isinstance(request.protocol, Connection) else None
     return Caller(request.path, request.headers, (client or ("0.0.0.0", 0))[:2], certificate, user)
+
+
+def _end(limit: asyncio.Timeout) -> None:
+    """Have the body that is read under *limit* end now."""
+    if not limit.expired():
+        limit.reschedule(0.0)
+
+
+def _crowded(place: PendingBody) -> RefusedError:
+    """Return the refusal of a body that has found no room, or whose room is another's."""
+    counted = "bodies-evicted" if place.is_evicted else "bodies-deferred"
+    return RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, counted)
 
 
 def _unwelcome(status: int, words: str) -> RefusedError:

@@ -175,7 +175,7 @@ def test_a_slow_header_is_cut_off(wire: Wire) -> None:
 
 def test_connections_are_bounded(wire: Wire, keys: dict[int, Path]) -> None:
     many = [socket.create_connection(wire.address, 30) for _ in range(12)]
-    wire.host.wait_counted("connections-refused", 4)
+    wire.host.wait_counted("connections-evicted", 4)
     wire.host.relay.wait_told("too many connections from 127.0.0.1")
     for connection in many:
         connection.close()
