@@ -1,25 +1,32 @@
 """Connections of other hosts: how many there may be, and for how long one may say nothing.
 
 A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
-party. Else a user of a peer's host, who has no key, could keep the peer out. One on which no whole header arrives in time is closed too; aiohttp itself waits for
+party. Else a user of a peer's host, who has no key, could keep the peer out.
+One on which no whole header arrives in time is closed too; aiohttp itself waits for
 ever for the rest of a header.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from sbusd.config.relay import RelaySettings
 from sbusd.events import Event
+from sbusd.protocol.printable import printable
 from sbusd.relay.addresses import Parties
-from sbusd.relay.journal import CROWDED, TOO_SLOW
+from sbusd.relay.journal import CROWDED, FAULT, TOO_SLOW, UNWELCOME
 from sbusd.relay.loopback import client_user
+
+PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
+"""What aiohttp raises when a peer hangs up within a message, or sends one that is not HTTP."""
 
 Refused = Callable[[Event, str, str, str], None]
 """Takes the event, the address, the reason, and the counter."""
@@ -168,6 +175,40 @@ class Connection(web.RequestHandler):
             self._connections.leave(self._place)
             self._place = None
         super().connection_lost(exc)
+
+    def handle_error(
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
+        if status >= 500:
+            self._note(exc)
+            words = "there is a mistake in this relay; its journal says which"
+        else:
+            first = str(message or exc).strip().partition("\n")[0]
+            words = f"the request is not valid HTTP: {printable(first, 100)}"
+            self._connections.refused(UNWELCOME, self._address, words, "headers-malformed")
+        body = json.dumps({"error": words}).encode()
+        response = web.Response(status=status, body=body, content_type="application/json")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Note what aiohttp would log with a traceback."""
+        exc = kw.get("exc_info")
+        self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
+
+    def _note(self, exc: BaseException | None, words: str = "") -> None:
+        """Tell of an error that nobody has dealt with: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
+        reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
+        if isinstance(exc, PEER_ERRORS):
+            self._connections.refused(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
+        else:
+            self._connections.refused(FAULT, self._address, printable(reason, 200), "http-faults")
+
+    @property
+    def _address(self) -> str:
+        """The address of the peer."""
+        return self._place.address if self._place is not None else "a connection that has ended"
 
     def verified(self) -> None:
         """Note that a message of a verified sender has come."""

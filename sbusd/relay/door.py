@@ -20,7 +20,7 @@ from sbusd.events import Event
 from sbusd.protocol.printable import printable
 from sbusd.relay import queues
 from sbusd.relay.addresses import Parties
-from sbusd.relay.connections import Connection
+from sbusd.relay.connections import PEER_ERRORS, Connection
 from sbusd.relay.gate import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
 from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.messages import Message, MessageError
@@ -70,7 +70,8 @@ class Door:
 
     def refused(self, event: Event, address: str, reason: str, counted: str) -> None:
         """Tell that something was refused, and count it."""
-        self._journal.tell_of(event, f"{address} {counted}", address=address, reason=reason)
+        facts = {"where": "HTTP"} if event is FAULT else {"address": address}
+        self._journal.tell_of(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
         _COUNTING.add(task)
         task.add_done_callback(_COUNTING.discard)
@@ -166,6 +167,9 @@ class Door:
                 raise _crowded(place) from None
             words = f"the message did not come within {self._settings.body_timeout:g} s"
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
+        except PEER_ERRORS as error:
+            words = f"the message was cut off, or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
+            raise RefusedError(400, words, UNWELCOME, "bodies-cut-off") from None
         finally:
             place.end = None
         return bytes(body)
