@@ -1,9 +1,8 @@
 """Connections of other hosts: how many there may be, and for how long one may say nothing.
 
 A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
-party. Else a user of a peer's host, who has no key, could keep the peer out.
-One on which no whole header arrives in time is closed too; aiohttp itself waits for
-ever for the rest of a header.
+party. Else a user of a peer's host, who has no key, could keep the peer out. One on which no whole header arrives in time is closed too;
+aiohttp itself waits for ever for the rest of a header.
 """
 
 from __future__ import annotations
@@ -177,7 +176,11 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def handle_error(
-        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002 - aiohttp's signature
     ) -> web.StreamResponse:
         """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
         if status >= 500:
