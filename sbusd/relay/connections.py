@@ -177,10 +177,10 @@ class Connection(web.RequestHandler):
 
     def handle_error(
         self,
-        request: web.BaseRequest,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
         status: int = 500,
         exc: BaseException | None = None,
-        message: str | None = None,  # noqa: ARG002 - aiohttp's signature
+        message: str | None = None,
     ) -> web.StreamResponse:
         """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
         if status >= 500:
