@@ -1,8 +1,8 @@
 """Connections of other hosts: how many there may be, and for how long one may say nothing.
 
 A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
-party. Else a user of a peer's host, who has no key, could keep the peer out. One on which no whole header arrives in time is closed too;
-aiohttp itself waits for ever for the rest of a header.
+party. Otherwise a user of a peer's host without a key could keep the peer out. One on which no whole header arrives in time is closed too;
+aiohttp itself waits without limit for the rest of a header.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Place:
     close: Callable[[], None] = _nothing
     """Closes the connection."""
     is_left: bool = False
-    """It is another connection's, or nobody's."""
+    """The connection has ended, or its place is given to another one."""
 
 
 class Connections:
@@ -201,7 +201,7 @@ class Connection(web.RequestHandler):
         self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
 
     def _note(self, exc: BaseException | None, words: str = "") -> None:
-        """Tell of an error that nobody has dealt with: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
+        """Report an error that is not handled elsewhere: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
         reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
         if isinstance(exc, PEER_ERRORS):
             self._connections.refused(UNWELCOME, self._address, printable(reason, 200), "connections-broken")

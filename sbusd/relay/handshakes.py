@@ -63,7 +63,7 @@ class Handshake(asyncio.Protocol):
     def _fail(self, place: Place, error: OSError) -> None:
         """Tell that the handshake failed, and why as far as this side knows."""
         if place.is_left:
-            return  # it was closed to make room, which is told already
+            return  # closed to make room, and reported as such
         self._connections.leave(place)
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):

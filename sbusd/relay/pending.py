@@ -1,6 +1,6 @@
 """Bytes of bodies whose senders are not verified: bounded for each party, for all addresses together, and for configured peers together.
 
-The oldest body of a party is ended where a newer one of the same party finds no room: else a user of a peer's host, who has no key,
+The oldest body of a party is ended where a newer one of the same party finds no room: otherwise a user of a peer's host without a key
 could keep the messages of the peer out.
 """
 
