@@ -1,30 +1,41 @@
 """Connections of other hosts: how many there may be, and for how long one may say nothing.
 
-A connection that is too many is closed at once. One on which no whole header arrives in time is closed too; aiohttp itself waits for
-ever for the rest of a header.
+A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
+party. Otherwise a user of a peer's host without a key could keep the peer out. One on which no whole header arrives in time is closed too;
+aiohttp itself waits without limit for the rest of a header.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from sbusd.config.relay import RelaySettings
 from sbusd.events import Event
+from sbusd.protocol.printable import printable
 from sbusd.relay.addresses import Parties
-from sbusd.relay.journal import CROWDED, TOO_SLOW
+from sbusd.relay.journal import CROWDED, FAULT, TOO_SLOW, UNWELCOME
 from sbusd.relay.loopback import client_user
+
+PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
+"""What aiohttp raises when a peer hangs up within a message, or sends one that is not HTTP."""
 
 Refused = Callable[[Event, str, str, str], None]
 """Takes the event, the address, the reason, and the counter."""
 
 
-@dataclass(frozen=True, slots=True)
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(eq=False, slots=True)
 class Place:
     """The place of a connection. Duty: :meth:`Connections.leave` it once."""
 
@@ -32,6 +43,10 @@ class Place:
     party: str
     is_reserved: bool
     """It is one of those for configured peers."""
+    close: Callable[[], None] = _nothing
+    """Closes the connection."""
+    is_left: bool = False
+    """The connection has ended, or its place is given to another one."""
 
 
 class Connections:
@@ -48,6 +63,8 @@ class Connections:
         self._parties = parties
         self._of: Counter[str] = Counter()
         self._total: Counter[bool] = Counter()
+        self._unverified: dict[str, dict[Place, None]] = {}
+        """Those of each party, the oldest first."""
         self._is_closed = False
 
     def close(self) -> None:
@@ -60,6 +77,8 @@ class Connections:
             return None
         settings = self._settings
         party = self._parties.party(address)
+        if self._of[party.name] >= settings.address_connections:
+            self._evict(party.name)
         is_reserved = party.is_peer and self._total[True] < settings.peer_connections
         if self._of[party.name] >= settings.address_connections:
             reason = f"{party.name} has {settings.address_connections} already: address_connections in relay.toml"
@@ -68,16 +87,38 @@ class Connections:
         else:
             self._of[party.name] += 1
             self._total[is_reserved] += 1
-            return Place(address, party.name, is_reserved)
+            place = Place(address, party.name, is_reserved)
+            self._unverified.setdefault(party.name, {})[place] = None
+            return place
         self.refused(CROWDED, address, reason, "connections-refused")
         return None
 
     def leave(self, place: Place) -> None:
-        """Note that a connection has ended."""
+        """Note that a connection has ended; a second time does nothing."""
+        if place.is_left:
+            return
+        place.is_left = True
+        self.verified(place)
         self._total[place.is_reserved] -= 1
         self._of[place.party] -= 1
         if not self._of[place.party]:
             del self._of[place.party]
+
+    def verified(self, place: Place) -> None:
+        """Note that the sender at the other end is verified: the connection is not closed for another."""
+        unverified = self._unverified.get(place.party, {})
+        unverified.pop(place, None)
+        if not unverified:
+            self._unverified.pop(place.party, None)
+
+    def _evict(self, party: str) -> None:
+        """Close the oldest connection of *party* that has never been verified, if there is one."""
+        if oldest := next(iter(self._unverified.get(party, ())), None):
+            self.leave(oldest)
+            oldest.close()
+            most = self._settings.address_connections
+            reason = f"{party} has {most} already: address_connections in relay.toml; its oldest unverified one is closed"
+            self.refused(CROWDED, oldest.address, reason, "connections-evicted")
 
     def late(self, address: str) -> None:
         """Tell that a connection is closed because its first request did not come."""
@@ -119,6 +160,7 @@ class Connection(web.RequestHandler):
                 self.force_close()
                 transport.close()
                 return
+        self._place.close = self._abort
         if self._connections.asks_kernel:
             # Now, and once: when the client closes its socket, the kernel forgets whose it was.
             self.user = client_user(transport.get_extra_info("socket"))
@@ -132,6 +174,49 @@ class Connection(web.RequestHandler):
             self._connections.leave(self._place)
             self._place = None
         super().connection_lost(exc)
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,  # noqa: ARG002 - aiohttp's signature
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
+        if status >= 500:
+            self._note(exc)
+            words = "there is a mistake in this relay; its journal says which"
+        else:
+            first = str(message or exc).strip().partition("\n")[0]
+            words = f"the request is not valid HTTP: {printable(first, 100)}"
+            self._connections.refused(UNWELCOME, self._address, words, "headers-malformed")
+        body = json.dumps({"error": words}).encode()
+        response = web.Response(status=status, body=body, content_type="application/json")
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Note what aiohttp would log with a traceback."""
+        exc = kw.get("exc_info")
+        self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
+
+    def _note(self, exc: BaseException | None, words: str = "") -> None:
+        """Report an error that is not handled elsewhere: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
+        reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
+        if isinstance(exc, PEER_ERRORS):
+            self._connections.refused(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
+        else:
+            self._connections.refused(FAULT, self._address, printable(reason, 200), "http-faults")
+
+    @property
+    def _address(self) -> str:
+        """The address of the peer."""
+        return self._place.address if self._place is not None else "a connection that has ended"
+
+    def verified(self) -> None:
+        """Note that a message of a verified sender has come."""
+        if self._place is not None:
+            self._connections.verified(self._place)
 
     def request_begins(self) -> None:
         """Note that a whole header has come."""
@@ -153,6 +238,10 @@ class Connection(web.RequestHandler):
         """Close it; an idle one that has been of use is no offence."""
         if not self._served and self._place is not None:
             self._connections.late(self._place.address)
+        self._abort()
+
+    def _abort(self) -> None:
+        """Close it at once."""
         self.force_close()
         if self.transport is not None:
             self.transport.abort()

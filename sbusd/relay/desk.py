@@ -175,17 +175,22 @@ class Desk:
         """Send an answer to its host, or hand it to the client that waits."""
         if len(reply.dst) != 1:
             raise MessageError("dst: of an answer is the one twin that asked")
-        if reply.dst[0] == self._twin:
-            asked = await self._store.waiting_request(reply.uid)
-            if asked is None and reply.is_misaddressed_error and (asker := await self._store.asker(reply.uid)):
-                if await self._respond(raw, reply.with_(dst=(asker,)), queues.REPLY) == "ready":
-                    await self._store.count("answers-redirected")
-            else:
-                await self._settle(raw, reply, asked, queues.REPLY)
+        if reply.is_misaddressed_error and reply.src == self._twin:
+            await self._redirect(raw, reply)
+        elif reply.dst[0] == self._twin:
+            await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queues.REPLY)
         elif reply.src != self._twin:
             raise MessageError(f"src: of an answer is this twin, {self._twin}: swap src and dst of the request")
         elif await self._respond(raw, reply, queues.REPLY) == "unasked":
             self._forged("an application", f"twin {reply.dst[0]} has not asked {reply.uid[:40]} of this host, or had its answer")
+
+    async def _redirect(self, raw: bytes, error: Message) -> None:
+        """Send an error that names its own sender as the asker to the one twin that can have asked."""
+        asker = await self._store.asker(raw, error, queues.REPLY)
+        if asker in {"none", str(self._twin)}:
+            await self._settle(raw, error, await self._store.waiting_request(error.uid), queues.REPLY)
+        elif asker.isdigit() and await self._respond(raw, error.with_(dst=(int(asker),)), queues.REPLY) == "ready":
+            await self._store.count("answers-redirected")
 
     async def _respond(self, raw: bytes, reply: Message, queue: str) -> str:
         """Send an answer, which is what *raw* of *queue* became, to its host; return what became of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from sbusd.events import Event
 from sbusd.protocol.printable import printable
 from sbusd.relay import queues
 from sbusd.relay.addresses import Parties
-from sbusd.relay.connections import Connection
+from sbusd.relay.connections import PEER_ERRORS, Connection
 from sbusd.relay.gate import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
 from sbusd.relay.journal import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.messages import Message, MessageError
@@ -69,7 +70,8 @@ class Door:
 
     def refused(self, event: Event, address: str, reason: str, counted: str) -> None:
         """Tell that something was refused, and count it."""
-        self._journal.tell_of(event, f"{address} {counted}", address=address, reason=reason)
+        facts = {"where": "HTTP"} if event is FAULT else {"address": address}
+        self._journal.tell_of(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
         _COUNTING.add(task)
         task.add_done_callback(_COUNTING.discard)
@@ -122,6 +124,8 @@ class Door:
             body = await self._read(request, place)
             caller = dataclasses.replace(caller, body=body)
             speaker = exchange.speaker = self._gate.identify(caller)
+        if isinstance(request.protocol, Connection):
+            request.protocol.verified()
         try:
             message = Message.parse(body)
         except MessageError as error:
@@ -150,16 +154,24 @@ class Door:
             raise RefusedError(413, f"the message has {request.content_length} bytes; {most} are allowed", TOO_LARGE, "bodies-too-large")
         body = bytearray()
         try:
-            async with asyncio.timeout(self._settings.body_timeout):
+            async with asyncio.timeout(self._settings.body_timeout) as limit:
+                place.end = functools.partial(_end, limit)
                 async for chunk in request.content.iter_any():
                     if len(body) + len(chunk) > most:
                         raise RefusedError(413, f"the message has more than {most} bytes", TOO_LARGE, "bodies-too-large")
                     if not place.grow(len(chunk)):
-                        raise RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, "bodies-deferred")
+                        raise _crowded(place)
                     body += chunk
         except TimeoutError:
+            if place.is_evicted:
+                raise _crowded(place) from None
             words = f"the message did not come within {self._settings.body_timeout:g} s"
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
+        except PEER_ERRORS as error:
+            words = f"the message was cut off, or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
+            raise RefusedError(400, words, UNWELCOME, "bodies-cut-off") from None
+        finally:
+            place.end = None
         return bytes(body)
 
     async def _accept(self, caller: Caller, request: Message, speaker: Speaker) -> str:
@@ -214,6 +226,18 @@ def _caller(request: web.BaseRequest) -> Caller:
     certificate = tls.getpeercert() if tls is not None else None
     user = request.protocol.user if isinstance(request.protocol, Connection) else None
     return Caller(request.path, request.headers, (client or ("0.0.0.0", 0))[:2], certificate, user)
+
+
+def _end(limit: asyncio.Timeout) -> None:
+    """Have the body that is read under *limit* end now."""
+    if not limit.expired():
+        limit.reschedule(0.0)
+
+
+def _crowded(place: PendingBody) -> RefusedError:
+    """Return the refusal of a body that has found no room, or whose room is another's."""
+    counted = "bodies-evicted" if place.is_evicted else "bodies-deferred"
+    return RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, counted)
 
 
 def _unwelcome(status: int, words: str) -> RefusedError:

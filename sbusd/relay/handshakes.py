@@ -35,6 +35,7 @@ class Handshake(asyncio.Protocol):
         if place is None:
             transport.abort()
             return
+        place.close = transport.abort
         transport.pause_reading()  # until the handshake takes what comes
         self._task = asyncio.get_running_loop().create_task(self._shake(transport, place))
 
@@ -50,7 +51,7 @@ class Handshake(asyncio.Protocol):
             self._fail(place, error)
             transport.abort()
             return
-        if secure is None or early.is_lost:
+        if secure is None or early.is_lost or place.is_left:
             self._connections.leave(place)
             return
         connection = self._connections.connection(self._server, place=place)
@@ -61,6 +62,8 @@ class Handshake(asyncio.Protocol):
 
     def _fail(self, place: Place, error: OSError) -> None:
         """Tell that the handshake failed, and why as far as this side knows."""
+        if place.is_left:
+            return  # closed to make room, and reported as such
         self._connections.leave(place)
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):

@@ -68,6 +68,7 @@ class Order:
             self.full.encode(),
             here,
             self.hold_seconds,
+            message.cmd,
         )
 
 
@@ -136,7 +137,8 @@ class Store:
         """
         settings = self._settings
         taken = self._taken(queues.LOCAL) if raw else ""
-        head = (taken, raw, settings.backlog_messages, settings.queue_messages, self._lifetime)
+        bounds = (settings.backlog_messages, settings.queue_messages, self._lifetime, settings.peer_memory, settings.max_expiry)
+        head = (taken, raw, *bounds)
         said = await self._link.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
         return [
             (
@@ -151,9 +153,12 @@ class Store:
         body = await self._link.command("HGET", queues.BACKLOG, uid)
         return None if body is None else Message.parse(body)
 
-    async def asker(self, uid: str) -> int | None:
-        """Return the other twin that waits for this host's answer to the request *uid*; None if none does, or more than one."""
-        return int(await self._link.script("asker", uid)) or None
+    async def asker(self, raw: bytes, error: Message, queue: str) -> str:
+        """Return the number of the one twin that *error*, which is *raw* of *queue* and does not name its asker, is for; else ``none``.
+
+        ``ambiguous``: more than one twin could have asked, and the error is dropped. ``lost``: another relay has it.
+        """
+        return await self._said("asker", self._taken(queue), raw, error.uid, error.cmd)
 
     async def answer(
         self,
@@ -246,7 +251,8 @@ class Store:
         """
         settings = self._settings
         bounds = (settings.queue_messages, settings.peer_requests, settings.peer_memory)
-        return await self._said("accept", twin, request.uid, digest, seconds_left, request.encode(), *bounds, *_signed_with(once))
+        head = (twin, request.uid, digest, seconds_left, request.encode())
+        return await self._said("accept", *head, *bounds, *_signed_with(once), request.cmd, settings.max_expiry)
 
     async def admit(self, reply: Message, once: Once | None = None) -> str:
         """Take the answer of another host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full.

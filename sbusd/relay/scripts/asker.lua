@@ -1,17 +1,22 @@
--- Who waits for the answer to a request that this host has. ARGV: uid. The one other twin; 0 if it is none, or not one alone.
--- Twins number their requests by themselves: two may have one uid.
-local found, time = 0, now()
+-- Who gets an error that does not name its asker. ARGV: taken, raw, uid, cmd. The twin, if its request waits, had that command, and is the
+-- only one with that uid which is remembered; 'none' if none is, or it has expired. 'ambiguous': the error is dropped.
+-- Twins choose their uids by themselves: two may have one, by chance or on purpose.
+local uid, found, is_sure, time = ARGV[3], nil, redis.call('EXISTS', R .. 'askers-forgotten') == 0, now()
+local is_open = false
 for _, twin in ipairs(redis.call('SMEMBERS', R .. 'askers')) do
-  local open = R .. 'open:' .. twin
-  local deadline = redis.call('ZSCORE', open, ARGV[1])
-  if deadline and tonumber(deadline) >= time then
-    if found ~= 0 then
-      count('answers-ambiguous')
-      return 0
-    end
-    found = tonumber(twin)
-  elseif redis.call('EXISTS', open) == 0 then
+  local till = redis.call('ZSCORE', R .. 'asked:' .. twin, uid)
+  local deadline = redis.call('ZSCORE', R .. 'open:' .. twin, uid)
+  if till and tonumber(till) >= time or deadline then
+    is_sure = is_sure and not found and redis.call('HGET', R .. 'asked-commands:' .. twin, uid) == ARGV[4]
+    found = twin
+    is_open = deadline and tonumber(deadline) >= time
+  elseif redis.call('EXISTS', R .. 'asked:' .. twin, R .. 'open:' .. twin) == 0 then
     redis.call('SREM', R .. 'askers', twin)
   end
 end
-return found
+if found and not is_sure then
+  if not release(ARGV[1], ARGV[2]) then return 'lost' end
+  count('answers-ambiguous')
+  return 'ambiguous'
+end
+return is_open and found or 'none'

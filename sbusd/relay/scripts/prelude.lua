@@ -82,6 +82,43 @@ local function enqueue(id, twin, body, tries, deadline, seconds)
   return ''
 end
 
+-- The requests that this host was asked and that no application has answered, for a number of seconds after they expire: an error that
+-- does not name its asker may come late, and must not go to another asker of the same uid. At most so many for each twin: then the first
+-- to be forgotten is forgotten early, and until its time nobody's errors are redirected.
+local function remember_asker(twin, uid, cmd, deadline, seconds, most)
+  local asked, commands, time = R .. 'asked:' .. twin, R .. 'asked-commands:' .. twin, now()
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', stamp(time), 'LIMIT', 0, 100)) do
+    redis.call('ZREM', asked, old)
+    redis.call('HDEL', commands, old)
+  end
+  -- A uid that is used again names no one request: no command is empty.
+  if redis.call('HEXISTS', commands, uid) == 1 then cmd = '' end
+  if redis.call('ZCARD', asked) >= most then
+    local first = redis.call('ZPOPMIN', asked)
+    redis.call('HDEL', commands, first[1])
+    local left = math.ceil(tonumber(first[2]) - time)
+    if left > redis.call('TTL', R .. 'askers-forgotten') then redis.call('SET', R .. 'askers-forgotten', '1', 'EX', left) end
+    count('askers-forgotten')
+  end
+  local known = redis.call('ZSCORE', asked, uid)
+  local till = math.max(deadline + seconds, tonumber(known or '0'))
+  redis.call('ZADD', asked, stamp(till), uid)
+  redis.call('HSET', commands, uid, cmd)
+  redis.call('SADD', R .. 'askers', twin)
+  for _, key in ipairs({ asked, commands }) do
+    redis.call('EXPIREAT', key, math.ceil(till) + 60, redis.call('TTL', key) < 0 and 'NX' or 'GT')
+  end
+end
+
+-- The application has answered, unless the uid was used more than once: then another request may have no answer yet.
+local function forget_asker(twin, uid)
+  local asked, commands = R .. 'asked:' .. twin, R .. 'asked-commands:' .. twin
+  if redis.call('HGET', commands, uid) == '' then return end
+  redis.call('ZREM', asked, uid)
+  redis.call('HDEL', commands, uid)
+  if redis.call('EXISTS', asked, R .. 'open:' .. twin) == 0 then redis.call('SREM', R .. 'askers', twin) end
+end
+
 -- What ends a request: its place in the backlog is free exactly once, so it gets exactly one answer.
 local function finish(uid, twin, body, ret, most, lifetime, outcome)
   if redis.call('HDEL', P .. 'backlog', uid) == 0 then
@@ -90,6 +127,7 @@ local function finish(uid, twin, body, ret, most, lifetime, outcome)
   local deadline = tonumber(redis.call('ZSCORE', R .. 'deadlines', uid) or '0')
   redis.call('ZREM', R .. 'deadlines', uid)
   redis.call('ZREM', R .. 'open:' .. twin, uid)
+  if outcome ~= 'expired' then forget_asker(twin, uid) end
   redis.call('HDEL', R .. 'vetted', uid)
   forget('q:' .. uid, twin)
   -- Copies of an answer may come for as long as the request could live, and a minute more for what is under way.

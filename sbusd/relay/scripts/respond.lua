@@ -7,4 +7,5 @@ if redis.call('ZREM', R .. 'open:' .. twin, uid) == 0 then
   count('answers-unasked')
   return { 'unasked', '' }
 end
+forget_asker(twin, uid)
 return { 'ready', enqueue('r:' .. twin .. ':' .. uid, twin, ARGV[5], 0, now() + tonumber(ARGV[6]), tonumber(ARGV[7])) }

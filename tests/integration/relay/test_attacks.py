@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -173,9 +174,37 @@ def test_a_slow_header_is_cut_off(wire: Wire) -> None:
     assert "no whole request header in time" in wire.host.relay.told() or "too slow" in wire.host.relay.told()
 
 
+def test_a_malformed_header_has_no_traceback(wire: Wire) -> None:
+    """Before anybody is authenticated: or a stranger could fill the journal of the host."""
+    before = len(wire.host.relay.told())
+    number = 50
+    for _ in range(number):
+        with socket.create_connection(wire.address, 30) as connection:
+            connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n")
+            answer = b"".join(iter(lambda: connection.recv(65_536), b""))
+            assert answer.partition(b" ")[2].startswith(b"400 ")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"].startswith("the request is not valid HTTP")
+    wire.host.wait_counted("headers-malformed", number)
+    told = wire.host.relay.told()[before:]
+    assert "Traceback" not in told
+    assert len(told) < 1_000
+    assert "refused a message from 127.0.0.1: the request is not valid HTTP" in told
+
+
+def test_a_peer_that_hangs_up_is_no_mistake_of_the_relay(wire: Wire, keys: dict[int, Path]) -> None:
+    body = json.dumps(of_peer()).encode()
+    head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers(keys[PEER], body).items())
+    connection = socket.create_connection(wire.address, 30)
+    connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body[:-1])
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+    wire.host.wait_counted("bodies-cut-off")
+    assert "there is a mistake" not in wire.host.relay.told()
+
+
 def test_connections_are_bounded(wire: Wire, keys: dict[int, Path]) -> None:
     many = [socket.create_connection(wire.address, 30) for _ in range(12)]
-    wire.host.wait_counted("connections-refused", 4)
+    wire.host.wait_counted("connections-evicted", 4)
     wire.host.relay.wait_told("too many connections from 127.0.0.1")
     for connection in many:
         connection.close()

@@ -57,6 +57,38 @@ def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeTwin
     assert "answers-redirected" not in b.counters()
 
 
+def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: MakeTwins) -> None:
+    """Another twin chooses the uid and the command of its request, so it can choose those of a local call."""
+    b, c = twins(PEER, OTHER)
+    own = b.send("wallet", PEER, exp=3)
+    assert b.receive("msgbus.wallet")["uid"] == f"{PEER}.1"
+    c.send("wallet", PEER, exp=60)
+    asked = b.receive("msgbus.wallet")
+    assert asked["uid"] == f"{PEER}.1"
+    b.redis.lpush(asked["ret"], node_error(asked, "ATTACKER TEXT"))
+    assert b.receive(own)["err"].startswith("expired")
+    assert b.counters()["answers-ambiguous"] == 1
+
+
+@pytest.mark.parametrize("is_local", [False, True])
+def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins: MakeTwins, is_local: bool) -> None:
+    a, b, c = twins(TWIN, PEER, OTHER)
+    victim = b if is_local else a
+    parked = c.send("nobody.takes.this", PEER, exp=600)
+    b.wait_counted("requests-delivered")
+    ret = victim.send("wallet", PEER, exp=1)
+    asked = b.receive("msgbus.wallet")
+    assert asked["uid"] == f"{PEER}.1"
+    assert victim.receive(ret)["err"].startswith("expired")
+    # The callee's host allows a second more.
+    opened = f"msgbus.system.relay.open:{victim.twin}"
+    wait_for(lambda: (b.redis.zscore(opened, asked["uid"]) or 0) < b.redis.time()[0], "the request to expire at the callee too")
+    b.redis.lpush(asked["ret"], node_error(asked, "private words"))
+    b.wait_counted("answers-ambiguous")
+    assert "answers-redirected" not in b.counters()
+    assert c.redis.llen(parked) == 0
+
+
 def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeTwins) -> None:
     """Only an error is sent on: what else is in an answer could be for another twin that had the same uid before."""
     a, b = twins(TWIN, PEER)

@@ -45,6 +45,7 @@ class Town:
         """Start the relay."""
         self.host = Host(folder, TWIN, netns=self.name)
         settings = f'connections = {MOST}\naddress_connections = {MOST_OF_ADDRESS}\npeer_connections = 2\nbody_timeout = "5min"\n'
+        settings += 'pending_bytes = "1MiB"\nbody_bytes = "1MiB"\n'
         table = peer_table(PEER, f"[{PEER_ADDRESS}]:{PORT}", self.key)
         self.host.relay.write(f'listen = "[{RELAY}]:{PORT}"\n{settings}', table)
         self.host.relay.start()
@@ -90,8 +91,8 @@ def town(folder: Path, needs_root: None) -> Iterator[Town]:
 
 def is_open(connection: socket.socket) -> bool:
     """Return whether the relay lets *connection* stay: one without a place is closed at once."""
-    connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
     try:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         return connection.recv(1) != b""
     except ConnectionError:
         return False
@@ -102,7 +103,7 @@ def test_one_network_cannot_use_up_the_places(town: Town) -> None:
     with ExitStack() as open_ones:
         for number in range(MOST):
             open_ones.enter_context(town.connect(str(network[number + 1])))
-        town.host.wait_counted("connections-refused", MOST - MOST_OF_ADDRESS)
+        town.host.wait_counted("connections-evicted", MOST - MOST_OF_ADDRESS)
         town.host.relay.wait_told("fd00:77:0:9::/64 has 4 already: address_connections in relay.toml")
         other = open_ones.enter_context(town.connect("fd00:77:0:a::1"))
         assert is_open(other)
@@ -124,3 +125,43 @@ def test_many_networks_leave_the_peer_its_places(town: Town) -> None:
         # A neighbour of the peer is a stranger.
         with town.connect(f"{PEER_ADDRESS}2") as neighbour:
             assert not is_open(neighbour)
+
+
+def test_a_user_of_the_peers_host_does_not_keep_the_peer_out(town: Town) -> None:
+    with ExitStack() as open_ones:
+        half_open = [open_ones.enter_context(town.connect(PEER_ADDRESS)) for _ in range(MOST_OF_ADDRESS)]
+        for connection in half_open:
+            connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost:")
+        body = json.dumps(of_peer("let.in")).encode()
+        with town.connect(PEER_ADDRESS) as connection:
+            spoken = http.client.HTTPConnection(RELAY, PORT)
+            spoken.sock = connection
+            for _ in range(2):
+                headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+                spoken.request("POST", "/zbus-remote", body, headers)
+                response = spoken.getresponse()
+                assert (response.status, bool(response.read())) == (200, True)
+                # Whoever comes now does not close the connection of the peer.
+                for _ in range(MOST_OF_ADDRESS + 1):
+                    open_ones.enter_context(town.connect(PEER_ADDRESS))
+                town.host.wait_counted("connections-evicted", MOST_OF_ADDRESS)
+        assert not is_open(half_open[0])
+        town.host.relay.wait_told(f"{PEER_ADDRESS} has 4 already: address_connections in relay.toml; its oldest unverified one is closed")
+
+
+def test_bodies_of_a_user_of_the_peers_host_do_not_keep_the_peers_out(town: Town) -> None:
+    part = 1 << 20
+    head = f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {part}\r\n"
+    signature = signed_headers(b"k" * 32, PEER, TWIN, "/zbus-remote", b"", now=time.time())
+    head += "".join(f"{name}: {value}\r\n" for name, value in signature.items()) + "\r\n"
+    with ExitStack() as open_ones:
+        for _ in range(2):
+            connection = open_ones.enter_context(town.connect(PEER_ADDRESS))
+            connection.sendall(head.encode() + b"x" * (part - 1))
+        town.host.wait_counted("bodies-evicted")
+        body = json.dumps(of_peer("small")).encode()
+        spoken = http.client.HTTPConnection(RELAY, PORT)
+        spoken.sock = open_ones.enter_context(town.connect(PEER_ADDRESS))
+        headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+        spoken.request("POST", "/zbus-remote", body, headers)
+        assert spoken.getresponse().status == 200

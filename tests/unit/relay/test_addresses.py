@@ -11,6 +11,9 @@ from sbusd.relay.addresses import Parties, Party, is_of_another_host, plain_addr
 NOT_OF_ANOTHER = [
     *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1"),
     *("::1", "::", "fe80::1", "fe80::1%eth0", "ff02::1", "100::1", "2001:db8::1"),
+    # Forms that hide an address of IPv4, and blocks that no host has.
+    *("::ffff:0:127.0.0.1", "::ffff:0:8.8.8.8", "64:ff9b::8.8.8.8", "64:ff9b:1:7f00:0:100::", "64:ff9b:1::8.8.8.8", "::8.8.8.8"),
+    *("fec0::1", "5f00::1", "3fff::1", "3fff:fff::1", "4000::1", "192.88.99.1"),
 ]
 
 OF_ANOTHER = [
@@ -44,13 +47,15 @@ def written(address: ipaddress.IPv4Address) -> list[ipaddress.IPv6Address]:
     ]
 
 
-@pytest.mark.parametrize("text", [text for text in NOT_OF_ANOTHER if "." in text])
+@pytest.mark.parametrize("text", [text for text in NOT_OF_ANOTHER if ":" not in text])
 def test_what_is_hidden_in_another_address_is_found(text: str) -> None:
     assert [str(each) for each in written(ipaddress.IPv4Address(text)) if is_of_another_host(each)] == []
 
 
-def test_a_host_behind_a_translation_is_one() -> None:
-    assert all(is_of_another_host(each) for each in written(ipaddress.IPv4Address("8.8.8.8")))
+def test_a_host_behind_a_tunnel_is_one_and_one_behind_a_translation_is_not() -> None:
+    mapped, sixtofour, nat64, local_nat64, *teredo, compatible = written(ipaddress.IPv4Address("8.8.8.8"))
+    assert all(is_of_another_host(each) for each in (mapped, sixtofour, *teredo))
+    assert not any(is_of_another_host(each) for each in (nat64, local_nat64, compatible))
 
 
 @pytest.mark.parametrize(

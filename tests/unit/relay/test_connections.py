@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.events import Event
 from sbusd.relay.addresses import Parties
@@ -25,13 +27,21 @@ class Hall:
         self.connections = Connections(settings, Parties(settings.peer_hosts), self._note)
 
     def enter(self, *addresses: str) -> list[bool]:
-        """Return for each of *addresses* whether it may stay."""
-        return [self.connections.enter(address) is not None for address in addresses]
+        """Return for each of *addresses* whether it may stay; whoever may is verified."""
+        return [self._enter(address) for address in addresses]
 
-    def place(self, address: str) -> Place:
+    def _enter(self, address: str) -> bool:
+        place = self.connections.enter(address)
+        if place is not None:
+            self.connections.verified(place)
+        return place is not None
+
+    def place(self, address: str, *, is_verified: bool = True) -> Place:
         """Return the place of *address*."""
         place = self.connections.enter(address)
         assert place is not None
+        if is_verified:
+            self.connections.verified(place)
         return place
 
     def _note(self, event: Event, address: str, _reason: str, counter: str) -> None:
@@ -95,3 +105,21 @@ def test_nobody_comes_in_once_the_relay_ends_and_that_is_nobodys_offence() -> No
     hall.connections.close()
     assert hall.enter("10.0.0.8") == [False]
     assert hall.refused == []
+
+
+def test_an_unverified_connection_makes_room_for_a_new_one_of_its_party() -> None:
+    """Another user of a peer's host, who has no key, must not keep the peer out."""
+    hall = Hall(8, 2, 2, f"{PEER}:8051")
+    closed: list[int] = []
+    places = [hall.place(PEER, is_verified=False) for _ in range(2)]
+    for number, place in enumerate(places):
+        place.close = functools.partial(closed.append, number)
+    hall.connections.verified(places[0])
+    newest = hall.place(PEER, is_verified=False)
+    assert closed == [1]
+    assert hall.refused == [(CROWDED, PEER, "connections-evicted")]
+    hall.connections.leave(places[1])  # its end comes later, and frees nothing again
+    hall.connections.verified(newest)
+    assert hall.enter(PEER) == [False]
+    hall.connections.leave(places[0])
+    assert hall.enter(PEER) == [True]

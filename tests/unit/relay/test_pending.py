@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 from sbusd.relay.addresses import Parties
 from sbusd.relay.pending import PARTS, Pending
 
@@ -20,7 +22,10 @@ def test_one_party_has_a_part_and_all_have_the_whole() -> None:
 
 def test_addresses_of_one_network_are_one_party() -> None:
     pending = Pending(Parties([]), 8_000, 100)
-    assert [pending.body(f"2001:db8::{number}").grow(600) for number in (1, 2)] == [True, False]
+    first, second = (pending.body(f"2001:db8::{number}") for number in (1, 2))
+    assert first.grow(600)
+    assert second.grow(600)
+    assert first.is_evicted
 
 
 def test_a_body_of_the_largest_size_is_taken_whatever_the_part() -> None:
@@ -41,3 +46,22 @@ def test_nobody_who_has_left_is_remembered() -> None:
         with pending.body(f"10.1.0.{number}") as body:
             assert body.grow(1_000)
     assert (sum(pending._of.values()), len(pending._of), pending._total[False]) == (0, 0, 0)
+
+
+def test_the_oldest_body_of_a_party_makes_room_for_a_new_one() -> None:
+    """Another user of a peer's host, who has no key, must not keep the peer's messages out."""
+    pending = Pending(Parties([PEER]), 8_000, 100)
+    ended: list[str] = []
+    oldest, empty, other = pending.body(PEER), pending.body(PEER), pending.body("10.0.0.9")
+    for name, body in (("oldest", oldest), ("empty", empty), ("other", other)):
+        body.end = functools.partial(ended.append, name)
+    assert [body.grow(1_000) for body in (other, oldest)] == [True, True]
+    with pending.body(PEER) as new:
+        assert new.grow(1_000)
+        assert ended == ["oldest"]
+        assert oldest.is_evicted
+        assert not oldest.grow(1)
+        assert not new.grow(1), "there is nobody else to end"
+        with oldest:
+            pass
+        assert not new.grow(1), "its bytes were given back once"

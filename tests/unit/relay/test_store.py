@@ -264,6 +264,71 @@ def test_an_answer_goes_out_once_and_to_who_has_asked(server: RedisServer) -> No
     run_with(server, body)
 
 
+async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> str:
+    """Return who gets the error of a request to the first twin that does not name its asker."""
+    error = request_of_second(number).with_(src=FIRST, dst=(FIRST,), cmd=cmd, err="wrong")
+    raw = await taken(store, client, queues.REPLY, error.encode())
+    said = await store.asker(raw, error, queues.REPLY)
+    assert client.llen(queues.taken(store.relay, queues.REPLY)) == (0 if said == "ambiguous" else 1)
+    client.delete(queues.taken(store.relay, queues.REPLY))
+    return said
+
+
+def test_an_error_goes_to_the_one_twin_that_asked_that_command(server: RedisServer) -> None:
+    async def body(store: Store, client: Any) -> None:
+        assert await asker(store, client) == "none"
+        await store.accept(SECOND, request_of_second(), "d", 60.0)
+        assert await asker(store, client, cmd="y") == "ambiguous"
+        assert await asker(store, client) == str(SECOND)
+        await store.accept(1003, request_of_second().with_(src=1003), "d", 60.0)
+        assert await asker(store, client) == "ambiguous"
+        answer = reply_to(request_of_second())
+        await store.respond(await taken(store, client, queues.REPLY, answer.encode()), answer, queues.REPLY, 60.0)
+        assert await asker(store, client) == "1003"
+
+    run_with(server, body)
+
+
+def test_a_uid_that_one_twin_uses_twice_names_no_request(server: RedisServer) -> None:
+    """Else the answer to the first would hide that the other has none yet."""
+
+    async def body(store: Store, client: Any) -> None:
+        await store.accept(SECOND, request_of_second().with_(cmd="y"), "d", 60.0)
+        await store.accept(SECOND, request_of_second(), "e", 60.0)
+        answer = reply_to(request_of_second().with_(cmd="y"))
+        await store.respond(await taken(store, client, queues.REPLY, answer.encode()), answer, queues.REPLY, 60.0)
+        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [order(twin=FIRST, what="here")])
+        assert await asker(store, client) == "ambiguous"
+
+    run_with(server, body)
+
+
+def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisServer) -> None:
+    async def body(store: Store, client: Any) -> None:
+        await store.accept(1003, request_of_second(2).with_(src=1003), "d", 60.0)
+        await store.accept(SECOND, request_of_second(1), "d", 0.0)
+        client.delete(f"msgbus.system.relay.seen:{SECOND}")
+        assert await asker(store, client, 2) == "1003"
+        await store.accept(SECOND, request_of_second(3), "d", 60.0)
+        assert await asker(store, client, 2) == "ambiguous"
+        assert client.hget(queues.COUNTERS, "askers-forgotten") == b"1"
+        client.delete("msgbus.system.relay.askers-forgotten")  # its time is over
+        assert await asker(store, client, 2) == "1003"
+
+    run_with(server, body, peer_memory=1)
+
+
+def test_askers_leave_nothing_behind(server: RedisServer) -> None:
+    async def body(store: Store, client: Any) -> None:
+        made = order(twin=FIRST, what="here")
+        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [made])
+        assert await asker(store, client) == str(FIRST)
+        assert await store.answer(made.message, reply_to(made.message), "answered") == "answered"
+        assert left(client) == {"remote"}
+
+    run_with(server, body)
+
+
 def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"nonsense")
