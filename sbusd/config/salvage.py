@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbusd.config.documents import MAX_FILE_BYTES, Table, read_content
+from sbusd.config.content import MAX_FILE_BYTES, Table, parse, read_content
 from sbusd.config.quantities import is_whole
 from sbusd.config.unknown_ids import UnknownId
 from sbusd.config.users import LAST_UID
@@ -44,7 +44,7 @@ def remains_of(file: Path) -> Remains:
         return Remains(None, _nobody())
     text = content.decode("utf-8", "replace")
     try:
-        return _of_table(tomllib.loads(text))
+        return _of_table(parse(text))
     except (ValueError, RecursionError):
         return _of_text(text)
 

@@ -10,7 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from sbusd.config.documents import Table, read_table, settings_of
+from sbusd.config.content import Table
+from sbusd.config.documents import read_table, settings_of
 from sbusd.config.errors import PATH_MAX, ConfigError
 from sbusd.config.faults import Configuration, Fault
 from sbusd.config.files import overridden
@@ -87,7 +88,9 @@ def _stand_in(tables: list[FileTable], file: Path, remains: Remains, error: Conf
     # The number of rules is limited; one rule that denies more may fit.
     for denied in (prefixes, _joined(prefixes)):
         comment = f"{printable(file.name, 100)} has a fault, so this is denied"
-        table: Table = {"policy": [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]}
+        table: Table = {}
+        if denied:
+            table["policy"] = [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]
         if remains.allowed_users is not None:
             table["allowed_users"] = remains.allowed_users
         try:

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.documents import MAX_FILE_BYTES, read_settings
+from sbusd.config.content import MAX_FILE_BYTES
+from sbusd.config.documents import read_settings
 from sbusd.config.errors import ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
