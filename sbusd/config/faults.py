@@ -52,6 +52,8 @@ class Configuration:
     settings: DaemonSettings
     files: tuple[Path, ...] = ()
     faults: tuple[Fault, ...] = ()
+    allowed_by: Path | None = None
+    """The file of which ``settings.allowed_users`` are, or that was read so before it had a fault."""
 
     @property
     def closes_everything(self) -> bool:
