@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import tomllib
-from errno import EISDIR
+from errno import EISDIR, ENXIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -39,13 +39,15 @@ def open_regular(file: Path) -> BinaryIO:
         OSError: it cannot be opened, or is a directory.
     """
     # Without O_NONBLOCK, open(2) of a fifo waits for a writer.
-    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        status = os.fstat(descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(EISDIR, os.strerror(EISDIR), str(file))
-        if not stat.S_ISREG(status.st_mode) and not _is_null(status):
-            raise NotRegularError("is not a regular file")
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        # So open(2) answers for a socket.
+        if error.errno == ENXIO:
+            raise NotRegularError("is not a regular file") from None
+        raise
+    try:
+        _check_regular(os.fstat(descriptor))
         return open(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -68,6 +70,14 @@ def parse(text: str) -> Table:
     if any(line.count(".") > MAX_DOTS for line in _NO_DOTS_OF_KEYS.sub("", text).split("\n")):
         raise RecursionError("too many dots in a line")
     return tomllib.loads(text)
+
+
+def _check_regular(status: os.stat_result) -> None:
+    """Raise OSError as :func:`open_regular` unless *status* is that of a regular file or of ``/dev/null``."""
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
+    if not stat.S_ISREG(status.st_mode) and not _is_null(status):
+        raise NotRegularError("is not a regular file")
 
 
 def _is_null(status: os.stat_result) -> bool:

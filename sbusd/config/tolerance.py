@@ -20,7 +20,7 @@ from sbusd.config.known import Unknown, with_known_ids
 from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES
 from sbusd.config.salvage import Remains, outermost, remains_of
 from sbusd.config.settings import DaemonSettings
-from sbusd.config.unknown_ids import NO_ID, UnknownId, tolerated
+from sbusd.config.unknown_ids import tolerated
 from sbusd.protocol.printable import printable
 
 _EVERYTHING = ("",)
@@ -48,7 +48,8 @@ def read_tolerantly(main_file: Path, files: Sequence[Path], held: Configuration 
             read = settings_of(tables, DaemonSettings)
     settings, unknown = with_known_ids(read)
     faults += [_fault_of(each, tables) for each in unknown]
-    return Configuration(settings, tuple(files), tuple(faults), _last_with(tables, ["allowed_users"]))
+    allowed_users = {file: table["allowed_users"] for file, table in tables if table.get("allowed_users")}
+    return Configuration(settings, tuple(files), tuple(faults), allowed_users)
 
 
 def _usable(main_file: Path, files: Sequence[Path], held: Configuration) -> tuple[list[FileTable], list[Fault]]:
@@ -79,21 +80,16 @@ def _remains(main_file: Path, file: Path, held: Configuration) -> Remains:
     prefixes = own.prefixes if own.prefixes is not None else before or None
     for each in below:
         prefixes = None if prefixes is None or each.prefixes is None else prefixes + each.prefixes
-    users_before = _named(held.settings.allowed_users) if held.allowed_by == file else None
-    return Remains(None if prefixes is None else outermost(prefixes + before), _allowed_users(own, users_before, below))
+    users = _allowed_users(own, held.allowed_users.get(file, ()), below)
+    return Remains(None if prefixes is None else outermost(prefixes + before), users)
 
 
-def _allowed_users(own: Remains, before: list[int] | None, below: Sequence[Remains]) -> list[Any] | None:
+def _allowed_users(own: Remains, before: Sequence[int | str], below: Sequence[Remains]) -> list[Any] | None:
     """Return who may connect in place of what a broken drop-in says: its own word, that of *before*, nobody, or those *below*."""
     if own.allowed_users is not None and not own.has_unknown_users:
         return own.allowed_users
     candidates = (before, own.allowed_users, *(each.allowed_users for each in below))
-    return next((users for users in candidates if users), None)
-
-
-def _named(users: Sequence[int]) -> list[int]:
-    """Return *users* as a table can have them."""
-    return [UnknownId("") if each == NO_ID else each for each in users]
+    return next((list(users) for users in candidates if users), None)
 
 
 def _closed(tables: list[FileTable], file: Path, remains: Remains) -> tuple[list[FileTable], tuple[str, ...]]:
@@ -121,19 +117,19 @@ def _has_room(tables: Sequence[FileTable], more: int) -> bool:
 def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
     """Return *tables* without so many of their last rules that a denial has room. It has to deny every key, for those denied some."""
     kept: list[FileTable] = []
+    room, publishing_room = MAX_RULES - 1, MAX_PUBLISH_RULES - 1
     for file, table in tables:
         rules: list[Table] = []
         for rule in table.get("policy", ()):
+            room -= 1
+            publishing_room -= "publish" in rule
+            # Once it is used up, no rule behind has room either.
+            if room < 0 or publishing_room < 0:
+                room = 0
+                break
             rules.append(rule)
-            if not _has_room([*kept, (file, {"policy": rules})], 1):
-                return [*kept, (file, table | {"policy": rules[:-1]}), *((each, _without_rules(other)) for each, other in tables[len(kept) + 1 :])]
-        kept.append((file, table))
+        kept.append((file, table | {"policy": rules}))
     return kept
-
-
-def _without_rules(table: Table) -> Table:
-    """Return *table* without its rules."""
-    return {key: value for key, value in table.items() if key != "policy"}
 
 
 def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:

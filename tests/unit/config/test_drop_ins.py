@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def test_a_fifo_is_a_fault_and_nobody_waits_for_its_writer(tmp_path: Path, is_li
     assert found[0].closes_everything
 
 
+def test_a_socket_is_a_fault(tmp_path: Path) -> None:
+    _load(tmp_path, "")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "x.toml.d" / "a.toml"))
+        (fault,) = load_configuration(tmp_path / "x.toml").faults
+    assert "is not a regular file" in fault.reason
+
+
 def test_a_link_to_dev_null_masks_and_no_other_device_does(tmp_path: Path) -> None:
     file = tmp_path / "x.toml.d" / "a.toml"
     _load(tmp_path, DENIAL)
@@ -101,6 +110,7 @@ def test_what_has_no_room_for_a_denial_is_closed_from_its_last_rules_on(tmp_path
     # Rules before the closed end are as they were.
     assert [rule.keys for rule in rules[:-1]] == [f"main/{number}/" for number in range(len(rules) - 1)]
     assert not _may_publish(found, b"secret/x")
+    assert not _may_publish(found, b"main/62/x")
     assert [fault.denied for fault in found.faults] == [("",)]
     assert found.settings.admins == (7,)
     with pytest.raises(ConfigError, match="denies every key to everyone"):
@@ -132,7 +142,8 @@ def test_a_prefix_that_is_too_long_is_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "nested",
-    ["[" + ".".join(["a"] * 3_000) + "]\n", ".".join(["a"] * 3_000) + " = 1\n", "[" + ".".join(["a"] * 500_000) + "]\n", "x = " + "[" * 3_000],
+    [f"[{'a.' * 3_000}a]\n", f"{'a.' * 3_000}a = 1\n", f"[{'a.' * 500_000}a]\n", "x = " + "[" * 3_000],
+    ids=["header", "key", "long-header", "array"],
 )
 def test_a_deep_table_is_a_fault(tmp_path: Path, nested: str) -> None:
     found = _load(tmp_path, "", a=DENIAL + nested)
@@ -172,6 +183,12 @@ def test_nobody_is_remembered_too(tmp_path: Path) -> None:
     before = _load(tmp_path, "", a='allowed_users = ["no-such-user"]\n')
     _load(tmp_path, "", a=None)
     assert load_configuration(tmp_path / "x.toml", held=before).settings.allowed_users == (NO_ID,)
+
+
+def test_who_may_connect_is_remembered_of_each_file(tmp_path: Path) -> None:
+    before = _load(tmp_path, "", a="allowed_users = [5]\n", b="allowed_users = [6]\n")
+    _load(tmp_path, "", a=None, b="")
+    assert load_configuration(tmp_path / "x.toml", held=before).settings.allowed_users == (5,)
 
 
 def test_who_may_connect_by_another_file_is_not_remembered_for_a_broken_one(tmp_path: Path) -> None:
