@@ -175,4 +175,5 @@ def _keys_at(settings: type, path: KeyPath) -> list[str]:
 def _dotted(part: int | str) -> str:
     """Return one part of a key as TOML spells it."""
     text = str(part)
-    return text if text and all(character.isalnum() or character in "_-" for character in text) and text.isascii() else show(text)
+    is_bare = 0 < len(text) <= 100 and text.isascii() and all(character.isalnum() or character in "_-" for character in text)
+    return text if is_bare else show(text)

@@ -20,7 +20,7 @@ from sbusd.config.unknown_ids import UnknownId
 from sbusd.config.users import LAST_UID
 
 _KEYS = re.compile(r"""(?<![\w-])["']?keys["']?\s*=\s*""")
-_ESCAPED_KEY = re.compile(r'"[^"\n]*\\[^"\n]*"\s*=')
+_ESCAPED_KEY = re.compile(r'"[^"\\\n]*\\[^"\n]*"\s*=')
 _STRING = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*\'""")
 _RULES = re.compile(r"(?<![\w-])polic(?:y|ies)(?![\w-])")
 _ALLOWED = re.compile(r"(?<![\w-])allowed_users(?![\w-])")
