@@ -16,20 +16,19 @@ from typing import Any, TypeVar, get_args, get_type_hints
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
+from sbusd.config.content import MAX_FILE_BYTES, NotRegularError, Table, parse, read_content
 from sbusd.config.errors import PATH_MAX, ConfigError
 from sbusd.config.quantities import show
 from sbusd.config.rules import Origin
 from sbusd.protocol.printable import printable
 
-MAX_FILE_BYTES = 1 << 20
-"""Longest file that is read: what a person would write is a thousandth of it, and a wrong ``-C`` may name anything."""
-
-Table = dict[str, Any]
 KeyPath = tuple[int | str, ...]
 Settings = TypeVar("Settings")
 
 ORIGIN = "origin"
 """The setting of a table in an array that is where it stands; no file can give it."""
+
+_TOO_DEEP = "is nested too deeply; sbusd.toml(5) needs two levels"
 
 _MISSING = "is missing; sbusd.toml(5) says what a table here needs"
 
@@ -48,18 +47,15 @@ def settings_of(tables: Sequence[tuple[Path, Table]], settings: type[Settings]) 
     """Return what *tables*, each with the file that it is of, together say. Raises ConfigError as :func:`read_settings`."""
     document: Table = {}
     origins: dict[KeyPath, Path] = {(): tables[-1][0]}
-    for file, table in tables:
-        _merge(document, table, (), file, origins)
     try:
+        for file, table in tables:
+            _merge(document, table, (), file, origins)
         return TypeAdapter(settings).validate_python(document)
+    except RecursionError:
+        # Not of those before: they were read together without it.
+        raise ConfigError(tables[-1][0], "", _TOO_DEEP) from None
     except ValidationError as error:
         raise _config_error(error, settings, origins) from None
-
-
-def read_content(file: Path) -> bytes:
-    """Return what *file* has, cut behind the first byte too many. Raises OSError if it cannot be read."""
-    with file.open("rb") as stream:
-        return stream.read(MAX_FILE_BYTES + 1)
 
 
 def read_table(file: Path) -> Table:
@@ -68,16 +64,18 @@ def read_table(file: Path) -> Table:
         content = read_content(file)
     except (FileNotFoundError, NotADirectoryError):
         raise ConfigError(file, "", "is a link to a file that does not exist; restore that file, or remove the link") from None
+    except NotRegularError:
+        raise ConfigError(file, "", "is not a regular file; put one in its place, or remove it") from None
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the bus's user read it") from None
     if len(content) > MAX_FILE_BYTES:
         raise ConfigError(file, "", f"is longer than {MAX_FILE_BYTES} bytes, so it is not a configuration file")
     try:
-        return tomllib.loads(content.decode("utf-8"))
+        return parse(content.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise ConfigError(file, "", f"is not UTF-8 at line {content.count(10, 0, error.start) + 1}; save it as UTF-8") from None
     except RecursionError:
-        raise ConfigError(file, "", "is nested too deeply; sbusd.toml(5) needs two levels") from None
+        raise ConfigError(file, "", _TOO_DEEP) from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", f"is not TOML: {error}; write it as sbusd.toml(5) shows") from None
     except ValueError:
@@ -89,6 +87,9 @@ def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[K
     """Put the keys of *table* into *into*, and note in *origins* which file each value comes from."""
     for key, value in table.items():
         here = (*path, key)
+        if value == [] and _is_array_of_tables(into.get(key)):
+            # An array of no tables adds none to those of earlier files.
+            continue
         origins[here] = file
         if isinstance(value, dict):
             earlier = into.get(key)
@@ -174,4 +175,5 @@ def _keys_at(settings: type, path: KeyPath) -> list[str]:
 def _dotted(part: int | str) -> str:
     """Return one part of a key as TOML spells it."""
     text = str(part)
-    return text if text and all(character.isalnum() or character in "_-" for character in text) and text.isascii() else show(text)
+    is_bare = 0 < len(text) <= 100 and text.isascii() and all(character.isalnum() or character in "_-" for character in text)
+    return text if is_bare else show(text)

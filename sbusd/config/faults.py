@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from sbusd.config.errors import PATH_MAX, ConfigError
@@ -52,6 +52,8 @@ class Configuration:
     settings: DaemonSettings
     files: tuple[Path, ...] = ()
     faults: tuple[Fault, ...] = ()
+    allowed_users: Mapping[Path, Sequence[int | str]] = field(default_factory=dict)
+    """The ``allowed_users`` of each file that names some: as it has them, or had them before it had a fault."""
 
     @property
     def closes_everything(self) -> bool:

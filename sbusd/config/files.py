@@ -32,7 +32,8 @@ def configuration_files(main_file: Path, *, required: bool = False) -> list[Path
     administrator's file takes the place of a package's, and an empty one, or a link to /dev/null, masks it. *required* says that
     someone named the main file, so it must be there.
 
-    A folder that cannot be searched stands in the list itself: whoever reads it gets the error.
+    A folder that cannot be searched stands in the list itself, before the drop-ins, for its files can have been the first of them.
+    Whoever reads it gets the error.
 
     Raises:
         ConfigError: the main file is required and not there, or cannot be looked for.
@@ -43,7 +44,10 @@ def configuration_files(main_file: Path, *, required: bool = False) -> list[Path
     drop_ins: dict[str, Path] = {}
     for folder in drop_in_folders(main_file):
         for file in _drop_ins(folder):
-            drop_ins.setdefault(file.name, file)
+            if file == folder:
+                found.append(folder)
+            else:
+                drop_ins.setdefault(file.name, file)
     return found + [drop_ins[name] for name in sorted(drop_ins)]
 
 

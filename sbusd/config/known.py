@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from itertools import islice
 from typing import NamedTuple
 
 from sbusd.config.quotas import QuotaOverride
-from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
+from sbusd.config.rules import MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.config.unknown_ids import NO_ID, UnknownId
 
@@ -29,6 +30,10 @@ class Unknown(NamedTuple):
 def with_known_ids(settings: DaemonSettings) -> tuple[DaemonSettings, list[Unknown]]:
     """Return *settings* in which every id is that of a user or group, and what was left out for that."""
     left_out = [*_in_lists(settings), *_in_rights(settings.rights), *_in_rules(settings.policy), *_in_overrides(settings.quotas.overrides)]
+    rules = tuple(each for rule in settings.policy for each in _closed(rule))
+    if len(rules) > MAX_RULES:
+        # Where the first rule decides, a rule that allows can be left out, and nothing is open that was not.
+        rules = tuple(each for rule in settings.policy for each in islice(_closed(rule), 1))
     known = replace(
         settings,
         # Without anybody in the list everyone could connect.
@@ -36,7 +41,7 @@ def with_known_ids(settings: DaemonSettings) -> tuple[DaemonSettings, list[Unkno
         admins=_known(settings.admins),
         protected_users=_known(settings.protected_users),
         rights=replace(settings.rights, **{each.name: _subjects(getattr(settings.rights, each.name)) for each in fields(RightsSettings)}),
-        policy=tuple(each for rule in settings.policy for each in _closed(rule)),
+        policy=rules,
         quotas=replace(settings.quotas, overrides=tuple(each for override in settings.quotas.overrides for each in _reduced(override))),
     )
     return known, [each for each in left_out if each.reason]

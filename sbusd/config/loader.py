@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from sbusd.config.errors import ConfigError
 from sbusd.config.faults import Configuration
 from sbusd.config.files import configuration_files
 from sbusd.config.recorder import RecorderSettings
-from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
 
@@ -45,10 +43,10 @@ def load_recorder_settings(main_file: Path, *, required: bool = False) -> Record
     return read_settings(files, RecorderSettings)
 
 
-def load_configuration(main_file: Path, *, required: bool = False, held: Sequence[PolicyRule] = ()) -> Configuration:
+def load_configuration(main_file: Path, *, required: bool = False, held: Configuration | None = None) -> Configuration:
     """Return what a bus runs with whose main file is *main_file*: a drop-in with faults denies the keys of its rules, and no other.
 
-    *held* are the rules that a running bus holds to, which reads its files again.
+    *held* is the configuration of a running bus, which reads its files again.
 
     Raises:
         ConfigError: the main file is wrong, or it was required and is not there.

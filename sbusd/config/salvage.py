@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sbusd.config.documents import MAX_FILE_BYTES, Table, read_content
+from sbusd.config.content import MAX_FILE_BYTES, Table, parse, read_content
 from sbusd.config.quantities import is_whole
+from sbusd.config.rules import MAX_PREFIX_BYTES
 from sbusd.config.unknown_ids import UnknownId
 from sbusd.config.users import LAST_UID
 
-_KEYS = re.compile(r"""(?<![\w-])["']?keys["']?\s*=\s*(.*)""")
+_KEYS = re.compile(r"""(?<![\w-])["']?keys["']?\s*=\s*""")
+_ESCAPED_KEY = re.compile(r'"[^"\\\n]*\\[^"\n]*"\s*=')
 _STRING = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*\'""")
 _RULES = re.compile(r"(?<![\w-])polic(?:y|ies)(?![\w-])")
 _ALLOWED = re.compile(r"(?<![\w-])allowed_users(?![\w-])")
@@ -26,10 +28,18 @@ _ALLOWED = re.compile(r"(?<![\w-])allowed_users(?![\w-])")
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What is known of a broken file: ``prefixes`` is None if its rules cannot be known, and ``allowed_users`` if it has none."""
+    """What is known of a broken file: ``prefixes`` is None if its rules cannot be known, and ``allowed_users`` if it names nobody.
+
+    Where nobody knows whom it names, ``has_unknown_users`` is true, and ``allowed_users`` are those who match no client.
+    """
 
     prefixes: tuple[str, ...] | None = ()
     allowed_users: list[Any] | None = None
+
+    @property
+    def has_unknown_users(self) -> bool:
+        """Whether the file says who may connect, or may do so, in a way that cannot be understood."""
+        return self.allowed_users == nobody()
 
 
 def remains_of(file: Path) -> Remains:
@@ -39,12 +49,12 @@ def remains_of(file: Path) -> Remains:
     except (FileNotFoundError, NotADirectoryError):
         return Remains()
     except OSError:
-        return Remains(None, _nobody())
+        return Remains(None, nobody())
     if len(content) > MAX_FILE_BYTES:
-        return Remains(None, _nobody())
+        return Remains(None, nobody())
     text = content.decode("utf-8", "replace")
     try:
-        return _of_table(tomllib.loads(text))
+        return _of_table(parse(text))
     except (ValueError, RecursionError):
         return _of_text(text)
 
@@ -61,7 +71,8 @@ def outermost(prefixes: Iterator[str] | tuple[str, ...]) -> tuple[str, ...]:
 def _of_table(table: Table) -> Remains:
     """Return what a TOML document is about that is wrong as a configuration."""
     allowed = table.get("allowed_users")
-    users = None if "allowed_users" not in table else allowed if _is_list_of_users(allowed) else _nobody()
+    # An empty list would let everyone in, and a file with a fault opens nothing.
+    users = None if allowed is None or allowed == [] else allowed if _is_list_of_users(allowed) else nobody()
     found = list(_keys_in(table))
     rules = table.get("policy", [])
     has_all = isinstance(rules, list) and all(isinstance(rule, dict) and "keys" in rule for rule in rules)
@@ -84,14 +95,15 @@ def _keys_in(value: object) -> Iterator[object]:
 
 def _of_text(text: str) -> Remains:
     """Return what a text is about that is not TOML."""
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
-    values = [match[1] for line in lines if (match := _KEYS.search(line))]
-    found = [_STRING.match(value) for value in values]
+    # Of all that splitlines() takes for the end of a line, TOML does that only for this.
+    lines = [line for line in text.split("\n") if not line.lstrip().startswith("#")]
+    found = [_STRING.match(line, match.end()) for line in lines for match in _KEYS.finditer(line)]
     strings = [_string(match[0]) for match in found if match is not None]
     prefixes = [_prefix(string) for string in strings if string is not None]
     rules = sum(len(_RULES.findall(line)) for line in lines)
-    is_known = len(prefixes) == len(values) and len(values) >= rules and "\0" not in text
-    users = _nobody() if any(_ALLOWED.search(line) for line in lines) else None
+    # An escaped key can be "keys" too.
+    is_known = len(prefixes) == len(found) >= rules and "\0" not in text and not any(_ESCAPED_KEY.search(line) for line in lines)
+    users = nobody() if any(_ALLOWED.search(line) for line in lines) else None
     return Remains(outermost(tuple(prefixes)) if is_known else None, users)
 
 
@@ -106,7 +118,10 @@ def _string(literal: str) -> str | None:
 
 def _prefix(keys: str) -> str:
     """Return how all keys begin that *keys*, which may be no prefix, can have been meant for."""
-    return re.split(r"[*\0]", keys, maxsplit=1)[0]
+    # U+FFFD stands for bytes that are not UTF-8, and nobody knows for which.
+    known = re.split("[*\0\ufffd]", keys, maxsplit=1)[0]
+    # A shorter prefix denies more.
+    return known.encode("utf-8", "surrogatepass")[:MAX_PREFIX_BYTES].decode("utf-8", "ignore")
 
 
 def _is_list_of_users(value: object) -> bool:
@@ -114,6 +129,6 @@ def _is_list_of_users(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) or (is_whole(each) and 0 <= each <= LAST_UID) for each in value)
 
 
-def _nobody() -> list[Any]:
+def nobody() -> list[Any]:
     """Return the users of a list that cannot be read."""
     return [UnknownId("")]

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from sbusd.config.documents import Table, read_table, settings_of
+from sbusd.config.content import Table
+from sbusd.config.documents import read_table, settings_of
 from sbusd.config.errors import PATH_MAX, ConfigError
 from sbusd.config.faults import Configuration, Fault
 from sbusd.config.files import overridden
 from sbusd.config.known import Unknown, with_known_ids
-from sbusd.config.rules import PolicyRule
+from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES
 from sbusd.config.salvage import Remains, outermost, remains_of
 from sbusd.config.settings import DaemonSettings
 from sbusd.config.unknown_ids import tolerated
@@ -26,14 +28,15 @@ _EVERYTHING = ("",)
 FileTable = tuple[Path, Table]
 
 
-def read_tolerantly(main_file: Path, files: Sequence[Path], held: Sequence[PolicyRule] = ()) -> Configuration:
+def read_tolerantly(main_file: Path, files: Sequence[Path], held: Configuration | None = None) -> Configuration:
     """Return the configuration in *files*, of which *main_file* is the main one, if it is among them at all.
 
-    *held* are the rules that a running bus holds to: from them come the keys of a drop-in that could be read before.
+    *held* is the configuration of a running bus: from it comes what a drop-in was about that could be read before.
 
     Raises:
         ConfigError: the main file is wrong.
     """
+    held = held or Configuration(DaemonSettings())
     faults: list[Fault] = []
     with tolerated():
         try:
@@ -45,10 +48,11 @@ def read_tolerantly(main_file: Path, files: Sequence[Path], held: Sequence[Polic
             read = settings_of(tables, DaemonSettings)
     settings, unknown = with_known_ids(read)
     faults += [_fault_of(each, tables) for each in unknown]
-    return Configuration(settings, tuple(files), tuple(faults))
+    allowed_users = {file: table["allowed_users"] for file, table in tables if table.get("allowed_users")}
+    return Configuration(settings, tuple(files), tuple(faults), allowed_users)
 
 
-def _usable(main_file: Path, files: Sequence[Path], held: Sequence[PolicyRule]) -> tuple[list[FileTable], list[Fault]]:
+def _usable(main_file: Path, files: Sequence[Path], held: Configuration) -> tuple[list[FileTable], list[Fault]]:
     """Return tables that are valid together, and the faults of files that another table replaces."""
     tables: list[FileTable] = []
     faults: list[Fault] = []
@@ -60,42 +64,72 @@ def _usable(main_file: Path, files: Sequence[Path], held: Sequence[PolicyRule]) 
         except ConfigError as error:
             if file == main_file:
                 raise
-            remains = _remains(main_file, file, held)
-            table, denied = _stand_in(tables, file, remains, error)
-            candidate = [*tables, (file, table)]
+            candidate, denied = _closed(tables, file, _remains(main_file, file, held))
             # Of two files together the last is blamed, which is this one.
             faults.append(Fault(file, Fault.of(error, ()).reason, denied))
         tables = candidate
     return tables, faults
 
 
-def _remains(main_file: Path, file: Path, held: Sequence[PolicyRule]) -> Remains:
+def _remains(main_file: Path, file: Path, held: Configuration) -> Remains:
     """Return what is known of a broken drop-in: from itself, from those that it overrides, and from what held so far."""
     own = remains_of(file)
+    below = [remains_of(each) for each in overridden(main_file, file)]
     origin = printable(str(file), PATH_MAX)
-    before = tuple(rule.keys for rule in held if rule.origin.file == origin)
+    before = tuple(rule.keys for rule in held.settings.policy if rule.origin.file == origin)
     prefixes = own.prefixes if own.prefixes is not None else before or None
-    for each in overridden(main_file, file):
-        below = remains_of(each).prefixes
-        prefixes = None if prefixes is None or below is None else prefixes + below
-    return Remains(None if prefixes is None else outermost(prefixes + before), own.allowed_users)
+    for each in below:
+        prefixes = None if prefixes is None or each.prefixes is None else prefixes + each.prefixes
+    users = _allowed_users(own, held.allowed_users.get(file, ()), below)
+    return Remains(None if prefixes is None else outermost(prefixes + before), users)
 
 
-def _stand_in(tables: list[FileTable], file: Path, remains: Remains, error: ConfigError) -> tuple[Table, tuple[str, ...]]:
-    """Return a table that closes what *file* was about, and which prefixes that denies. Raises *error* if there is room for no rule."""
+def _allowed_users(own: Remains, before: Sequence[int | str], below: Sequence[Remains]) -> list[Any] | None:
+    """Return who may connect in place of what a broken drop-in says: its own word, that of *before*, nobody, or those *below*."""
+    if own.allowed_users is not None and not own.has_unknown_users:
+        return own.allowed_users
+    candidates = (before, own.allowed_users, *(each.allowed_users for each in below))
+    return next((list(users) for users in candidates if users), None)
+
+
+def _closed(tables: list[FileTable], file: Path, remains: Remains) -> tuple[list[FileTable], tuple[str, ...]]:
+    """Return *tables* with one for *file* that closes what that was about, and which prefixes that denies."""
+    table: Table = {} if remains.allowed_users is None else {"allowed_users": remains.allowed_users}
     prefixes = _EVERYTHING if remains.prefixes is None else remains.prefixes
+    if not prefixes:
+        return [*tables, (file, table)], ()
     # The number of rules is limited; one rule that denies more may fit.
-    for denied in (prefixes, _joined(prefixes)):
-        comment = f"{printable(file.name, 100)} has a fault, so this is denied"
-        table: Table = {"policy": [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]}
-        if remains.allowed_users is not None:
-            table["allowed_users"] = remains.allowed_users
-        try:
-            settings_of([*tables, (file, table)], DaemonSettings)
-        except ConfigError:
-            continue
-        return table, denied
-    raise error
+    denied = next((each for each in (prefixes, _joined(prefixes)) if _has_room(tables, len(each))), None)
+    if denied is None:
+        denied, tables = _EVERYTHING, _with_room(tables)
+    comment = f"{printable(file.name, 100)} has a fault, so this is denied"
+    table["policy"] = [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]
+    return [*tables, (file, table)], denied
+
+
+def _has_room(tables: Sequence[FileTable], more: int) -> bool:
+    """Return whether so many *more* denials can stand behind the rules of *tables*."""
+    rules = [rule for _, table in tables for rule in table.get("policy", ())]
+    publishing = sum("publish" in rule for rule in rules)
+    return len(rules) + more <= MAX_RULES and publishing + more <= MAX_PUBLISH_RULES
+
+
+def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
+    """Return *tables* without so many of their last rules that a denial has room. It has to deny every key, for those denied some."""
+    kept: list[FileTable] = []
+    room, publishing_room = MAX_RULES - 1, MAX_PUBLISH_RULES - 1
+    for file, table in tables:
+        rules: list[Table] = []
+        for rule in table.get("policy", ()):
+            room -= 1
+            publishing_room -= "publish" in rule
+            # Once it is used up, no rule behind has room either.
+            if room < 0 or publishing_room < 0:
+                room = 0
+                break
+            rules.append(rule)
+        kept.append((file, table | {"policy": rules}))
+    return kept
 
 
 def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:
@@ -107,8 +141,13 @@ def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:
 def _fault_of(unknown: Unknown, tables: list[FileTable]) -> Fault:
     """Return the fault of a name that is not known; its file is the last one that has its key, unless the setting itself knows."""
     path = unknown.key.split(".")
-    file = next((file for file, table in reversed(tables) if _has(table, path)), tables[-1][0])
+    file = _last_with(tables, path) or tables[-1][0]
     return Fault(Path(unknown.file) if unknown.file else file, f"{unknown.key}: {unknown.reason}", unknown.denied)
+
+
+def _last_with(tables: Sequence[FileTable], path: list[str]) -> Path | None:
+    """Return the last file that has the key *path*: its value holds."""
+    return next((file for file, table in reversed(tables) if _has(table, path)), None)
 
 
 def _has(table: Table, path: list[str]) -> bool:

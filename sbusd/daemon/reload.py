@@ -63,7 +63,7 @@ class Reloader:
 
     def _read(self) -> Configuration:
         """Return what the files say. Raises ConfigError, also where that would deny every key: what holds is better."""
-        held = self._configuration.settings.policy
+        held = self._configuration
         configuration = load_configuration(self._options.main_file, required=self._options.config_file is not None, held=held)
         require_open(configuration)
         return configuration

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbusd.config.content import NotRegularError, open_regular
 from sbusd.config.errors import ConfigError
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
@@ -57,9 +58,11 @@ def read_key(file: Path) -> bytes:
         ConfigError: it cannot be read, others can read it too, or it is too short or too long.
     """
     try:
-        with file.open("rb") as stream:
+        with open_regular(file) as stream:
             check_private(file, os.fstat(stream.fileno()))
             content = stream.read(MAX_KEY_BYTES + 1)
+    except NotRegularError:
+        raise ConfigError(file, "", "is not a regular file; put the key into one") from None
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the relay's user read it") from None
     key = content.strip()

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.config.documents import MAX_FILE_BYTES, read_settings
+from sbusd.config.content import MAX_FILE_BYTES
+from sbusd.config.documents import read_settings
 from sbusd.config.errors import ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
@@ -95,7 +96,7 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
         (b"\n\xff", "is not UTF-8 at line 2; save it as UTF-8"),
         ("a = " + "9" * 5_000, "has a number of too many digits; write it as sbusd.toml(5) shows"),
         ("a=" + "[" * 100_000, "is nested too deeply; sbusd.toml(5) needs two levels"),
-        ("#" * (MAX_FILE_BYTES + 1), "is longer than 1048576 bytes, so it is not a configuration file"),
+        ("#" * (MAX_FILE_BYTES + 1), "is longer than 262144 bytes, so it is not a configuration file"),
         ("limits = 3", "limits: 3 is not a table; write [limits] with its keys below"),
         (
             "[log]\nrate_per_cause_per_user = 1",

@@ -109,16 +109,16 @@ def test_a_file_that_cannot_be_read_denies_all_unless_it_was_read_before(tmp_pat
     file.unlink()
     file.mkdir()  # not even root can read it
     assert load_configuration(tmp_path / "x.toml").closes_everything
-    again = load_configuration(tmp_path / "x.toml", held=before.settings.policy)
+    again = load_configuration(tmp_path / "x.toml", held=before)
     assert [fault.denied for fault in again.faults] == [("lab/",)]
     # It is remembered for as long as the fault lasts.
-    assert [fault.denied for fault in load_configuration(tmp_path / "x.toml", held=again.settings.policy).faults] == [("lab/",)]
+    assert [fault.denied for fault in load_configuration(tmp_path / "x.toml", held=again).faults] == [("lab/",)]
 
 
 def test_a_link_to_a_file_that_went_denies_what_that_was_about(tmp_path: Path) -> None:
     before = _load(tmp_path, LAB)
     _load(tmp_path, None)
-    found = load_configuration(tmp_path / "x.toml", held=before.settings.policy)
+    found = load_configuration(tmp_path / "x.toml", held=before)
     assert not _may_publish(found, b"lab/x")
     assert "is a link to a file that does not exist; restore that file, or remove the link" in str(found.faults[0])
 

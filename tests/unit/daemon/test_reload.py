@@ -151,6 +151,18 @@ def test_a_drop_in_that_breaks_closes_what_it_was_about_and_the_rest_holds(offic
     assert office.reloader.faults == ()
 
 
+def test_a_drop_in_that_breaks_lets_nobody_else_connect(office: Office) -> None:
+    drop_in = _drop_in(office)
+    drop_in.write_text("allowed_users = [7]\n")
+    office.reload("")
+    drop_in.unlink()
+    drop_in.symlink_to("nowhere")
+    office.reload("")
+    refusal, end = office.parlour.guest(uid=ALICE).receive_all()[-2:]
+    assert (error_code(refusal), end) == ("EACCES", b"")
+    assert office.parlour.guest(uid=7).barrier() == []
+
+
 def test_a_reload_never_denies_everything(office: Office) -> None:
     """A bus that starts would have to; one that runs has rules that are good."""
     office.reload(DENIAL)

@@ -126,3 +126,15 @@ def test_a_key_that_is_none_is_refused(tmp_path: Path, content: bytes, mode: int
 def test_a_key_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
         read_key(tmp_path / "key")
+
+
+def test_a_key_in_a_fifo_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "key", 0o600)
+    # With a reader and a writer, no open(2) of it blocks; what it holds is a key.
+    fifo = os.open(tmp_path / "key", os.O_RDWR)
+    try:
+        os.write(fifo, KEY.ljust(2_000))
+        with pytest.raises(ConfigError, match="is not a regular file"):
+            read_key(tmp_path / "key")
+    finally:
+        os.close(fifo)
