@@ -8,31 +8,20 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.pipeline.source.columns import DDL
 from sbusd.record.index import IndexEntry
-from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA
 from sbusd.tables.schema import PREFIX_SEGMENTS
 
 HOURLY = ("date", "hour", "host")
 """What tells hours and hosts apart in every computation."""
-
-_TYPES = {
-    "int64": "bigint",
-    "int32": "int",
-    "string": "string",
-    "binary": "binary",
-    "bool": "boolean",
-    "list<element: int64>": "array<bigint>",
-}
-
-_DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in (*SCHEMA, *PARTITION_SCHEMA))
 
 
 def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntry]) -> DataFrame:
     """Return the rows of the segments of *entries*; none where there are no entries. Columns that nobody asks for are not read."""
     paths = [str(archive / entry.path) for entry in entries]
     if not paths:
-        return spark.createDataFrame([], _DDL)
-    return spark.read.schema(_DDL).option("basePath", str(archive)).parquet(*paths)
+        return spark.createDataFrame([], DDL)
+    return spark.read.schema(DDL).option("basePath", str(archive)).parquet(*paths)
 
 
 def of_kind(records: DataFrame, *kinds: str) -> DataFrame:
