@@ -58,6 +58,12 @@ cdef extern from "<time.h>" nogil:
     int clock_gettime(int clock, timespec* time)
     int CLOCK_MONOTONIC, CLOCK_MONOTONIC_COARSE, CLOCK_REALTIME, CLOCK_THREAD_CPUTIME_ID
 
+cdef extern from "<sys/resource.h>" nogil:
+    struct rusage:
+        long ru_nvcsw
+    int getrusage(int who, rusage* usage)
+    int RUSAGE_THREAD
+
 cdef extern from * nogil:
     """
     #include <errno.h>

@@ -340,7 +340,7 @@ class Switch:
             if told:
                 self._sink.lost(connection.number, told)
         while self._ending:
-            self._bury(self._ending.pop())
+            self._bury(self._ending.pop(0))
         return len(ready)
 
     def run(self, timeout_ms: int) -> None:

@@ -25,13 +25,21 @@ cdef struct Spent:
     int64_t worst_turn          # in one turn
 
 
+cdef struct Moment:
+    int64_t wall                # nanoseconds
+    int64_t cpu                 # on a processor in the thread's life
+    int64_t queued              # in the run queue in its life
+    long sleeps                 # voluntary switches to another thread in its life
+
+
 cdef class Stalls:
     cdef int schedstat          # the scheduler's statistics of this thread; -1: not there
     cdef bint is_awake
     cdef uint64_t turns
-    cdef int64_t woken_at, woken_cpu, woken_queued      # when the turn at hand began
-    cdef int64_t step_at, step_queued                   # when the step at hand began
+    cdef Moment woken                                   # when the turn at hand began
+    cdef Moment step                                    # when the step at hand began; what is not a clock is from an earlier step
     cdef int64_t stall, wall, cpu, queued               # of the longest stall
+    cdef bint has_slept                                 # in the longest stall
     cdef vector[Spent] spent                            # by cause
     cdef vector[int64_t] parts                          # of the longest stall, by cause
     cdef list names

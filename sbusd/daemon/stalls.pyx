@@ -3,16 +3,21 @@
 """How long the loop did not wait for events, and what it did meanwhile: for tests. Spec: sbusd(8), ``--stalls``.
 
 A stall is the time from the return of one epoll_wait(2) to the call of the next, without the time for which the thread could have
-run but another thread had the processor: that is the load of the machine, not work of the bus. The rest is time on the processor
-and time in which the thread was blocked, such as in close(2). Source of the time in the run queue: the kernel's
-Documentation/scheduler/sched-stats.rst, ``/proc/<pid>/schedstat``.
+run but another thread, or another machine of the same host, had the processor: that is the load of the machine or the host, not
+work of the bus. The rest is time on the processor and time in which the thread was blocked, such as in close(2).
+
+A thread that has slept since is charged all time but that in the run queue, since nobody counts sleep. One that has not slept is
+charged its time on the processor: what is missing there is what a hypervisor took. Sources: the kernel's
+Documentation/scheduler/sched-stats.rst, ``/proc/<pid>/schedstat``; getrusage(2), ``ru_nvcsw``; proc_stat(5), steal.
 """
 
 from libc.stdlib cimport strtoll
 from posix.time cimport timespec
 from posix.unistd cimport pread
 
-from sbusd.daemon.libc cimport CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, O_CLOEXEC, O_RDONLY, clock_gettime, close, open
+from sbusd.daemon.libc cimport (
+    CLOCK_MONOTONIC, CLOCK_THREAD_CPUTIME_ID, O_CLOEXEC, O_RDONLY, RUSAGE_THREAD, clock_gettime, close, getrusage, open, rusage,
+)
 
 from sbusd.daemon.modes import MODE_KEYS
 from sbusd.protocol import controls
@@ -38,14 +43,32 @@ cdef int64_t nanoseconds(int clock) noexcept nogil:
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
-cdef void look(Stalls stalls, int64_t* now, int64_t* queued) noexcept nogil:
-    """Read the clock and the time in the run queue at one moment: again if the thread was interrupted between the two."""
+cdef long sleeps_until_now() noexcept nogil:
+    """Return how often this thread has slept in its life: every block is a voluntary switch to another thread."""
+    cdef rusage used
+    return used.ru_nvcsw if getrusage(RUSAGE_THREAD, &used) == 0 else -1
+
+
+cdef Moment look(Stalls stalls) noexcept nogil:
+    """Read all clocks at one moment: again if the thread was interrupted meanwhile."""
+    cdef Moment moment
     cdef int i
     for i in range(LOOKS):
-        now[0] = nanoseconds(CLOCK_MONOTONIC)
-        queued[0] = stalls.queued_until_now()
-        if nanoseconds(CLOCK_MONOTONIC) - now[0] < LONG_STEP:
+        moment.wall = nanoseconds(CLOCK_MONOTONIC)
+        moment.cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID)
+        moment.sleeps = sleeps_until_now()
+        moment.queued = stalls.queued_until_now()
+        if nanoseconds(CLOCK_MONOTONIC) - moment.wall < LONG_STEP:
             break
+    return moment
+
+
+cdef int64_t stalled(Moment* start, Moment* end) noexcept nogil:
+    """Return for how many nanoseconds the thread worked or was blocked between two moments."""
+    cdef int64_t ready = end.wall - start.wall - (end.queued - start.queued)
+    if end.sleeps == start.sleeps:
+        ready = min(ready, end.cpu - start.cpu)
+    return max(<int64_t>0, ready)
 
 
 cdef kind_of(bytes packet):
@@ -106,23 +129,25 @@ cdef class Stalls:
         """Begin a turn: epoll_wait(2) has returned."""
         self.is_awake = True
         self.turns += 1
-        self.woken_cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID)
-        look(self, &self.woken_at, &self.woken_queued)
-        self.step_at, self.step_queued = self.woken_at, self.woken_queued
+        self.woken = look(self)
+        self.step = self.woken
 
     cdef void end_step(self, int cause) noexcept nogil:
         """Charge the time since the last step to *cause*."""
-        cdef int64_t now, taken, queued
+        cdef int64_t now, taken
+        cdef Moment end
         cdef Spent* spent = &self.spent[cause]
         if not self.is_awake:
             return
         now = nanoseconds(CLOCK_MONOTONIC)
-        taken = now - self.step_at
+        taken = now - self.step.wall
         if taken > LONG_STEP:
-            look(self, &now, &queued)
-            taken = max(<int64_t>0, now - self.step_at - (queued - self.step_queued))
-            self.step_queued = queued
-        self.step_at = now
+            end = look(self)
+            taken = stalled(&self.step, &end)
+            self.step = end
+        else:
+            self.step.wall = now
+            self.step.cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID)
         spent.steps += 1
         spent.turn += taken
         spent.longest = max(spent.longest, taken)
@@ -145,21 +170,26 @@ cdef class Stalls:
 
     cdef void end_turn(self) noexcept nogil:
         """End a turn: epoll_wait(2) is about to be called. What was noted to nothing is time in Python."""
-        cdef int64_t wall, queued = 0, stall
+        cdef int64_t stall
+        cdef Moment end
         cdef size_t i
         if not self.is_awake:
             return
         self.end_step(IN_PYTHON)
         self.is_awake = False
-        wall = self.step_at - self.woken_at
-        if wall > LONG_STEP:
-            look(self, &wall, &queued)
-            wall -= self.woken_at
-            queued -= self.woken_queued
-        stall = max(<int64_t>0, wall - queued)
+        end = self.step
+        if end.wall - self.woken.wall > LONG_STEP:
+            end = look(self)
+        else:
+            # A turn that is short by the clock cannot have waited for long.
+            end.queued, end.sleeps = self.woken.queued, self.woken.sleeps
+        stall = stalled(&self.woken, &end)
         if stall > self.stall:
-            self.stall, self.wall, self.queued = stall, wall, queued
-            self.cpu = nanoseconds(CLOCK_THREAD_CPUTIME_ID) - self.woken_cpu
+            self.stall = stall
+            self.wall = end.wall - self.woken.wall
+            self.queued = end.queued - self.woken.queued
+            self.cpu = end.cpu - self.woken.cpu
+            self.has_slept = end.sleeps != self.woken.sleeps
             self.parts.resize(self.spent.size())
             for i in range(self.spent.size()):
                 self.parts[i] = self.spent[i].turn
@@ -173,7 +203,7 @@ cdef class Stalls:
         ordered = dict(sorted(parts.items(), key=lambda part: -part[1]))
         longest = {
             "cause": next(iter(ordered), self.names[IN_PYTHON]), "stall_us": self.stall // 1000, "wall_us": self.wall // 1000,
-            "cpu_us": self.cpu // 1000, "run_queue_us": self.queued // 1000, "parts_us": ordered,
+            "cpu_us": self.cpu // 1000, "run_queue_us": self.queued // 1000, "has_slept": self.has_slept, "parts_us": ordered,
         }
         causes = {
             self.names[i]: {

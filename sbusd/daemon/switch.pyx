@@ -15,6 +15,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
 from libcpp.algorithm cimport sort
+from libcpp.deque cimport deque
 from libcpp.map cimport map as cpp_map
 from libcpp.string cimport string
 from libcpp.unordered_map cimport unordered_map
@@ -60,13 +61,14 @@ cdef enum:
     RELEASE_MS = 100            # for how long nothing comes until what large packets took is given back: at each short pause it would cost
                                 # more than the packets, whose pages would be faulted in anew (64 KiB: 19.7 us of CPU, without that 12.3)
     # Packets start at other cache lines of their page each: at the same one, 64 of them would fight for 8 places in the cache.
-    ERASURES = 256              # patterns of ended connections that are erased in one turn
     SLOT_STAGGER = 192
     SLOT_HEAD = 16              # in front of each, of which its length in a batch takes the last four; where a line of the cache may begin
     SEND_BUFFER = 212992        # the kernel doubles it: enough for the largest packet; capped by net.core.wmem_max, socket(7)
     # What a packet costs beside its delivery, in nanoseconds, measured: a node of the trie, and a byte received and sent on.
     NODE_NS = 40
     QUARTERS_NS_PER_BYTE = 2    # in quarters
+    SHARE_NS = 500              # to hand one packet to one recipient, beside its bytes
+    ROUTING_TURNS = 10          # of turn_time; so long a batch may take to route, by estimate, before what is left waits for the next turn
     PENALTY = 4                 # who has taken more than its share of time gives way for so many times as long
     MAX_PENALTY_MS = 100
     MAX_USER_PENALTY_MS = 1000  # of a user with all connections, after a costly batch
@@ -177,7 +179,7 @@ cdef class Switch:
     cdef vector[uint32_t] free_slots
     cdef unordered_map[uint64_t, Connection*] by_id
     cdef vector[pair[uint64_t, uint32_t]] touched   # numbers and slots of those with a share of the batch at hand
-    cdef vector[uint32_t] ending
+    cdef deque[uint32_t] ending
     cdef vector[uint32_t] buried                # slots of those with patterns that are still to be erased
     cdef unordered_map[uint32_t, Account*] accounts
     cdef vector[uint32_t] blocking              # slots that block someone
@@ -194,6 +196,8 @@ cdef class Switch:
     cdef bint is_disturbed                      # something has happened in a turn of `run` that is not traffic alone
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
+    cdef int64_t routing_time                   # nanoseconds that walks and recipients of the batch at hand cost, by estimate
+    cdef bint is_cut_off                        # that is more than a turn has: what is left of the batch is kept for the next
     cdef int64_t block_timeout                  # milliseconds
     cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
@@ -357,9 +361,10 @@ cdef class Switch:
         return 0
 
     cdef int accept_some(self, int listener) except -1:
-        """Accept what waits at a listener, a bounded number of times."""
+        """Accept what waits at a listener, a bounded number of times and for about turn_time: a connection costs more than a message."""
         cdef int fd, i
         cdef uint64_t connection
+        cdef int64_t end = now_ns() + self.turn_time
         for i in range(ACCEPTS_PER_TURN):
             fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
             if fd >= 0:
@@ -378,7 +383,7 @@ cdef class Switch:
             elif errno == EAGAIN:
                 break
             # Anything else is the fate of that one connection, accept(2): the next may be fine.
-            if self.is_paused:
+            if self.is_paused or now_ns() > end:
                 break
         return 0
 
@@ -477,7 +482,7 @@ cdef class Switch:
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() and self.buried.empty() else 0)
+        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() and self.ending.empty() and self.buried.empty() else 0)
         self.clock = now_ns()
         if count < 0:
             self.is_disturbed = True
@@ -522,15 +527,26 @@ cdef class Switch:
             self.report_losses()
             if self.is_measured:
                 self.stalls.end_step(LOSSES)
-        while self.ending.size():
-            self.bury()
-            if self.is_measured:
-                self.stalls.end_step(ENDING)
+        self.take_down_some()
+        return count
+
+    cdef int take_down_some(self) except -1 nogil:
+        """Take down connections that have ended, the first first, and erase their patterns, each for turn_time at most: many may end
+        in one turn, and one can have as many patterns as its user's quota allows."""
+        cdef int64_t end
+        if self.ending.size():
+            end = now_ns() + self.turn_time
+            while self.ending.size():
+                self.bury()
+                if self.is_measured:
+                    self.stalls.end_step(ENDING)
+                if now_ns() > end:
+                    break
         if self.buried.size():
-            self.erase_some()
+            self.erase_some(now_ns() + self.turn_time)
             if self.is_measured:
                 self.stalls.end_step(ERASING)
-        return count
+        return 0
 
     cdef int wait(self, int timeout_ms) noexcept nogil:
         """Wait for readiness, and give back meanwhile what large packets took; return what epoll_wait(2) does."""
@@ -692,12 +708,14 @@ cdef class Switch:
                 return 0
             walked, received = self.router.visited, self.received_bytes
             self.control_time = 0
+            self.routing_time = 0
+            self.is_cut_off = False
             count = self.receive(connection, events)
             if count and not connection.is_ending:
                 i = self.route(connection, 0, count)
                 if self.is_measured:
                     self.stalls.end_step(PACKETS)
-                if i < count:
+                if i < count and not self.is_cut_off:
                     i = self.obey(connection, i, count)
             if self.refused[0] or self.refused[1] or self.refused[2] or self.refused[3]:
                 self.report_refusals(connection)
@@ -743,6 +761,8 @@ cdef class Switch:
             i = self.route(connection, i, count)
             if self.is_measured:
                 self.stalls.end_step(PACKETS)
+            if self.is_cut_off:
+                break
         return i
 
     cdef int decide_receipt(self, Connection* connection, size_t i) except -1:
@@ -765,6 +785,8 @@ cdef class Switch:
         self.clock = now
         if count and cost > <uint64_t>self.turn_time:
             limit = max(<uint32_t>1, <uint32_t>(count * <uint64_t>self.turn_time // cost))
+        if self.is_cut_off:
+            limit = max(<uint32_t>1, min(limit, <uint32_t>count))       # what is put back is copied
         # It grows again by doubling, so that an expensive batch behind a cheap one does not pay.
         connection.batch_limit = min(limit, min(connection.batch_limit * 2, self.batch_packets))
         connection.gives_way_until = 0
@@ -980,11 +1002,13 @@ cdef class Switch:
     cdef size_t route(self, Connection* sender, size_t i, size_t count) noexcept nogil:
         """Route packets from the *i*-th on and hand them over.
 
-        Return the number of the first that is for the control plane, or of whose receipt the control plane has to decide.
+        Return the number of the first that is for the control plane, or of whose receipt the control plane has to decide, or that
+        is to be kept for the next turn, because those before it took so long: then `is_cut_off` is set.
         """
         cdef const char* packet
         cdef const char* end
         cdef size_t length
+        cdef uint64_t visited
         cdef Route found
         while i < count:
             packet = <const char*>self.batch.parts[i].iov_base
@@ -1005,7 +1029,9 @@ cdef class Switch:
             if <size_t>(end - packet) - 4 > self.key_bytes:
                 self.refuse(sender, KEY_TOO_LONG, i)
             else:
+                visited = self.router.visited
                 found = self.router.route(packet + 4, end - packet - 4)
+                self.routing_time += <int64_t>(self.router.visited - visited) * NODE_NS
                 if found.refusal >= 0:
                     self.refuse(sender, found.refusal, i)
                 elif self.is_denied(sender, found.rules) or self.is_denied(sender, found.inner_rules):
@@ -1015,11 +1041,15 @@ cdef class Switch:
                         sender.receipt.disclosure = Disclosure.ASKED
                         break
                     self.share_out(sender, found, i)
+                    self.routing_time += found.count * <int64_t>(SHARE_NS + length * QUARTERS_NS_PER_BYTE // 4)
                     if self.taps.count:
                         self.taps.note(packet + 4, end - packet - 4, i, &self.batch)
             if sender.receipt.is_armed:
                 self.acknowledge(sender, i)
             i += 1
+            if self.routing_time > ROUTING_TURNS * self.turn_time:
+                self.is_cut_off = True
+                break
         self.deliver(sender)
         return i
 
@@ -1269,10 +1299,10 @@ cdef class Switch:
 
     cdef int bury(self) except -1 with gil:
         """Take down one connection that has ended, and tell the sink."""
-        cdef Connection* connection = self.slots[self.ending.back()]
+        cdef Connection* connection = self.slots[self.ending.front()]
         cdef uint64_t number = connection.id
         self.is_disturbed = True
-        self.ending.pop_back()
+        self.ending.pop_front()
         self.subscriptions -= connection.instances
         end = End(connection.end)
         abandon(&connection.out)
@@ -1299,22 +1329,21 @@ cdef class Switch:
             self.sink.closed(number)
         return 0
 
-    cdef void erase_some(self) noexcept nogil:
-        """Erase patterns of those who are buried, at most ERASURES; one connection can have as many as its user's quota allows."""
+    cdef void erase_some(self, int64_t end) noexcept nogil:
+        """Erase patterns of those who are buried, one at least, until the time is *end*."""
         cdef Connection* connection
         cdef cpp_map[string, uint32_t].iterator pattern
-        cdef int left = ERASURES
-        while self.buried.size() and left:
+        cdef bint is_over = False
+        while self.buried.size() and not is_over:
             connection = self.slots[self.buried.back()]
             pattern = connection.patterns.begin()
-            while pattern != connection.patterns.end() and left:
+            while pattern != connection.patterns.end() and not is_over:
                 self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
-                left -= 1
+                is_over = now_ns() > end
                 if dereference(pattern).second > 1:
-                    connection.patterns[dereference(pattern).first] = dereference(pattern).second - 1
+                    dereference(pattern).second -= 1
                 else:
-                    connection.patterns.erase(pattern)
-                    pattern = connection.patterns.begin()
+                    pattern = connection.patterns.erase(pattern)
             if pattern == connection.patterns.end():
                 self.buried.pop_back()
                 self.slots[connection.slot] = NULL

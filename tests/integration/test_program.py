@@ -389,8 +389,10 @@ def test_the_longest_stalls_are_in_the_file_when_the_bus_has_ended(daemon: Start
     bus.check()
     found = json.loads(file.read_text())
     assert found["turns"] > 1
-    assert abs(found["longest"]["wall_us"] - found["longest"]["run_queue_us"] - found["longest"]["stall_us"]) <= 1
-    assert found["longest"]["cause"] in found["causes"]
+    longest = found["longest"]
+    assert longest["stall_us"] <= longest["wall_us"] - longest["run_queue_us"] + 1
+    assert longest["has_slept"] or longest["stall_us"] <= longest["cpu_us"]
+    assert longest["cause"] in found["causes"]
     assert {"heartbeat", "reload and restart"} <= found["causes"].keys()
     if switch_name == "compiled":
         assert found["causes"]["CMSG !/bus/ping"]["steps"] == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -82,16 +83,28 @@ class CursorFile:
         return Cursor.parse(content.decode("ascii", "replace").removesuffix("\n"))
 
     def save(self, cursor: Cursor) -> None:
-        """Replace what was saved, so that after a loss of power the file is the old or the new one. Raises OSError."""
+        """Replace what was saved, so that after a loss of power the file is the old or the new one. Raises OSError.
+
+        A signal that ends the program takes effect when that is done.
+        """
         if self.path is None:
             return
-        fresh = self.path.with_name(f".{self.path.name}.new")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
         try:
-            with fresh.open("w", encoding="ascii") as file:
-                file.write(f"{cursor.text}\n")
+            self._replace(self.path, f"{cursor.text}\n".encode("ascii"))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    @staticmethod
+    def _replace(path: Path, content: bytes) -> None:
+        """Replace the file at *path*. Raises OSError."""
+        fresh = path.with_name(f".{path.name}.new")
+        try:
+            with fresh.open("wb") as file:
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            fresh.replace(self.path)
+            fresh.replace(path)
         except OSError:
             with contextlib.suppress(OSError):
                 fresh.unlink()

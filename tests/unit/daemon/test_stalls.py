@@ -43,6 +43,7 @@ def report_of(world: World, work: Callable[[], None]) -> dict[str, Any]:
 
 def test_time_in_which_the_loop_is_blocked_is_a_stall_and_no_processor_time(world: World) -> None:
     longest = report_of(world, lambda: time.sleep(BLOCKED_SECONDS))["longest"]
+    assert longest["has_slept"]
     assert longest["stall_us"] >= BLOCKED_SECONDS * 1e6
     assert longest["cpu_us"] <= longest["wall_us"] - BLOCKED_SECONDS * 1e6 + 1
     assert abs(longest["wall_us"] - longest["run_queue_us"] - longest["stall_us"]) <= 1
@@ -79,6 +80,18 @@ def test_time_in_which_another_thread_has_the_processor_is_no_stall(world: World
     assert report["sees_run_queue"]
     assert report["longest"]["run_queue_us"] >= QUEUED_NS // 1000
     assert report["longest"]["stall_us"] <= report["longest"]["wall_us"] - QUEUED_NS // 1000 + 1
+
+
+def test_a_stall_without_sleep_is_time_on_the_processor(world: World) -> None:
+    def work() -> None:
+        end = time.thread_time_ns() + QUEUED_NS
+        while time.thread_time_ns() < end:
+            pass
+
+    longest = report_of(world, work)["longest"]
+    assert not longest["has_slept"]
+    assert longest["stall_us"] <= longest["cpu_us"]
+    assert longest["stall_us"] >= QUEUED_NS // 1000 - 1
 
 
 def test_a_wait_for_events_is_no_stall(world: World) -> None:
