@@ -1341,7 +1341,7 @@ cdef class Switch:
                 self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
                 is_over = now_ns() > end
                 if dereference(pattern).second > 1:
-                    dereference(pattern).second -= 1
+                    connection.patterns[dereference(pattern).first] = dereference(pattern).second - 1
                 else:
                     pattern = connection.patterns.erase(pattern)
             if pattern == connection.patterns.end():
