@@ -18,7 +18,9 @@ The rules of delivery, which the tests hold both switches to:
    who owns nothing here, before all connections of that user. While another user was served a moment ago, one whose packets are
    costly is not even read in between: the other is about to come again, and would wait for it. A turn that has taken four times
    ``turn_time`` goes on only with users who were not served in it: many connections of one have the bus for themselves while they are
-   alone, but not for so long that it shows to who comes then.
+   alone, but not for so long that it shows to who comes then. A batch that takes ten times ``turn_time`` to route, by an estimate from
+   patterns, recipients and bytes, is handled in parts. For ``turn_time`` at most, or once, a turn accepts, takes down connections that
+   have ended, and erases their patterns.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
@@ -273,6 +275,7 @@ class Switch(Protocol):
     def turn(self, timeout_ms: int) -> int:
         """Wait for readiness, at most *timeout_ms* (-1: for ever), handle what is ready, and return how many descriptors were.
 
+        Returns at least 1 while connections that have ended are still to be taken down: the next turn does not wait.
         May return early, with 0, when a signal has arrived; only a watched descriptor is sure to end the wait.
         """
 

@@ -456,11 +456,11 @@ cdef class Switch:
         return count
 
     def turn(self, int timeout_ms):
-        """Wait for readiness, handle what is ready, and return how many descriptors were."""
+        """Wait for readiness, handle what is ready, and return how many descriptors were; at least 1 while there is more to do."""
         cdef int count
         with nogil:
             count = self.take_turn(timeout_ms)
-        return count
+        return count if self.ending.empty() and self.buried.empty() else max(1, count)
 
     def run(self, int timeout_ms):
         """Take turns until something has happened that is not traffic alone, or the time is over."""

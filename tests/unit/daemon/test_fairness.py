@@ -177,3 +177,32 @@ def test_costly_packets_wait_while_another_user_comes_and_goes(make_world: MakeW
     assert world.switch.connection_counters(costly).received_packets == 1 or is_alone or is_moment_over
     world.run()
     assert world.switch.connection_counters(costly).received_packets == 2
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_a_batch_that_has_many_recipients_is_handled_in_parts(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(turn_time=0.0))
+    listeners, sender = [world.connect(b"a") for _ in range(3)], world.connect()
+    packets = [message(b"a", b"%d" % number) for number in range(5)]
+    for packet in (b"MSG nobody\0", *packets):
+        world.send(sender, packet)
+    world.switch.turn(0)
+    assert [world.receive(each) for each in listeners] == [packets[:1]] * 3
+    assert world.switch.connection_counters(sender).received_packets == 2
+    world.run()
+    assert [world.receive(each) for each in listeners] == [packets[1:]] * 3
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_connections_that_end_together_are_taken_down_one_by_one_in_their_order(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(turn_time=0.0))
+    ended = [world.connect(b"a", b"a", b"b") for _ in range(4)]
+    world.told.clear()
+    for number in ended:
+        world.switch.disconnect(number, b"")
+    counts = []
+    while world.switch.turn(0):
+        counts.append(sum(told[0] == "ended" for told in world.told))
+    assert counts[:4] == [1, 2, 3, 4]
+    assert [told[1] for told in world.told if told[0] == "ended"] == ended
+    assert world.switch.counters().connections == 0
