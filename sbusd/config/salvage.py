@@ -19,10 +19,14 @@ from sbusd.config.rules import MAX_PREFIX_BYTES
 from sbusd.config.unknown_ids import UnknownId
 from sbusd.config.users import LAST_UID
 
-_KEYS = re.compile(r"""(?<![\w-])["']?keys["']?\s*=\s*""")
-_ESCAPED_KEY = re.compile(r'"[^"\\\n]*\\[^"\n]*"\s*=')
-_STRING = re.compile(r""""(?:[^"\\]|\\.)*"|'[^']*\'""")
-_RULES = re.compile(r"(?<![\w-])polic(?:y|ies)(?![\w-])")
+_STRING = r'(?:"(?:[^"\\]|\\.)*"|\'[^\']*\')'
+_NOT_CODE = re.compile(rf"{_STRING}|#.*")
+"""A string, or a comment, of one line."""
+_KEYS = re.compile(rf"\s*keys\s*=\s*({_STRING})\s*(?:#.*)?")
+"""A line that says for which keys a rule is, and nothing else."""
+_RULE = re.compile(r"\s*\[\[\s*policy\s*\]\]\s*")
+_QUOTED_KEY = re.compile(r'""\s*[=.\]]|[\[.]\s*""')
+_WORDS = re.compile(r"keys|polic(?:y|ies)")
 _ALLOWED = re.compile(r"(?<![\w-])allowed_users(?![\w-])")
 
 
@@ -94,17 +98,35 @@ def _keys_in(value: object) -> Iterator[object]:
 
 
 def _of_text(text: str) -> Remains:
-    """Return what a text is about that is not TOML."""
+    """Return what a text is about that is not TOML.
+
+    Its rules are known only if each begins with ``[[policy]]`` and has one line that says its keys: whatever else has to do with rules
+    may be a rule whose keys nobody can know.
+    """
     # Of all that splitlines() takes for the end of a line, TOML does that only for this.
-    lines = [line for line in text.split("\n") if not line.lstrip().startswith("#")]
-    found = [_STRING.match(line, match.end()) for line in lines for match in _KEYS.finditer(line)]
-    strings = [_string(match[0]) for match in found if match is not None]
-    prefixes = [_prefix(string) for string in strings if string is not None]
-    rules = sum(len(_RULES.findall(line)) for line in lines)
-    # An escaped key can be "keys" too.
-    is_known = len(prefixes) == len(found) >= rules and "\0" not in text and not any(_ESCAPED_KEY.search(line) for line in lines)
-    users = nobody() if any(_ALLOWED.search(line) for line in lines) else None
-    return Remains(outermost(tuple(prefixes)) if is_known else None, users)
+    lines = [(line, _NOT_CODE.sub(_emptied, line)) for line in text.split("\n")]
+    has_quoted_keys = any(_QUOTED_KEY.search(code) for _, code in lines)
+    users = nobody() if has_quoted_keys or any(_ALLOWED.search(line) for line, code in lines if code.strip()) else None
+    if has_quoted_keys or "\0" in text or '"""' in text or "'''" in text:
+        return Remains(None, users)
+    prefixes: list[str] = []
+    keys_of_rules: list[int] = []
+    for line, code in lines:
+        if _RULE.fullmatch(code):
+            keys_of_rules.append(0)
+        elif (match := _KEYS.fullmatch(line)) is not None and (keys := _string(match[1])) is not None:
+            prefixes.append(_prefix(keys))
+            if keys_of_rules:
+                keys_of_rules[-1] += 1
+        elif _WORDS.search(code):
+            return Remains(None, users)
+    # Two in one rule: the head of the second is what is broken.
+    return Remains(outermost(tuple(prefixes)) if all(count == 1 for count in keys_of_rules) else None, users)
+
+
+def _emptied(found: re.Match[str]) -> str:
+    """Return a string without its content, and nothing for a comment."""
+    return "" if found[0].startswith("#") else '""'
 
 
 def _string(literal: str) -> str | None:

@@ -228,7 +228,13 @@ def test_a_broken_file_does_not_open_the_bus_that_an_earlier_one_closed(tmp_path
         (b'policy = [{keys = "a/", publish = "deny"}, {keys = \'b/\', publish = "deny"}]\nx =\n', ("a/", "b/")),
         (b'policy = [{keys = "a/", publish = "deny"}, {keys = 1}]\nx =\n', ("",)),
         (b'policy = [{keys = "a/", publish = "deny"}, {"\\u006beys" = "b/"}]\nx =\n', ("",)),
-        ('policy = [{keys = "a/"}, {comment = "\u2028#", keys = "b/"}]\nx =\n'.encode(), ("a/", "b/")),
+        ('policy = [{keys = "a/"}, {comment = "\u2028#", keys = "b/"}]\nx =\n'.encode(), ("",)),
+        (b'[[policy]]\nkeys = "a/" # was: keys = "old/"\npublish = "deny"\n[[policy]]\nkeys: "secret/"\n', ("",)),
+        (b'policy = [\n{keys = "a/", publish = "deny"},\n{keys "secret/", publish = "deny"},\n]\n', ("",)),
+        (b'[[policy]]\nkeys = "a/"\n[[policy]\nkeys = "b/"\n', ("",)),
+        (b'[[policy]]\nkeys = "a/"\n[ [policy]]\nkeys = "b/"\n', ("",)),
+        (b'[[policy]]\nkeys = "a/"\npublish = """\n[[policy]]\nkeys = "b/"\n', ("",)),
+        (b'[[policy]]\nkeys = "a/" # keys = "old/"\nx =\n# [[policy]]\n[[policy]]\n keys=\'b/\'#c\n', ("a/", "b/")),
     ],
 )
 def test_no_prefix_of_a_broken_file_is_missed(tmp_path: Path, broken: bytes, denied: tuple[str, ...]) -> None:

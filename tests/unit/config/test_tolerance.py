@@ -51,7 +51,6 @@ def _may_subscribe(configuration: Configuration, pattern: bytes, who: Credential
         LAB + "[limits]\nqueue_packets = 0\n",
         LAB.replace("[[policy]]", "[[polcy]]"),
         LAB + '[log]\nlevel = "info\n',
-        "policy = [{keys = 'lab/', publish = 'deny'},\n",
     ],
 )
 def test_what_a_broken_file_was_about_is_denied_and_nothing_else(tmp_path: Path, broken: str) -> None:
@@ -84,6 +83,7 @@ def test_a_broken_file_without_rules_denies_nothing(tmp_path: Path, broken: str 
     "broken",
     [
         "[[policy]]\nkeys = lab/\n",
+        "policy = [{keys = 'lab/', publish = 'deny'},\n",
         "[[policy]]\n]",
         '[[policy]]\npublish = "deny"\n',
         "[[policy]]\nkeys = 1\n",
