@@ -31,6 +31,10 @@ PATIENCE_SECONDS = 0.002
 """How long one close may sleep before a signal ends that."""
 
 
+CROWD = 256
+"""So many sockets that wait to be closed are too many: nobody new is accepted until there are fewer, or they had all descriptors."""
+
+
 class Closer:
     """The sockets of one process that wait to be closed. Only its threads may sleep; every method returns at once."""
 
@@ -71,6 +75,11 @@ class Closer:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fileno())
         return [self._closed.popleft() for _ in range(len(self._closed))]
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether too many sockets wait."""
+        return len(self._sockets) >= CROWD
 
     def waiting(self) -> list[int]:
         """Return the descriptors that are not closed yet."""

@@ -244,9 +244,10 @@ class Sink(Protocol):
         """Forget a connection. The switch has dropped its subscriptions; its number is never used again. ``closed`` follows."""
 
     def closed(self, connection: int) -> None:
-        """Take note that the socket of a connection that has ended is closed: until then it costs a descriptor.
+        """Take note that a connection that has ended costs nothing more: its socket is closed, and its patterns are erased.
 
-        Called right after ``ended``, but for one whose unread packets have descriptors among them: then once a thread has closed it.
+        Called right after ``ended``, unless that takes long: a thread closes a socket that has descriptors among its unread packets, and
+        many patterns are erased over several turns.
         """
 
 
@@ -278,6 +279,9 @@ class Switch(Protocol):
         Returns at least 1 while connections that have ended are still to be taken down: the next turn does not wait.
         May return early, with 0, when a signal has arrived; only a watched descriptor is sure to end the wait.
         """
+
+    def take_down(self) -> None:
+        """Take down all connections that have ended, for as long as it takes: before a handover, which is about the living."""
 
     def run(self, timeout_ms: int) -> None:
         """Take turns for *timeout_ms* (-1: for ever; 0: one turn), while nothing but messages passes.

@@ -208,6 +208,7 @@ class Switch:
         self._ending: list[_Connection] = []
         self._next = 1
         self._paused = False
+        self._resume_at = 0.0
         self._accounts: dict[int, Account] = {}
         self._rules: tuple[PublishRule, ...] = ()
         self._said: dict[Refusal, Packet] = {}
@@ -257,6 +258,9 @@ class Switch:
 
     def _accept_some(self, listener: socket.socket) -> None:
         """Accept what waits, a bounded number of times."""
+        if self._closer.is_crowded:
+            self._pause(errno.EBUSY)
+            return
         for _ in range(ACCEPTS_PER_TURN):
             try:
                 accepted, _ = listener.accept()
@@ -292,6 +296,7 @@ class Switch:
     def _pause(self, failure: int) -> None:
         """Stop accepting until a connection ends or some time has passed."""
         self._paused = True
+        self._resume_at = time.monotonic() + PAUSE_MS / 1000
         self._count["accept_failures"] += 1
         for fd in self._listeners:
             self._epoll.modify(fd, 0)
@@ -321,7 +326,7 @@ class Switch:
         ready = self._epoll.poll(timeout_ms / 1000 if timeout_ms >= 0 else -1)
         if self._stalls is not None:
             self._stalls.wake()
-        if not ready and self._paused:
+        if self._paused and (not ready or time.monotonic() >= self._resume_at):
             self._resume()
         self._count["turns"] += 1
         fds = {fd for fd, _ in ready}
@@ -339,9 +344,13 @@ class Switch:
             told, connection.out.told = connection.out.told, 0
             if told:
                 self._sink.lost(connection.number, told)
+        self.take_down()
+        return len(ready)
+
+    def take_down(self) -> None:
+        """Take down all connections that have ended."""
         while self._ending:
             self._bury(self._ending.pop(0))
-        return len(ready)
 
     def run(self, timeout_ms: int) -> None:
         """Take one turn."""
@@ -709,7 +718,7 @@ class Switch:
         del self._by_number[connection.number]
         del self._by_fd[connection.socket.fileno()]
         is_closed = self._hang_up(connection)
-        if self._paused:
+        if self._paused and not self._closer.is_crowded:
             self._resume()
         if out.told or out.untold:
             # What it lost and was not told of any more.
@@ -735,6 +744,8 @@ class Switch:
         """Tell the sink which connections are closed at last."""
         for number in self._closer.take_closed():
             self._sink.closed(number)
+        if self._paused and not self._closer.is_crowded:
+            self._resume()
 
     def closing(self) -> list[int]:
         """Return the descriptors of connections that have ended and are not closed yet."""

@@ -153,3 +153,4 @@ class Run:
         """Bury those who are about to end: what is handed over is the living."""
         if self._is_unsettled or not self._broker.is_settled:
             self._broker.switch.turn(0)
+        self._broker.switch.take_down()

@@ -10,7 +10,7 @@ one sendmmsg(2), straight from that buffer. Connections are taken down at the en
 """
 
 from cython.operator cimport dereference, preincrement
-from libc.errno cimport EAGAIN, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
+from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memchr, memcmp
@@ -109,6 +109,7 @@ cdef cppclass Connection:
     bint has_descriptors        # they are; ended once what it sent before is routed
     bint is_ending              # to be taken down at the end of this turn, as `end`
     bint is_buried              # it has been; what is left are patterns in the router, and so its slot
+    bint is_closed              # its socket is: when the last pattern is erased, its user has everything back
     int end
     int resets                  # ECONNRESET in a row
     bint blocks_others          # it may block publishers of other users
@@ -167,7 +168,8 @@ cdef class Switch:
     cdef string words                           # the same, each with room for its length in front of it; the batch's last parts point here
     cdef int epoll
     cdef int spare                              # a descriptor to give up when there is none left to accept with
-    cdef bint is_paused                         # no accepting: even the spare descriptor is gone
+    cdef bint is_paused                         # no accepting: even the spare descriptor is gone, or too many sockets wait to be closed
+    cdef int64_t resume_at                      # nanoseconds: when accepting is tried again, whatever else happens
     cdef char* buffer
     cdef bint is_buffer_large                   # large packets have committed pages of the buffer
     cdef mmsghdr inbound[BATCH_PACKETS]
@@ -180,7 +182,8 @@ cdef class Switch:
     cdef unordered_map[uint64_t, Connection*] by_id
     cdef vector[pair[uint64_t, uint32_t]] touched   # numbers and slots of those with a share of the batch at hand
     cdef deque[uint32_t] ending
-    cdef vector[uint32_t] buried                # slots of those with patterns that are still to be erased
+    cdef deque[uint32_t] buried                 # slots of those with patterns that are still to be erased
+    cdef dict unerased                          # the same, by number
     cdef unordered_map[uint32_t, Account*] accounts
     cdef vector[uint32_t] blocking              # slots that block someone
     cdef cpp_map[uint64_t, uint32_t] pending    # numbers and slots of those who go on without anything new from their sockets
@@ -217,6 +220,7 @@ cdef class Switch:
     def __cinit__(self, sink, keyspace, limits, refusals):
         self.epoll = self.spare = -1
         self.buffer = NULL
+        self.unerased = {}
 
     def __init__(self, sink, keyspace, limits, tuple refusals):
         cdef int i
@@ -332,7 +336,7 @@ cdef class Switch:
         fresh.receipt.disclosure = Disclosure.UNDECIDED
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = False
+        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = fresh.is_closed = False
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
@@ -365,6 +369,9 @@ cdef class Switch:
         cdef int fd, i
         cdef uint64_t connection
         cdef int64_t end = now_ns() + self.turn_time
+        if self.closer.is_crowded:
+            # Of those that are refused no quota counts the descriptors, and peers can send faster what sleeps than threads can close it.
+            return self.pause(EBUSY)
         for i in range(ACCEPTS_PER_TURN):
             fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK)
             if fd >= 0:
@@ -413,6 +420,7 @@ cdef class Switch:
     cdef int pause(self, int failure) except -1:
         """Stop accepting until a connection ends or some time has passed: the listener stays readable, and would spin."""
         self.is_paused = True
+        self.resume_at = now_ns() + <int64_t>PAUSE_MS * 1000000
         self.accept_failures += 1
         self.watch_listeners(0)
         self.sink.accept_failed(failure)
@@ -490,7 +498,7 @@ cdef class Switch:
                 return 0
             with gil:
                 raise OSError(errno, f"epoll_wait: {os.strerror(errno)}")
-        if count == 0 and self.is_paused:
+        if self.is_paused and (count == 0 or self.clock >= self.resume_at):
             self.resume()
         self.turns += 1
         count = self.add_pending(count)
@@ -538,6 +546,8 @@ cdef class Switch:
             end = now_ns() + self.turn_time
             while self.ending.size():
                 self.bury()
+                if self.buried.size() == 1:
+                    self.erase_some(end)
                 if self.is_measured:
                     self.stalls.end_step(ENDING)
                 if now_ns() > end:
@@ -547,6 +557,11 @@ cdef class Switch:
             if self.is_measured:
                 self.stalls.end_step(ERASING)
         return 0
+
+    def take_down(self):
+        """Take down all connections that have ended."""
+        while self.ending.size():
+            self.bury()
 
     cdef int wait(self, int timeout_ms) noexcept nogil:
         """Wait for readiness, and give back meanwhile what large packets took; return what epoll_wait(2) does."""
@@ -1317,25 +1332,24 @@ cdef class Switch:
         connection.out.told = connection.out.untold = 0
         self.by_id.erase(number)
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
-        is_closed = self.end_socket(connection.out.fd, connection.passing, number)
+        connection.is_closed = self.end_socket(connection.out.fd, connection.passing, number)
         connection.is_buried = True
         self.buried.push_back(connection.slot)
-        if self.is_paused:
+        self.unerased[number] = connection.slot
+        if self.is_paused and not self.closer.is_crowded:
             self.resume()
         if lost:
             self.sink.lost(number, lost)
         self.sink.ended(number, end, counters)
-        if is_closed:
-            self.sink.closed(number)
         return 0
 
-    cdef void erase_some(self, int64_t end) noexcept nogil:
-        """Erase patterns of those who are buried, one at least, until the time is *end*."""
+    cdef int erase_some(self, int64_t end) except -1 nogil:
+        """Erase patterns of those who are buried, the first first, one at least, until the time is *end*."""
         cdef Connection* connection
         cdef cpp_map[string, uint32_t].iterator pattern
         cdef bint is_over = False
         while self.buried.size() and not is_over:
-            connection = self.slots[self.buried.back()]
+            connection = self.slots[self.buried.front()]
             pattern = connection.patterns.begin()
             while pattern != connection.patterns.end() and not is_over:
                 self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
@@ -1345,10 +1359,21 @@ cdef class Switch:
                 else:
                     pattern = connection.patterns.erase(pattern)
             if pattern == connection.patterns.end():
-                self.buried.pop_back()
-                self.slots[connection.slot] = NULL
-                self.free_slots.push_back(connection.slot)
-                del connection
+                self.buried.pop_front()
+                self.forget(connection)
+        return 0
+
+    cdef int forget(self, Connection* connection) except -1 with gil:
+        """Forget one who is buried and has no patterns any more. What they cost is its user's until then."""
+        cdef uint64_t number = connection.id
+        cdef bint is_closed = connection.is_closed
+        self.slots[connection.slot] = NULL
+        self.free_slots.push_back(connection.slot)
+        del connection
+        del self.unerased[number]
+        if is_closed:
+            self.sink.closed(number)
+        return 0
 
     cdef bint end_socket(self, int fd, Passing passing, uint64_t connection) except -1:
         """Close a socket, or let the closer do that and report *connection*, if that is not 0, later; return whether it is closed."""
@@ -1360,7 +1385,13 @@ cdef class Switch:
     def report_closed(self):
         """Tell the sink which connections are closed at last."""
         for number in self.closer.take_closed():
-            self.sink.closed(number)
+            slot = self.unerased.get(number)
+            if slot is None:
+                self.sink.closed(number)
+            else:
+                self.slots[<uint32_t>slot].is_closed = True
+        if self.is_paused and not self.closer.is_crowded:
+            self.resume()
 
     def closing(self):
         """Return the descriptors of connections that have ended and are not closed yet."""

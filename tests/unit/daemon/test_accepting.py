@@ -8,15 +8,19 @@ import os
 import resource
 import signal
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import FrameType
 
 import pytest
 
+from sbusd.daemon.closer import Closer
 from sbusd.daemon.contract import Refusal
 from tests.support.wire import message
 from tests.support.world import REFUSALS, MakeWorld, World
+
+PAUSE_SECONDS_MOST = 60.0
 
 
 @dataclass
@@ -203,6 +207,21 @@ def test_without_even_the_spare_descriptor_accepting_pauses_until_one_is_free(ma
         assert answers.count(b"CMSG ping\0x") >= 1
         for fd in world.stolen:
             os.close(fd)
+
+
+def test_while_too_many_sockets_wait_to_be_closed_nobody_is_accepted(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Peers can send what sleeps in close(2) faster than threads close it. Traffic goes on, and does not keep the pause from ending."""
+    old = door.world.connect()
+    with monkeypatch.context() as patch:
+        patch.setattr(Closer, "is_crowded", True)
+        door.connect()
+        door.world.switch.turn(0)
+        assert door.world.told[-1] == ("accept failed", errno.EBUSY)
+    end = time.monotonic() + PAUSE_SECONDS_MOST
+    while not any(told[0] == "connected" for told in door.world.told):
+        assert time.monotonic() < end
+        door.world.send(old, b"MSG nobody\0")
+        door.world.switch.turn(0)
 
 
 def test_signals_that_interrupt_lose_nothing(world: World) -> None:

@@ -206,3 +206,33 @@ def test_connections_that_end_together_are_taken_down_one_by_one_in_their_order(
     assert counts[:4] == [1, 2, 3, 4]
     assert [told[1] for told in world.told if told[0] == "ended"] == ended
     assert world.switch.counters().connections == 0
+
+
+@pytest.mark.parametrize("switch_kind", ["compiled"])
+def test_who_ends_with_many_patterns_is_charged_until_the_last_is_erased(make_world: MakeWorld) -> None:
+    """Else who comes and goes has patterns in the router that no quota counts, and they are never fewer."""
+    world = make_world(LimitSettings(turn_time=0.0))
+    patterns = [b"%d" % number for number in range(20)]
+    first, second = world.connect(*patterns), world.connect(*patterns)
+    world.told.clear()
+    for number in (first, second):
+        world.switch.disconnect(number, b"")
+    turns: dict[tuple[object, ...], int] = {}
+    for turn in range(1_000):
+        world.switch.turn(0)
+        for told in world.told:
+            turns.setdefault(told[:2], turn)
+    assert turns["ended", first] == 0
+    assert turns["ended", second] == 1
+    assert 9 <= turns["closed", first] < turns["closed", second]
+
+
+def test_all_that_have_ended_can_be_taken_down_at_once(make_world: MakeWorld) -> None:
+    """A handover is about the living: who was told that it is disconnected must not go on with the next process."""
+    world = make_world(LimitSettings(turn_time=0.0))
+    numbers = [world.connect(b"a") for _ in range(5)]
+    for number in numbers[1:]:
+        world.switch.disconnect(number, b"")
+    world.switch.take_down()
+    assert [told[1] for told in world.told if told[0] == "ended"] == numbers[1:]
+    assert list(world.switch.connections()) == numbers[:1]
