@@ -54,6 +54,25 @@ class Count(Spelling):
         return value
 
 
+NO_BOUND = 1 << 56
+"""The number that means that there is no bound; a hundred times as much still fits into 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound(Count):
+    """A whole number as :class:`Count` has it, or ``"none"``, which is :data:`NO_BOUND`."""
+
+    def parse(self, value: object) -> int:
+        """Return the number. Raises ValueError if it is none, or out of range."""
+        if value == "none":
+            return NO_BOUND
+        try:
+            # Named, for super() without arguments does not find a class with slots, which is made a second time.
+            return Count.parse(self, value)
+        except ValueError as error:
+            raise ValueError(f'{error}; or "none"') from None
+
+
 @dataclass(frozen=True, slots=True)
 class Size(Spelling):
     """A number of bytes from ``least`` to ``most``: a whole number, or one with its unit, ``"64MiB"``."""

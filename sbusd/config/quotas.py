@@ -10,11 +10,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Annotated, ClassVar
 
 from sbusd.config.groups import GroupId
-from sbusd.config.quantities import Count, Size
+from sbusd.config.quantities import NO_BOUND, Bound, Count, Size
 from sbusd.config.rules import Origin
 from sbusd.config.users import UserId
 from sbusd.protocol.credentials import Credentials
-from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 
@@ -24,8 +23,8 @@ _CONNECTIONS = Count(1, 1 << 20, "for each is a descriptor of the bus")
 _SUBSCRIPTIONS = Count(1, 1 << 24, "for each takes memory")
 _PATTERN_BYTES = Size(64 << 10, 1 << 34, "for some patterns must fit")
 _STATE_BYTES = Size(1 << 20, 1 << 34, "for some thousand changes must fit")
-_QUEUED_PACKETS = Count(1, 1 << 30, "for each one that waits costs memory")
-_QUEUED_BYTES = Size(MAX_PACKET_BYTES, 1 << 40, "for the largest packet must fit")
+_QUEUED_PACKETS = Bound(1, 1 << 30, "for each one that waits costs memory")
+_QUEUED_BYTES = Size(1 << 20, 1 << 40, "for the largest packet of another user must fit")
 _RATE = Count(1, 10_000_000, "for none would be silence")
 _BURST = Count(10, 100_000_000, "for a client's first packets come together")
 _FACTOR = Count(1, 1_000, "for an owner has no less than others")
@@ -45,10 +44,10 @@ class Quotas:
     """Memory of these patterns, by their bytes and their segments: three segments, together 95 bytes, in each of 16,384."""
     state_bytes: Annotated[int, _STATE_BYTES] = 16 << 20
     """Changes that are kept for after a kill, until the log of them is written anew: all of a user's patterns come and gone, twice."""
-    queued_packets: Annotated[int, _QUEUED_PACKETS] = 131_072
-    """Packets that wait for the user's connections: eight full queues."""
-    queued_bytes: Annotated[int, _QUEUED_BYTES] = 64 << 20
-    """Bytes of these packets: eight full queues."""
+    queued_packets: Annotated[int, _QUEUED_PACKETS] = NO_BOUND
+    """Packets that wait for the user's connections; by default only their memory counts."""
+    queued_bytes: Annotated[int, _QUEUED_BYTES] = 128 << 20
+    """Memory of these packets: two full queues, and half of that for the publishers of one other user."""
     control_rate: Annotated[int, _RATE] = 10_000
     """Packets that are no MSG, SUB and UNSUB among them: each takes some microseconds, in which nothing is routed: a tenth of a second."""
     control_burst: Annotated[int, _BURST] = 32_768
@@ -60,7 +59,7 @@ class Quotas:
 
     def times(self, factor: int) -> Quotas:
         """Return quotas *factor* times as large."""
-        return Quotas(**{each.name: getattr(self, each.name) * factor for each in fields(Quotas)})
+        return Quotas(**{each.name: min(getattr(self, each.name) * factor, NO_BOUND) for each in fields(Quotas)})
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal, get_args
 
-from sbusd.config.quantities import Count, Duration, Size, Spelling, show
+from sbusd.config.quantities import NO_BOUND, Bound, Count, Duration, Size, Spelling, show
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import PolicyRule, RightsSettings, check_policy
 from sbusd.config.users import UserId
 from sbusd.protocol.credentials import is_credential_prefix
 from sbusd.protocol.keys import KeySpace
-from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
+from sbusd.protocol.limits import MAX_KEY_BYTES
 
 Level = Literal["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"]
 """How urgent a record is, by its name in syslog(3); its position is the number."""
@@ -42,10 +42,10 @@ class LimitSettings:
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
-    queue_packets: Annotated[int, Count(1, 1 << 24, "for each one that waits costs memory")] = 16_384
-    """Packets that wait for one recipient before more are discarded."""
-    queue_bytes: Annotated[int, Size(MAX_PACKET_BYTES, 1 << 34, "for the largest packet must fit")] = 8 << 20
-    """Bytes that wait for one recipient before more are discarded."""
+    queue_packets: Annotated[int, Bound(1, 1 << 24, "for each one that waits costs memory")] = NO_BOUND
+    """Packets that wait for one recipient before more are discarded; by default only their memory counts."""
+    queue_bytes: Annotated[int, Size(1 << 20, 1 << 34, "for the largest packet of another user must fit")] = 64 << 20
+    """Memory of what waits for one recipient before more is discarded: another user's publisher may take half of it."""
     key_bytes: Annotated[int, Size(16, 64 << 10, "for a match costs the key's depth")] = MAX_KEY_BYTES
     """Longest routing key or pattern."""
     batch_packets: Annotated[int, Count(1, 64, "for the switch has room for 64 packets at once")] = 64
@@ -58,8 +58,9 @@ class LimitSettings:
     """Seconds for which a client may block publishers; then it is disconnected."""
     turn_time: Annotated[float, Duration(1e-5, 10.0, "for below the clock shows nothing, and above others wait too long")] = 100 * 1e-6
     """Seconds of the bus that one connection may take in a turn; one that has taken more lets others go first for four times as long."""
-    queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 256 << 20
-    """Memory of all packets that wait; a user may hold at most as much as it leaves free."""
+    queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 512 << 20
+    """Memory of all packets that wait; a user may hold at most as much as it leaves free: ten users hold 32 MiB each beside one at its
+    quota."""
 
 
 @dataclass(frozen=True, slots=True)

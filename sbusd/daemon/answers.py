@@ -14,6 +14,7 @@ from dataclasses import fields
 from itertools import islice
 
 import sbusd
+from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.daemon import standing
 from sbusd.daemon.acceptance import Acceptance
@@ -266,7 +267,7 @@ class Answers:
             "pattern_bytes": account.pattern_bytes,
             "state_bytes": self._accounts.state_usage.of(account.uid),
             **self._switch.user_counters(account.uid)._asdict(),
-            "limits": {name: getattr(account.quotas, name) for name in _QUOTAS},
+            "limits": {name: limit if (limit := getattr(account.quotas, name)) < NO_BOUND else None for name in _QUOTAS},
             "refused": dict(account.refused),
         }
 

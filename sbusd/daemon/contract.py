@@ -20,11 +20,13 @@ The rules of delivery, which the tests hold both switches to:
    ``turn_time`` goes on only with users who were not served in it: many connections of one have the bus for themselves while they are
    alone, but not for so long that it shows to who comes then. A batch that takes ten times ``turn_time`` to route, by an estimate from
    patterns, recipients and bytes, is handled in parts. For ``turn_time`` at most, or once, a turn accepts, takes down connections that
-   have ended, and erases their patterns.
+   have ended, erases their patterns, and frees what waited for them.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
-6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
-   much as it leaves free, so that no publisher can keep the next one out. The same rule shares ``queued_memory`` among users.
+6. What waits is charged to the recipient's user, in bytes of the memory that it takes: :func:`waiting_bytes`. In a queue, and in all
+   queues of a user together, each other user may take at most as much as it leaves free, so that no publisher can keep the next one
+   out. The same rule shares ``queued_memory`` among users. What a connection that ends leaves behind may be freed over several turns,
+   and its user is charged until then.
 7. What is told besides costs who asked for it: a sender's name counts as a part of the packet that it stands in front of, and a tap
    is served after all recipients of a batch.
 8. Of a batch each packet is handled as if it had come alone: where this says packets, a batch counts for as many as are in it, and what
@@ -114,7 +116,8 @@ class Order(enum.IntEnum):
     STACK = 1
     """The newest."""
     RANDOM = 2
-    """The one that frees most memory: the largest that no other queue holds; among equals the oldest."""
+    """The one that frees most memory, of the oldest :data:`RANDOM_PACKETS`: the largest that no other queue holds; among equals the
+    oldest."""
 
 
 class Sight(enum.IntEnum):
@@ -153,8 +156,31 @@ MISSED = 64
 by a line as long as their number. The compiled switch has it in ``outbox.pxd``."""
 
 
+RANDOM_PACKETS = 4096
+"""Packets among which ``Order.RANDOM`` chooses: to look at all of a long queue for each that is sent would keep all others waiting."""
+
+
+ENTRY_BYTES = 26
+"""Memory of a packet's place in a queue: 24 bytes, and its part of what holds those together."""
+
+
+def packet_bytes(length: int) -> int:
+    """Return the memory of a packet of *length* bytes that waits: with 16 of its own and 8 of the allocator, in steps of 16."""
+    return (length + 39) // 16 * 16
+
+
+def waiting_bytes(length: int, head: int = 0) -> int:
+    """Return what a packet of *length* bytes in a queue is charged with; *head* is the length of what goes in front of it, 0 for nothing.
+
+    A packet in several queues is charged in each: it takes that memory until the last of them has sent it.
+    """
+    return packet_bytes(length) + (packet_bytes(head) if head else 0) + ENTRY_BYTES
+
+
 class UserCounters(NamedTuple):
-    """What waits for all connections of a user now, and what was lost to them since the user's oldest one came."""
+    """What waits for all connections of a user now, and what was lost to them since the user's oldest one came.
+
+    ``queued_bytes`` are the memory that it is charged with, in these and the following counters."""
 
     queued_packets: int
     queued_bytes: int
@@ -350,7 +376,7 @@ class Switch(Protocol):
         of letters, digits, ``!`` and ``/``. Until then it is nobody's: charged to none, blocking none, without a name."""
 
     def set_user_limits(self, uid: int, packets: int, size: int) -> None:
-        """Bound what may wait for all connections of *uid* together, in packets and bytes; the user must have a connection."""
+        """Bound what may wait for all connections of *uid* together, in packets and bytes of memory; the user must have a connection."""
 
     def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
         """Set the rules for MSG, at most :data:`MAX_PUBLISH_RULES`; the masks of :meth:`set_party` mean these from now on."""

@@ -1,6 +1,7 @@
 # What waits for one client, and how it gets there; used by the switch without the interpreter. See outbox.pyx.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libcpp.deque cimport deque
 from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport iovec, le32toh
@@ -39,6 +40,9 @@ cdef struct Entry:
     uint32_t payer          # the uid of who published it
 
 
+ctypedef deque[Entry] Entries   # grows without moving what is in it: a vector of a million would be copied in one turn
+
+
 cdef struct Head:           # what goes in front of a packet of a batch, for those who asked for it
     iovec part
     Packet* kept            # its shared copy, made when the first recipient has to wait for it; else NULL
@@ -54,6 +58,7 @@ cdef cppclass Account:      # one user
     uint64_t connections
     uint64_t lost_packets
     Pool room
+    uint64_t leaving_bytes  # of queues that were given up, whose memory is not free yet
     uint64_t turn           # the last turn in which a connection of it was readable
     uint32_t readable       # how many of them were then
     uint64_t served_turn    # the last turn in which anything of it was handled
@@ -72,8 +77,15 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t abandoned_packets
     uint64_t delivered_batches  # what went out several in one,
     uint64_t batched_packets    # and how many those were
-    uint64_t held_bytes         # memory of all packets that wait, each counted once
+    uint64_t held_bytes         # memory of all packets that wait, each counted once, and of their places in queues
     uint64_t held_limit
+    Remains* remains            # queues that were given up
+
+
+cdef struct Remains:            # what waited in a queue that was given up, until its memory is free
+    Entries* entries
+    Account* account            # who is charged for it until then; NULL: nobody
+    Remains* next
 
 
 cdef struct Tally:              # what became of one packet of a batch: for how many connections it was each
@@ -118,10 +130,8 @@ cdef cppclass Outbox:
     bint has_blocked            # it needs the publisher that was just served to wait
     Account* account            # whose it is; NULL until that is said
     Pool room
-    vector[Entry] waiting       # in order of arrival, from `first` on
-    size_t first
-    vector[Entry] notes         # packets of the bus itself that do not wait their turn among messages, from `first_note` on
-    size_t first_note
+    Entries* waiting            # in order of arrival; NULL: nothing
+    Entries* notes              # packets of the bus itself that do not wait their turn among messages; NULL: none
     uint64_t delivered_packets
     uint64_t delivered_bytes
     uint64_t lost_packets
@@ -141,9 +151,6 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
 cdef void flush(Outbox* box) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil
-cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil
-cdef char* data_of(Packet* packet) noexcept nogil
-cdef void release(Packet* packet) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
 cdef void end_batch(Batch* batch) noexcept nogil
 cdef void let_head_go(Head* head) noexcept nogil

@@ -12,45 +12,23 @@ same way: each may hold at most as much as it leaves free.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
-from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy
+from libcpp.deque cimport deque
 
 from sbusd.daemon.orders cimport choose
 from sbusd.daemon.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
-from sbusd.daemon.pools cimport charge, discharge, has_space, may_share
-from sbusd.daemon.libc cimport htole32, iovec, mmsghdr
+from sbusd.daemon.packets cimport (
+    ENTRY_BYTES, cost_of, data_of, leave_behind, new_packet, release, release_entry, size_of,
+)
+from sbusd.daemon.pools cimport charge, discharge, has_space, may_share, vacate
+from sbusd.daemon.libc cimport iovec, mmsghdr
 
 cdef enum:
+    NOTICE_BYTES = 48       # the longest that the bus tells of losses
     FLUSH_ROUNDS = 4        # batches sent to one client in a turn: more than an empty socket buffer takes, so none waits for another
 
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
 cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
 cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
-
-
-cdef char* data_of(Packet* packet) noexcept nogil:
-    """Return where a packet's bytes are."""
-    return <char*>packet + sizeof(Packet)
-
-
-cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
-    """Return a copy of *data* that nobody holds yet, or NULL if memory is short."""
-    cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
-    if packet is not NULL:
-        packet.references = 0
-        packet.wire_length = htole32(length)
-        packet.totals = totals
-        totals.held_bytes += sizeof(Packet) + length
-        memcpy(data_of(packet), data, length)
-    return packet
-
-
-cdef void release(Packet* packet) noexcept nogil:
-    """Drop one reference."""
-    packet.references -= 1
-    if packet.references == 0:
-        packet.totals.held_bytes -= sizeof(Packet) + bytes_in(packet)
-        free(packet)
 
 
 cdef uint32_t owner_of(Outbox* box) noexcept nogil:
@@ -72,7 +50,7 @@ cdef void open_outbox(
     box.room.packets = box.room.bytes = 0
     box.room.packets_limit = packets_limit
     box.room.bytes_limit = bytes_limit
-    box.first = box.first_note = 0
+    box.waiting = box.notes = NULL
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
     box.left_packets = box.left_bytes = 0
     box.is_parted = False
@@ -117,19 +95,16 @@ cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept no
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
 
 
-cdef bint has_room(Outbox* box, uint32_t payer, size_t length) noexcept nogil:
+cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
     """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
-    if box.account is NULL:
+    cdef Account* account = box.account
+    if account is NULL:
         return True
-    if not has_space(&box.account.room, length) or not may_share(&box.account.room, box.account.uid, payer, length):
+    cost += account.leaving_bytes
+    if not has_space(&account.room, cost) or not may_share(&account.room, account.uid, payer, cost):
         return False
     # A user may hold at most as much of the bus's memory as it leaves free.
-    return box.totals.held_bytes + box.account.room.bytes + length <= box.totals.held_limit
-
-
-cdef size_t size_of(Entry entry) noexcept nogil:
-    """Return how long a packet is that waits."""
-    return bytes_in(entry.packet) + (0 if entry.head is NULL else bytes_in(entry.head))
+    return box.totals.held_bytes + account.room.bytes + cost <= box.totals.held_limit
 
 
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
@@ -141,14 +116,19 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
     packet.references += 1
     if head is not NULL:
         head.references += 1
+    box.totals.held_bytes += ENTRY_BYTES
     charge(&box.room, owner_of(box), payer, size_of(entry))
     if box.account is not NULL:
         charge(&box.account.room, box.account.uid, payer, size_of(entry))
     box.totals.queued_packets += 1
     box.totals.queued_bytes += size_of(entry)
     if is_note:
+        if box.notes is NULL:
+            box.notes = new deque[Entry]()
         box.notes.push_back(entry)
     else:
+        if box.waiting is NULL:
+            box.waiting = new deque[Entry]()
         box.waiting.push_back(entry)
 
 
@@ -159,9 +139,7 @@ cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
         discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
     box.totals.queued_packets -= 1
     box.totals.queued_bytes -= size_of(entry)
-    release(entry.packet)
-    if entry.head is not NULL:
-        release(entry.head)
+    release_entry(entry, box.totals)
 
 
 cdef void lose(Outbox* box) noexcept nogil:
@@ -193,7 +171,7 @@ cdef void give_up(Outbox* box, Batch* batch, const uint32_t* indexes, size_t cou
 
 cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
     """Return the packet that tells the peer of *count* of the packets that it lost, or NULL if memory is short."""
-    cdef char text[48]
+    cdef char text[NOTICE_BYTES]
     cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>count)
     cdef Packet* notice = new_packet(text, length, box.totals)
     if notice is not NULL:
@@ -208,7 +186,7 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     cdef Packet* notice
     if box.untold == 0:
         return True
-    if not has_space(&box.room, 48) or not has_room(box, owner_of(box), 48):
+    if not has_space(&box.room, cost_of(NOTICE_BYTES, 0)) or not has_room(box, owner_of(box), cost_of(NOTICE_BYTES, 0)):
         return False
     notice = loss_notice(box, box.untold)
     if notice is NULL:
@@ -217,17 +195,17 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     return True
 
 
-cdef bint is_kept(Outbox* box, uint32_t payer, size_t length, bint may_block) noexcept nogil:
+cdef bint is_kept(Outbox* box, uint32_t payer, size_t cost, bint may_block) noexcept nogil:
     """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
     cdef bint fits
     if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
         box.is_failed = box.is_failed or box.soft == MODE_ERROR
         return False
-    if not has_room(box, payer, length):
+    if not has_room(box, payer, cost):
         # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
         return False
-    fits = has_space(&box.room, length)
-    if box.soft == MODE_BLOCK or not fits or not may_share(&box.room, owner_of(box), payer, length):
+    fits = has_space(&box.room, cost)
+    if box.soft == MODE_BLOCK or not fits or not may_share(&box.room, owner_of(box), payer, cost):
         if box.soft != MODE_BLOCK and box.hard != MODE_BLOCK:
             box.is_failed = box.is_failed or (box.hard == MODE_ERROR and not fits)
             return False
@@ -249,10 +227,10 @@ cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
 
 cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, Head* head) noexcept nogil:
     """Let one packet of a batch wait, or lose it."""
-    cdef size_t length = batch.parts[index].iov_len + (0 if head is NULL else head.part.iov_len)
+    cdef size_t cost = cost_of(batch.parts[index].iov_len, 0 if head is NULL else head.part.iov_len)
     cdef Packet* kept_head = NULL
     batch.has_copies = True
-    if (not is_kept(box, batch.payer, length, may_block)
+    if (not is_kept(box, batch.payer, cost, may_block)
             or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
             or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
         discard(box, batch, index)
@@ -321,6 +299,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
     uid of who caused it: of another user's queue it may take as much as by messages."""
     cdef Outcome outcome
     cdef Packet* packet = NULL
+    cdef size_t cost = cost_of(length, 0)
     box.totals.deliveries += 1
     if box.is_broken:
         box.totals.abandoned_packets += 1
@@ -341,8 +320,8 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
             flush(box)
             return
     # As in is_kept: no notice for the sake of a packet that is lost too.
-    if (has_space(&box.room, length) and may_share(&box.room, owner_of(box), payer, length)
-            and has_room(box, payer, length) and tell_loss(box)):
+    if (has_space(&box.room, cost) and may_share(&box.room, owner_of(box), payer, cost)
+            and has_room(box, payer, cost) and tell_loss(box)):
         packet = new_packet(data, length, box.totals)
     if packet is NULL:
         lose(box)
@@ -371,42 +350,41 @@ cdef void end_batch(Batch* batch) noexcept nogil:
 
 cdef void take_out(Outbox* box, size_t count) noexcept nogil:
     """Let go of the first *count* of the chosen messages."""
-    cdef size_t i, kept
+    cdef size_t i, kept = 0
     for i in range(count):
-        let_go(box, box.waiting[chosen[i]])
-        box.waiting[chosen[i]].packet = NULL
-    if box.order == ORDER_RANDOM and count:
-        kept = box.first
-        for i in range(box.first, box.waiting.size()):
-            if box.waiting[i].packet is not NULL:
-                box.waiting[kept] = box.waiting[i]
-                kept += 1
-        box.waiting.resize(kept)
-    elif box.order == ORDER_STACK:
-        box.waiting.resize(box.waiting.size() - count)
-    else:
-        box.first += count
+        let_go(box, box.waiting[0][chosen[i]])
+        box.waiting[0][chosen[i]].packet = NULL
+        kept = max(kept, chosen[i] + 1)
+    if box.order == ORDER_RANDOM:
+        # What stands between the chosen ones moves up to those behind them.
+        for i in range(kept, 0, -1):
+            if box.waiting[0][i - 1].packet is not NULL:
+                kept -= 1
+                box.waiting[0][kept] = box.waiting[0][i - 1]
+    for i in range(count):
+        if box.order == ORDER_STACK:
+            box.waiting.pop_back()
+        else:
+            box.waiting.pop_front()
 
 
 cdef Outcome send_notes(Outbox* box) noexcept nogil:
     """Send the bus's own packets that do not wait among messages."""
     cdef Outcome outcome = ALL_TAKEN
     cdef size_t i, sent, count
-    while box.first_note < box.notes.size():
-        count = min(box.notes.size() - box.first_note, <size_t>BATCH_PACKETS)
+    while box.notes is not NULL and not box.notes.empty():
+        count = min(box.notes.size(), <size_t>BATCH_PACKETS)
         for i in range(count):
-            line_up_packet(i, box.notes[box.first_note + i].packet, NULL)
+            line_up_packet(i, box.notes[0][i].packet, NULL)
         sent = transmit(box, headers, count, &outcome)
         if outcome == PACKET_TOO_BIG:
             lose(box)
             sent += 1
         for i in range(sent):
-            let_go(box, box.notes[box.first_note + i])
-        box.first_note += sent
+            let_go(box, box.notes.front())
+            box.notes.pop_front()
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             return outcome
-    box.notes.clear()
-    box.first_note = 0
     return ALL_TAKEN
 
 
@@ -415,7 +393,7 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
     cdef Outcome outcome = ALL_TAKEN
     cdef size_t i, sent, count = choose(box, chosen)
     for i in range(count):
-        line_up_packet(i, box.waiting[chosen[i]].packet, box.waiting[chosen[i]].head)
+        line_up_packet(i, box.waiting[0][chosen[i]].packet, box.waiting[0][chosen[i]].head)
     sent = transmit(box, headers, count, &outcome)
     if outcome == PACKET_TOO_BIG:
         take_out(box, sent + 1)
@@ -441,8 +419,7 @@ cdef void tell_in_place(Outbox* box) noexcept nogil:
     keep(box, notice, NULL, owner_of(box), False)
     moved = box.waiting.back()
     box.waiting.pop_back()
-    box.first -= 1
-    box.waiting[box.first] = moved
+    box.waiting.push_front(moved)
 
 
 cdef void flush(Outbox* box) noexcept nogil:
@@ -463,30 +440,44 @@ cdef void flush(Outbox* box) noexcept nogil:
             break
     if not box.is_broken:
         tell_loss(box)
-    if box.first == box.waiting.size():
-        box.waiting.clear()
-        box.first = 0
-        if box.waiting.capacity() > 1024:
-            box.waiting.shrink_to_fit()
-    elif box.first > 1024 and box.first * 2 > box.waiting.size():
-        box.waiting.erase(box.waiting.begin(), box.waiting.begin() + box.first)
-        box.first = 0
+    if box.waiting is not NULL and box.waiting.empty():
+        del box.waiting
+        box.waiting = NULL
+    if box.notes is not NULL and box.notes.empty():
+        del box.notes
+        box.notes = NULL
 
 
 cdef void abandon(Outbox* box) noexcept nogil:
-    """Give up what waits."""
-    cdef size_t i
+    """Give up what waits. Its memory is freed later, for it may be a million packets."""
     box.totals.abandoned_packets += waiting_count(box)
     if not box.is_parted:
         box.left_packets += waiting_count(box)
         box.left_bytes += box.room.bytes
-    for i in range(box.first, box.waiting.size()):
-        let_go(box, box.waiting[i])
-    for i in range(box.first_note, box.notes.size()):
-        let_go(box, box.notes[i])
-    box.waiting.clear()
-    box.notes.clear()
-    box.first = box.first_note = 0
+    box.totals.queued_packets -= box.room.packets
+    box.totals.queued_bytes -= box.room.bytes
+    if box.account is not NULL:
+        box.account.leaving_bytes += box.room.bytes
+        vacate(&box.account.room, &box.room)
+    box.room.packets = box.room.bytes = 0
+    box.room.shares.clear()
+    leave(box, box.waiting)
+    leave(box, box.notes)
+    box.waiting = box.notes = NULL
+
+
+cdef void leave(Outbox* box, Entries* entries) noexcept nogil:
+    """Leave behind the entries of a queue that is given up, or release them at once if there is no memory even for that."""
+    cdef Entry entry
+    if entries is NULL or leave_behind(entries, box.account, box.totals):
+        return
+    while not entries.empty():
+        entry = entries.back()
+        entries.pop_back()
+        if box.account is not NULL:
+            box.account.leaving_bytes -= size_of(entry)
+        release_entry(entry, box.totals)
+    del entries
 
 
 cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil:

@@ -25,3 +25,4 @@ cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
 cdef bint has_space(Pool* pool, size_t length) noexcept nogil
 cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
 cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
+cdef void vacate(Pool* pool, Pool* queue) noexcept nogil

@@ -68,3 +68,18 @@ cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
         if share.packets == 0:
             share[0] = pool.shares.back()
             pool.shares.pop_back()
+
+
+cdef void vacate(Pool* pool, Pool* queue) noexcept nogil:
+    """Account for all that is in *queue*, and so in *pool* too, and waits no more."""
+    cdef Share* share
+    cdef size_t i
+    pool.packets -= queue.packets
+    pool.bytes -= queue.bytes
+    for i in range(queue.shares.size()):
+        share = share_of(pool, queue.shares[i].uid)
+        share.packets -= queue.shares[i].packets
+        share.bytes -= queue.shares[i].bytes
+        if share.packets == 0:
+            share[0] = pool.shares.back()
+            pool.shares.pop_back()

@@ -13,14 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbusd.daemon.continuation import Queue
-from sbusd.daemon.contract import HardMode, Order, SoftMode, UserCounters
+from sbusd.daemon.contract import ENTRY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, UserCounters, packet_bytes, waiting_bytes
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
 
 FLUSH_ROUNDS = 4
 BATCH_PACKETS = 64
-PACKET_OVERHEAD = 16
-"""Bytes that the compiled switch needs beside those of a packet that waits; the same bound must mean the same here."""
-
 NOTICE_BYTES = 48
 _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
 _Payer = int | None
@@ -164,7 +161,7 @@ class Outbox:
             self._discard(left.pop(0)[0], payer)
             self._tell_loss()
         for packet, head in left:
-            if self._is_kept(payer, _length(packet, head), may_block=may_block):
+            if self._is_kept(payer, _cost(packet, head), may_block=may_block):
                 self._keep((packet, head, payer))
                 packet.queued += 1
             else:
@@ -189,8 +186,9 @@ class Outbox:
             self._lose()
             self.flush()
         elif outcome:
-            fits = self.room.has_space(len(data)) and self.room.may_share(self.owner, payer, len(data))
-            if fits and self._has_room(payer, len(data)) and self._tell_loss():
+            cost = waiting_bytes(len(data))
+            fits = self.room.has_space(cost) and self.room.may_share(self.owner, payer, cost)
+            if fits and self._has_room(payer, cost) and self._tell_loss():
                 self._keep((packet, None, payer))
             else:
                 self._lose()
@@ -287,24 +285,24 @@ class Outbox:
             return errno.EPIPE
         return 0
 
-    def _has_room(self, payer: _Payer, length: int) -> bool:
+    def _has_room(self, payer: _Payer, cost: int) -> bool:
         """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
         if self.account is None:
             return True
         room = self.account.room
-        if not room.has_space(length) or not room.may_share(self.owner, payer, length):
+        if not room.has_space(cost) or not room.may_share(self.owner, payer, cost):
             return False
-        return self.count["held"] + room.bytes + length <= self.held_limit
+        return self.count["held"] + room.bytes + cost <= self.held_limit
 
-    def _is_kept(self, payer: _Payer, length: int, *, may_block: bool) -> bool:
+    def _is_kept(self, payer: _Payer, cost: int, *, may_block: bool) -> bool:
         """Decide by the modes whether a packet that the socket did not take may wait; a notice goes in front of one that does."""
         if self.soft in {SoftMode.DISCARD, SoftMode.ERROR}:
             self.is_failed |= self.soft is SoftMode.ERROR
             return False
-        if not self._has_room(payer, length):
+        if not self._has_room(payer, cost):
             return False
-        fits = self.room.has_space(length)
-        if self.soft is SoftMode.BLOCK or not fits or not self.room.may_share(self.owner, payer, length):
+        fits = self.room.has_space(cost)
+        if self.soft is SoftMode.BLOCK or not fits or not self.room.may_share(self.owner, payer, cost):
             if self.soft is not SoftMode.BLOCK and self.hard is not HardMode.BLOCK:
                 self.is_failed |= self.hard is HardMode.ERROR and not fits
                 return False
@@ -318,10 +316,11 @@ class Outbox:
         packet, head, payer = entry
         for part in (packet, head) if head else (packet,):
             if not part.holders:
-                self.count["held"] += PACKET_OVERHEAD + len(part.data)
+                self.count["held"] += packet_bytes(len(part.data))
             part.holders += 1
+        self.count["held"] += ENTRY_BYTES
         for room in self._rooms():
-            room.charge(self.owner, payer, _length(packet, head))
+            room.charge(self.owner, payer, _cost(packet, head))
         if as_note is None:
             as_note = packet.is_note and self.order is not Order.QUEUE
         (self.notes if as_note else self.waiting).append(entry)
@@ -332,9 +331,10 @@ class Outbox:
         for part in (packet, head) if head else (packet,):
             part.holders -= 1
             if not part.holders:
-                self.count["held"] -= PACKET_OVERHEAD + len(part.data)
+                self.count["held"] -= packet_bytes(len(part.data))
+        self.count["held"] -= ENTRY_BYTES
         for room in self._rooms():
-            room.charge(self.owner, payer, _length(packet, head), -1)
+            room.charge(self.owner, payer, _cost(packet, head), -1)
 
     def _rooms(self) -> tuple[Pool, ...]:
         """Return the pools that a packet here is charged to."""
@@ -365,7 +365,8 @@ class Outbox:
 
     def _tell_loss(self) -> bool:
         """Queue the notice of a loss; return whether there is none left to tell."""
-        if self.untold and self.room.has_space(NOTICE_BYTES) and self._has_room(self.owner, NOTICE_BYTES):
+        cost = waiting_bytes(NOTICE_BYTES)
+        if self.untold and self.room.has_space(cost) and self._has_room(self.owner, cost):
             self._keep((self._notice(self.untold), None, self.owner))
         return not self.untold
 
@@ -406,10 +407,16 @@ class Outbox:
             return self.waiting[: -BATCH_PACKETS - 1 : -1]
         if self.order is Order.RANDOM:
             # sorted() keeps the older one in front among equals.
-            return sorted(self.waiting, key=lambda entry: -len(entry[0].data) if entry[0].holders == 1 else 0)[:BATCH_PACKETS]
+            oldest = self.waiting[:RANDOM_PACKETS]
+            return sorted(oldest, key=lambda entry: -len(entry[0].data) if entry[0].holders == 1 else 0)[:BATCH_PACKETS]
         return self.waiting[:BATCH_PACKETS]
 
 
 def _length(packet: Packet, head: Packet | None) -> int:
     """Return how long a packet is, with what goes in front of it."""
     return len(packet.data) + (len(head.data) if head else 0)
+
+
+def _cost(packet: Packet, head: Packet | None) -> int:
+    """Return what a packet is charged with, with what goes in front of it."""
+    return waiting_bytes(len(packet.data), len(head.data) if head else 0)

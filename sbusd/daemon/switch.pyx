@@ -29,10 +29,10 @@ from sbusd.daemon.intake cimport (
 )
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
-    clear, data_of, end_batch, flush, is_below, keep, let_head_go, miss, new_packet, offer, open_outbox, part, post, post_for, release,
-    waiting_count,
+    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entries, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
+    clear, end_batch, flush, is_below, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
 )
+from sbusd.daemon.packets cimport data_of, new_packet, release, release_remains
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
@@ -75,6 +75,7 @@ cdef enum:
     RECENT_NS = 1000000         # who was served within so long is about to come again: a costly packet would make him wait
     TURN_SHARES = 4             # of turn_time; so long a user's connections are served one after another until it is looked who else is there
     COMPANY_NS = 100000000      # within so long after another user was served there is somebody to be held up
+    RELEASED_PACKETS = 256      # so many are freed until it is looked whether the time is over
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
 
@@ -468,7 +469,8 @@ cdef class Switch:
         cdef int count
         with nogil:
             count = self.take_turn(timeout_ms)
-        return count if self.ending.empty() and self.buried.empty() else max(1, count)
+        is_done = self.ending.empty() and self.buried.empty() and self.totals.remains is NULL
+        return count if is_done else max(1, count)
 
     def run(self, int timeout_ms):
         """Take turns until something has happened that is not traffic alone, or the time is over."""
@@ -490,7 +492,7 @@ cdef class Switch:
         cdef uint64_t data
         if self.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
             timeout_ms = PAUSE_MS
-        count = self.wait(self.until_deadline(timeout_ms) if self.pending.empty() and self.ending.empty() and self.buried.empty() else 0)
+        count = self.wait(self.until_deadline(timeout_ms) if self.is_idle() else 0)
         self.clock = now_ns()
         if count < 0:
             self.is_disturbed = True
@@ -538,9 +540,13 @@ cdef class Switch:
         self.take_down_some()
         return count
 
+    cdef bint is_idle(self) noexcept nogil:
+        """Return whether nothing is left to do but what descriptors bring."""
+        return self.pending.empty() and self.ending.empty() and self.buried.empty() and self.totals.remains is NULL
+
     cdef int take_down_some(self) except -1 nogil:
-        """Take down connections that have ended, the first first, and erase their patterns, each for turn_time at most: many may end
-        in one turn, and one can have as many patterns as its user's quota allows."""
+        """Take down connections that have ended, the first first, erase their patterns, and free what waited for them, each for
+        turn_time at most: many may end in one turn, and of one as much can be left as its user's quotas allow."""
         cdef int64_t end
         if self.ending.size():
             end = now_ns() + self.turn_time
@@ -556,12 +562,26 @@ cdef class Switch:
             self.erase_some(now_ns() + self.turn_time)
             if self.is_measured:
                 self.stalls.end_step(ERASING)
+        if self.totals.remains is not NULL:
+            self.release_some(now_ns() + self.turn_time)
+            if self.is_measured:
+                self.stalls.end_step(ENDING)
         return 0
 
     def take_down(self):
         """Take down all connections that have ended."""
         while self.ending.size():
             self.bury()
+
+    cdef void release_some(self, int64_t end) noexcept nogil:
+        """Free what waited in queues that were given up, some of it at least, until the time is *end*; 0: all."""
+        cdef Account* account
+        while self.totals.remains is not NULL:
+            account = release_remains(&self.totals, RELEASED_PACKETS)
+            if account is not NULL:
+                self.forget_user(account)
+            if end and now_ns() > end:
+                break
 
     cdef int wait(self, int timeout_ms) noexcept nogil:
         """Wait for readiness, and give back meanwhile what large packets took; return what epoll_wait(2) does."""
@@ -1405,10 +1425,16 @@ cdef class Switch:
         connection.out.account = NULL
         account.connections -= 1
         if account.connections == 0:
-            self.accounts.erase(account.uid)
-            if account is self.served_account:
-                self.served_account = NULL
-            del account
+            account.lost_packets = 0
+            if account.leaving_bytes == 0:
+                self.forget_user(account)
+
+    cdef void forget_user(self, Account* account) noexcept nogil:
+        """Forget a user of whom nothing is left."""
+        self.accounts.erase(account.uid)
+        if account is self.served_account:
+            self.served_account = NULL
+        del account
 
     # -- what the control plane asks for
 
@@ -1432,7 +1458,7 @@ cdef class Switch:
             account.uid = uid
             account.connections = account.lost_packets = account.turn = account.served_turn = account.readable = 0
             account.gives_way_until = 0
-            account.unread = 0
+            account.unread = account.leaving_bytes = 0
             account.room.packets = account.room.bytes = 0
             account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
             self.accounts[uid] = account
@@ -1676,8 +1702,7 @@ cdef class Switch:
         queues = {}
         for number in self.connections():
             connection = self.find(number)
-            queue = Queue(queue_of(&connection.out.waiting, connection.out.first, &places, packets),
-                          queue_of(&connection.out.notes, connection.out.first_note, &places, packets),
+            queue = Queue(queue_of(connection.out.waiting, &places, packets), queue_of(connection.out.notes, &places, packets),
                           unread_of(connection.backlog, packets))
             if not queue.is_empty:
                 queues[number] = queue
@@ -1688,7 +1713,8 @@ cdef class Switch:
         counters = self.counters()._asdict()
         for name in ("connections", "queued_packets", "queued_bytes", "subscriptions"):
             del counters[name]
-        return SwitchTotals(**counters, lost_by_user={entry.first: entry.second.lost_packets for entry in self.accounts})
+        return SwitchTotals(**counters, lost_by_user={entry.first: entry.second.lost_packets for entry in self.accounts
+                                                     if entry.second.connections})
 
     def next_connection(self):
         """Return the number that the next connection will get."""
@@ -1849,6 +1875,7 @@ cdef class Switch:
                     self.end_socket(self.slots[slot].out.fd, self.slots[slot].passing, 0)
                 del self.slots[slot]
                 self.slots[slot] = NULL
+        self.release_some(0)
         self.by_id.clear()
         self.watched.clear()
         self.closer.close()
@@ -1858,12 +1885,12 @@ cdef class Switch:
             self.epoll = self.spare = -1
 
 
-cdef tuple queue_of(vector[Entry]* entries, size_t first, unordered_map[uint64_t, size_t]* places, list packets):
-    """Return what *entries* hold from *first* on, as places in *packets*, to which what is not in it yet is added."""
+cdef tuple queue_of(Entries* entries, unordered_map[uint64_t, size_t]* places, list packets):
+    """Return what *entries* hold, as places in *packets*, to which what is not in it yet is added."""
     cdef size_t i
     cdef Entry entry
     found = []
-    for i in range(first, entries.size()):
+    for i in range(0 if entries is NULL else entries.size()):
         entry = dereference(entries)[i]
         found.append((
             place_of(entry.packet, places, packets),

@@ -29,8 +29,8 @@ from tests.support.wire import RawClient
 from tools.stage import Stage
 
 VICTIM, HOSTILE = FIRST, SECOND
-PACKET_BYTES, CONNECTION_BYTES, SUBSCRIPTION_BYTES = 64, 16 << 10, 1 << 10
-"""What the daemon needs to keep books of each, at most: of a packet that waits, of a connection, of a pattern of 64 bytes."""
+CONNECTION_BYTES, SUBSCRIPTION_BYTES = 16 << 10, 1 << 10
+"""What the daemon needs to keep books of each, at most: of a connection, of a pattern of 64 bytes."""
 SETTLE_SECONDS = 240.0
 """When a daemon that still has the attackers' connections has leaked them."""
 
@@ -201,6 +201,6 @@ def memory_peak(bus: Daemon) -> int:
 def allowance(settings: DaemonSettings) -> int:
     """Return by how many bytes the daemon may grow for one hostile user under *settings*, what it needs to keep books included."""
     limits, quotas = settings.limits, settings.quotas
-    queued = min(quotas.queued_bytes, limits.queued_memory) + quotas.queued_packets * PACKET_BYTES
+    queued = min(quotas.queued_bytes, limits.queued_memory)
     held = quotas.connections * CONNECTION_BYTES + quotas.subscriptions * SUBSCRIPTION_BYTES
     return limits.batch_packets * MAX_PACKET_BYTES + limits.cache_bytes + queued + held

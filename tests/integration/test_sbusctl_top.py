@@ -29,7 +29,8 @@ _SEQUENCE = re.compile(rb"\x1b\[[0-9;?]*[A-Za-z]")
 _INTERVAL = "0.1"
 """Seconds: the shortest that there is."""
 
-PAYLOAD = bytes(2000)
+PAYLOAD = bytes(10_000)
+"""Of 6,000 of them what a user may leave unread of another one is only a part."""
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
-from sbusd.config.quantities import show_size
+from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon import answers, contract, modes, standing
 from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
@@ -141,7 +141,7 @@ def test_the_bounds_are_the_defaults_of_the_code() -> None:
     assert f"while all connections of a user hold more than {contract.UNREAD_BYTES >> 20} MiB of it" in _words(7)
     limits = LimitSettings()
     assert {name: default for name, default, _ in _rows(7)} == {
-        "queue_packets": str(limits.queue_packets),
+        "queue_packets": "none" if limits.queue_packets == NO_BOUND else str(limits.queue_packets),
         "queue_bytes": show_size(limits.queue_bytes),
         "key_bytes": show_size(limits.key_bytes),
         "batch_packets": str(limits.batch_packets),

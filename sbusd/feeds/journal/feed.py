@@ -37,7 +37,7 @@ STATUS_SECONDS = 10.0
 """How often the service manager is told what was done."""
 
 RATE = 5000
-"""Entries published in a second at most: subscribers' queues hold 16384 packets, so one that reads has time to."""
+"""Entries published in a second at most: subscribers' queues hold 64 MiB, so one that reads has time to."""
 
 BACKLOG_SECONDS = 86_400.0
 """How old an entry may be that is published after the feed was stopped."""

@@ -116,11 +116,11 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
         ),
         (
             "[limits]\nqueue_bytes = 1",
-            "limits.queue_bytes: 1 is out of range; it can be 400KiB to 16GiB, for the largest packet must fit",
+            "limits.queue_bytes: 1 is out of range; it can be 1MiB to 16GiB, for the largest packet of another user must fit",
         ),
         (
             "[limits]\nbatch_packets = 0\nqueue_packets = 0\nkey_bytes = 0",
-            "limits.queue_packets: 0 is out of range; it can be 1 to 16777216, for each one that waits costs memory"
+            'limits.queue_packets: 0 is out of range; it can be 1 to 16777216, for each one that waits costs memory; or "none"'
             " (2 more wrong in the configuration)",
         ),
         ('[[policy]]\npublish = "deny"', "policy.1.keys: is missing; sbusd.toml(5) says what a table here needs"),

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.config.quantities import SIZE_UNITS, Count, Duration, Size, Spelling, show, show_duration, show_size
+from sbusd.config.quantities import NO_BOUND, SIZE_UNITS, Bound, Count, Duration, Size, Spelling, show, show_duration, show_size
 
 COUNT = Count(1, 100, "for a reason")
+BOUND = Bound(1, 100, "for a reason")
 SIZE = Size(16, 1 << 30, "for a reason")
 DURATION = Duration(0.001, 86_400, "for a reason")
 
@@ -18,6 +19,8 @@ DURATION = Duration(0.001, 86_400, "for a reason")
     [
         (COUNT, 1, 1),
         (COUNT, 100, 100),
+        (BOUND, 100, 100),
+        (BOUND, "none", NO_BOUND),
         (SIZE, 4096, 4096),
         (SIZE, "16B", 16),
         (SIZE, "8KiB", 8192),
@@ -43,6 +46,9 @@ def test_a_quantity_is_understood(spelling: Spelling, value: object, meaning: fl
         (COUNT, 101, "101 is out of range; it can be 1 to 100, for a reason"),
         (COUNT, True, "true is not a whole number; write one from 1 to 100"),
         (COUNT, "7", '"7" is not a whole number; write one from 1 to 100'),
+        (BOUND, 0, '0 is out of range; it can be 1 to 100, for a reason; or "none"'),
+        (BOUND, "7", '"7" is not a whole number; write one from 1 to 100; or "none"'),
+        (BOUND, "None", '"None" is not a whole number; write one from 1 to 100; or "none"'),
         (COUNT, 1.0, "1.0 is not a whole number; write one from 1 to 100"),
         (SIZE, "64MB", '"64MB" is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
         (SIZE, "MiB", '"MiB" is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),

@@ -200,7 +200,7 @@ def test_an_owner_sees_all_users_and_others_themselves(make_parlour: MakeParlour
         "queued_packets": 0,
         "queued_bytes": 0,
         "lost_packets": 0,
-        "limits": asdict(Quotas()),
+        "limits": {**asdict(Quotas()), "queued_packets": None},
         "refused": {},
     }
     assert (found[2]["connections"], found[2]["refused"]) == (2, {"subscriptions": 1})

@@ -145,7 +145,7 @@ def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
     example = FORMAT.read_text("utf-8").split("-offset indent\n")[1].split("\n.Ed")[0]
     (tmp_path / "x.toml").write_text(example.replace('"alice"', '"root"'))
     read = read_settings([tmp_path / "x.toml"], DaemonSettings)
-    assert read.limits.queue_bytes == 64 << 20
+    assert read.limits.queue_bytes == 128 << 20
     assert [rule.publish for rule in read.policy] == ["allow", "deny"]
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import gc
 from collections.abc import Iterator
 
 import pytest
 
 from sbusd.config.settings import LimitSettings
-from tests.support import skips
+from tests.support.heap import heap_bytes
 from tests.support.wire import message
 from tests.support.world import MakeWorld, World
 
@@ -145,25 +143,6 @@ def test_what_waits_for_a_client_that_goes_is_given_up_and_counted(world: World)
     world.run()
     counters = world.switch.counters()
     assert (counters.abandoned_packets, counters.queued_packets, counters.queued_bytes) == (waited, 0, 0)
-
-
-_HEAP_FIELDS = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keep")
-
-
-class _Heap(ctypes.Structure):
-    """struct mallinfo2 of mallinfo(3)."""
-
-    _fields_ = tuple((name, ctypes.c_size_t) for name in _HEAP_FIELDS)
-
-
-def heap_bytes() -> int:
-    """Return how many bytes of the C heap are in use, with nothing in it that only waits to be collected."""
-    gc.collect()
-    libc = ctypes.CDLL(None)
-    skips.require(hasattr(libc, "mallinfo2"), "needs mallinfo2(3) of glibc 2.33", could_run=False)
-    libc.mallinfo2.restype = _Heap
-    heap = libc.mallinfo2()
-    return int(heap.uordblks) + int(heap.hblkhd)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.config.settings import DaemonSettings, LimitSettings
+from sbusd.daemon.contract import waiting_bytes
 from sbusd.protocol import controls
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.support.parlour import MakeParlour, Parlour
@@ -108,8 +109,9 @@ def test_the_whole_length_is_what_counts(make_world: MakeWorld) -> None:
         world.run()
     counters = world.switch.connection_counters(slow)
     whole = len(named(sender, packet))
-    assert counters.queued_bytes == counters.queued_packets * whole
-    assert 100_000 - whole < counters.queued_bytes <= 100_000
+    charged = waiting_bytes(len(packet), whole - len(packet))
+    assert counters.queued_bytes == counters.queued_packets * charged
+    assert 100_000 - charged < counters.queued_bytes <= 100_000
     assert counters.lost_packets > 0
     received = world.drain(slow)
     total = world.switch.connection_counters(slow)
