@@ -64,7 +64,7 @@ cdef void open_outbox(
     box.connection = connection
     box.fd = fd
     box.soft = MODE_QUEUE
-    box.hard = MODE_BLOCK
+    box.hard = MODE_DISCARD
     box.order = ORDER_QUEUE
     box.is_broken = box.is_failed = box.has_blocked = False
     box.batch_bytes = 0

@@ -103,6 +103,12 @@ class _Connection:
     blockers: int = 0
     """Recipients that it waits for."""
     blocking_since: float | None = None
+    progress_at: float | None = None
+    """When its socket took anything last, as far as that was looked at; None: nobody has waited for it yet."""
+    progress_mark: int = 0
+    """What it had been delivered then."""
+    has_fallen_back: bool = False
+    """It has blocked publishers for too long, and blocks none until its queue has drained."""
     share: list[Packet] = field(default_factory=list)
     """Packets of the batch at hand that go to it."""
     received_packets: int = 0
@@ -140,6 +146,11 @@ def _line(sender: _Connection, packet: Packet) -> bytes:
         packet.discarded,
         b',"missed":[%b]' % named if packet.missed else b"",
     )
+
+
+def _ms_since(moment: float | None) -> int:
+    """Return the milliseconds since a moment of the monotonic clock, 0 for none."""
+    return 0 if moment is None else int((time.monotonic() - moment) * 1000)
 
 
 def _take_apart(batch: bytes, limit: int) -> tuple[list[tuple[bytes, bool]], bytes]:
@@ -601,7 +612,7 @@ class Switch:
         for recipient in list(self._by_number.values()):
             share, recipient.share = recipient.share, []
             if share:
-                may_block = uid is not None and (recipient.blocks_others or uid == recipient.out.owner)
+                may_block = uid is not None and not recipient.has_fallen_back and (recipient.blocks_others or uid == recipient.out.owner)
                 heads = [None if packet.is_note else name for packet in share] if recipient.wants_senders else None
                 recipient.out.offer(share, uid, may_block=may_block, heads=heads)
                 if recipient.out.has_blocked:
@@ -641,12 +652,27 @@ class Switch:
         if connection.out.is_failed:
             connection.out.is_failed = False
             self._dismiss(connection, End.QUEUE_FULL)
-        low_water = 0 if connection.out.soft is SoftMode.BLOCK else self._limits.low_water
-        if connection.blocking_since is not None and connection.out.is_below(low_water):
-            self._unblock(connection)
+        if connection.blocking_since is not None or connection.has_fallen_back:
+            self._settle_blocks(connection)
         self._set_interest(connection)
         if connection.out.is_broken and not connection.is_reading:
             self._finish(connection, End.HANGUP)
+
+    def _settle_blocks(self, recipient: _Connection) -> None:
+        """Note whether a recipient's socket has taken anything, and let go on who waits for it when its queue has drained."""
+        has_moved = recipient.out.delivered_packets != recipient.progress_mark
+        if has_moved and not recipient.has_fallen_back:
+            self._note_progress(recipient)
+        if recipient.out.is_below(0 if recipient.out.soft is SoftMode.BLOCK else self._limits.low_water):
+            if has_moved:
+                recipient.has_fallen_back = False
+            if recipient.blocking_since is not None:
+                self._unblock(recipient)
+
+    def _note_progress(self, recipient: _Connection) -> None:
+        """Note that a recipient's socket has taken something just now."""
+        recipient.progress_mark = recipient.out.delivered_packets
+        recipient.progress_at = time.monotonic()
 
     def _block(self, recipient: _Connection, publisher: _Connection) -> None:
         """Let a publisher wait until a recipient has drained."""
@@ -655,6 +681,9 @@ class Switch:
         recipient.blocked.append(publisher.number)
         if recipient.blocking_since is None:
             recipient.blocking_since = time.monotonic()
+            if recipient.progress_at is None or recipient.progress_mark != recipient.out.delivered_packets:
+                self._note_progress(recipient)
+        self._count["blocks"] += 1
         publisher.blockers += 1
         self._set_interest(publisher)
 
@@ -667,20 +696,31 @@ class Switch:
         recipient.blocking_since = None
 
     def _until_deadline(self, timeout_ms: int) -> int:
-        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        """Return how long a turn may wait, so that who is blocked for too long goes on in time."""
         for connection in self._by_number.values():
             if connection.blocking_since is not None:
-                left = connection.blocking_since + self._limits.block_timeout - time.monotonic()
-                left_ms = max(0, int(left * 1000) + 1)
+                end = min(connection.blocking_since + self._limits.block_timeout, self._idle_until(connection))
+                left_ms = max(0, int((end - time.monotonic()) * 1000) + 1)
                 timeout_ms = left_ms if timeout_ms < 0 else min(timeout_ms, left_ms)
         return timeout_ms
 
     def _end_blocks(self) -> None:
-        """End those who have blocked others for too long."""
+        """Let publishers go on that have been blocked for too long."""
         for connection in self._by_number.values():
+            if connection.blocking_since is not None and time.monotonic() > self._idle_until(connection):
+                # epoll reports room only when most of the socket is free: a slow reader makes progress before.
+                connection.out.flush()
+                self._settle(connection)
             since = connection.blocking_since
-            if since is not None and time.monotonic() - since > self._limits.block_timeout:
-                self._dismiss(connection, End.BLOCKED_TOO_LONG)
+            if since is not None and time.monotonic() > min(since + self._limits.block_timeout, self._idle_until(connection)):
+                self._count["fallbacks"] += 1
+                connection.has_fallen_back = True
+                connection.progress_mark = connection.out.delivered_packets
+                self._unblock(connection)
+
+    def _idle_until(self, recipient: _Connection) -> float:
+        """Return until when a recipient that blocks publishers may take nothing."""
+        return (recipient.progress_at or 0.0) + self._limits.progress_timeout
 
     def _dismiss(self, connection: _Connection, end: End) -> None:
         """End a client that misbehaves, and tell it if that can be."""
@@ -919,8 +959,6 @@ class Switch:
         done = self._by_number[connection]
         counters = done.counters()._asdict()
         kept = {name: counters[name] for name in counters if not name.startswith("queued")}
-        since = done.blocking_since
-        blocking_ms = 0 if since is None else int((time.monotonic() - since) * 1000)
         token, always = (None, False) if done.receipt is None else done.receipt
         return ConnectionProgress(
             **kept,
@@ -929,7 +967,10 @@ class Switch:
             untold=done.out.untold,
             unreported=done.out.told,
             blocks=tuple(done.blocked),
-            blocking_ms=blocking_ms,
+            blocking_ms=_ms_since(done.blocking_since),
+            idle_ms=0 if done.blocking_since is None else _ms_since(done.progress_at),
+            progress_mark=done.progress_mark,
+            has_fallen_back=done.has_fallen_back,
             reads=done.reads,
         )
 
@@ -976,6 +1017,8 @@ class Switch:
         restored.blocked = list(progress.blocks)
         if restored.blocked:
             restored.blocking_since = time.monotonic() - progress.blocking_ms / 1000
+        restored.progress_at = time.monotonic() - progress.idle_ms / 1000
+        restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
         """Let the switch go on where another was."""

@@ -113,7 +113,7 @@ class Outbox:
     held_limit: int
     account: Account | None = None
     soft: SoftMode = SoftMode.QUEUE
-    hard: HardMode = HardMode.BLOCK
+    hard: HardMode = HardMode.DISCARD
     order: Order = Order.QUEUE
     waiting: list[Entry] = field(default_factory=list)
     notes: list[Entry] = field(default_factory=list)

@@ -55,7 +55,7 @@ cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
     PENDING_EVENTS = 64         # and so many of those that go on with what they sent before
     ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
-    REFUSALS = 8
+    REFUSALS = 7
     MESSAGE_REFUSALS = 4        # the first of them are about messages, and reported
     PAUSE_MS = 1000             # how long no connect is accepted when there is no descriptor even to turn one away
     RELEASE_MS = 100            # for how long nothing comes until what large packets took is given back: at each short pause it would cost
@@ -94,7 +94,7 @@ cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
-cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG, DESCRIPTORS = End.DESCRIPTORS
+cdef int QUEUE_FULL = End.QUEUE_FULL, DESCRIPTORS = End.DESCRIPTORS
 
 
 cdef cppclass Connection:
@@ -127,6 +127,9 @@ cdef cppclass Connection:
     uint32_t blockers           # recipients that it waits for; not read while there are any
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
+    int64_t progress_at         # the same: when its socket took anything last, as far as that was looked at; -1: nobody has waited for it yet
+    uint64_t progress_mark      # what it had been delivered then
+    bint has_fallen_back        # it has blocked publishers for too long, and blocks none until its queue has drained
     vector[uint32_t] share      # packets of the batch at hand that go to it
     Receipt receipt
     string cred                 # its credentials, as it is told them itself
@@ -190,7 +193,7 @@ cdef class Switch:
     cdef uint64_t last_pending                  # the number of the last of them that was let go on
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef object closer                          # of sockets that this thread must not close
-    cdef int words_of_end[6]                    # of ends that the switch decides on: their numbers among the refusals
+    cdef int words_of_end[5]                    # of ends that the switch decides on: their numbers among the refusals
     cdef bint is_cut_short                      # the last turn was too long for all that was ready
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
@@ -202,6 +205,8 @@ cdef class Switch:
     cdef int64_t routing_time                   # nanoseconds that walks and recipients of the batch at hand cost, by estimate
     cdef bint is_cut_off                        # that is more than a turn has: what is left of the batch is kept for the next
     cdef int64_t block_timeout                  # milliseconds
+    cdef int64_t progress_timeout               # milliseconds
+    cdef uint64_t blocks, fallbacks
     cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
     cdef uint64_t refused[REFUSALS]             # of the batch at hand
@@ -240,9 +245,10 @@ cdef class Switch:
         self.queue_bytes = limits.queue_bytes
         self.totals.held_limit = limits.queued_memory
         self.block_timeout = round(limits.block_timeout * 1000)
+        self.progress_timeout = round(limits.progress_timeout * 1000)
         self.low_water = limits.low_water
         self.turn_time = round(limits.turn_time * 1e9)
-        for end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
+        for end in (End.QUEUE_FULL, End.DESCRIPTORS):
             self.words_of_end[<int>end] = Refusal[end.name]
         self.next_id = 1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -353,7 +359,9 @@ cdef class Switch:
         fresh.gives_way_until = 0
         fresh.is_costly = False
         fresh.blockers = 0
-        fresh.blocking_since = -1
+        fresh.blocking_since = fresh.progress_at = -1
+        fresh.progress_mark = 0
+        fresh.has_fallen_back = False
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
         if self.free_slots.size():
             self.free_slots.pop_back()
@@ -1138,7 +1146,7 @@ cdef class Switch:
         for i in range(self.touched.size()):
             recipient = self.slots[self.touched[i].second]
             offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size(),
-                  uid != NOBODY and (recipient.blocks_others or uid == self.uid_of(recipient)),
+                  uid != NOBODY and not recipient.has_fallen_back and (recipient.blocks_others or uid == self.uid_of(recipient)),
                   self.name_of(sender) if recipient.wants_senders else <Head*>NULL, 0)
             recipient.share.clear()
             if recipient.out.has_blocked:
@@ -1188,10 +1196,29 @@ cdef class Switch:
         if recipient.blocking_since < 0:
             recipient.blocking_since = now_ms()
             self.blocking.push_back(recipient.slot)
+            if recipient.progress_at < 0 or recipient.progress_mark != recipient.out.delivered_packets:
+                self.note_progress(recipient)
+        self.blocks += 1
         publisher.blockers += 1
         if not self.set_interest(publisher):
             self.finish(publisher, BROKEN)
         self.note_pending(publisher)
+
+    cdef void settle_blocks(self, Connection* recipient) noexcept nogil:
+        """Note whether a recipient's socket has taken anything, and let go on who waits for it when its queue has drained."""
+        cdef bint has_moved = recipient.out.delivered_packets != recipient.progress_mark
+        if has_moved and not recipient.has_fallen_back:
+            self.note_progress(recipient)
+        if is_below(&recipient.out, 0 if recipient.out.soft == MODE_BLOCK else self.low_water):
+            if has_moved:
+                recipient.has_fallen_back = False
+            if recipient.blocking_since >= 0:
+                self.unblock(recipient)
+
+    cdef void note_progress(self, Connection* recipient) noexcept nogil:
+        """Note that a recipient's socket has taken something just now."""
+        recipient.progress_mark = recipient.out.delivered_packets
+        recipient.progress_at = now_ms()
 
     cdef void unblock(self, Connection* recipient) noexcept nogil:
         """Let all go on that wait for a recipient."""
@@ -1210,14 +1237,14 @@ cdef class Switch:
                 break
 
     cdef int until_deadline(self, int timeout_ms) noexcept nogil:
-        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        """Return how long a turn may wait, so that who is blocked for too long goes on in time."""
         cdef size_t i
         cdef int64_t left, now
         if self.blocking.empty():
             return timeout_ms
         now = now_ms()
         for i in range(self.blocking.size()):
-            left = self.slots[self.blocking[i]].blocking_since + self.block_timeout - now + 1
+            left = self.blocking_until(self.slots[self.blocking[i]]) - now + 1
             if left < 0:
                 left = 0
             if timeout_ms < 0 or left < timeout_ms:
@@ -1225,17 +1252,34 @@ cdef class Switch:
         return timeout_ms
 
     cdef void end_blocks(self) noexcept nogil:
-        """End those who have blocked others for too long."""
-        cdef size_t i
+        """Let publishers go on that have been blocked for too long."""
+        cdef size_t i = 0
         cdef Connection* recipient
         cdef int64_t now
         if self.blocking.empty():
             return
         now = now_ms()
-        for i in range(self.blocking.size()):
+        while i < self.blocking.size():
             recipient = self.slots[self.blocking[i]]
-            if now - recipient.blocking_since > self.block_timeout:
-                self.dismiss(recipient, BLOCKED_TOO_LONG)
+            if now > recipient.progress_at + self.progress_timeout:
+                # epoll reports room only when most of the socket is free: a slow reader makes progress before.
+                flush(&recipient.out)
+                self.settle(recipient)
+            if recipient.blocking_since >= 0 and now > self.blocking_until(recipient):
+                self.fall_back(recipient)
+            if i < self.blocking.size() and self.slots[self.blocking[i]] is recipient:
+                i += 1
+
+    cdef int64_t blocking_until(self, Connection* recipient) noexcept nogil:
+        """Return until when a recipient may block publishers, by what is known now: milliseconds of the monotonic clock."""
+        return min(recipient.blocking_since + self.block_timeout, recipient.progress_at + self.progress_timeout)
+
+    cdef void fall_back(self, Connection* recipient) noexcept nogil:
+        """Let all go on that wait for a recipient, and no one wait for it until its queue has drained."""
+        self.fallbacks += 1
+        recipient.has_fallen_back = True
+        recipient.progress_mark = recipient.out.delivered_packets
+        self.unblock(recipient)
 
     cdef void dismiss(self, Connection* connection, int end) noexcept nogil:
         """End a client that misbehaves, and tell it if that can be."""
@@ -1252,8 +1296,8 @@ cdef class Switch:
         if connection.out.is_failed:
             connection.out.is_failed = False
             self.dismiss(connection, QUEUE_FULL)
-        if connection.blocking_since >= 0 and is_below(&connection.out, 0 if connection.out.soft == MODE_BLOCK else self.low_water):
-            self.unblock(connection)
+        if connection.blocking_since >= 0 or connection.has_fallen_back:
+            self.settle_blocks(connection)
         if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0) and not self.set_interest(connection):
             self.finish(connection, BROKEN)
         if connection.out.is_broken and not connection.is_reading:
@@ -1645,7 +1689,7 @@ cdef class Switch:
             refused_packets=self.refused_packets, subscriptions=self.subscriptions,
             cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
             received_batches=self.intake.batches, delivered_batches=self.totals.delivered_batches,
-            batched_packets=self.totals.batched_packets,
+            batched_packets=self.totals.batched_packets, blocks=self.blocks, fallbacks=self.fallbacks,
         )
 
     # -- what survives it
@@ -1664,6 +1708,8 @@ cdef class Switch:
             delivered_packets=done.out.delivered_packets, delivered_bytes=done.out.delivered_bytes, lost_packets=done.out.lost_packets,
             untold=done.out.untold, unreported=done.out.told, blocks=tuple([each.id for each in done.blocked]),
             blocking_ms=0 if done.blocking_since < 0 else now_ms() - done.blocking_since,
+            idle_ms=0 if done.blocking_since < 0 else now_ms() - done.progress_at,
+            progress_mark=done.progress_mark, has_fallen_back=done.has_fallen_back,
             receipt_token=(<bytes>done.receipt.token).decode("latin-1") if done.receipt.is_armed else None,
             reads=done.reads, receipt_always=done.receipt.is_armed and done.receipt.always,
         )
@@ -1715,6 +1761,8 @@ cdef class Switch:
             restored.blocked.push_back(publisher)
         if restored.blocked.size():
             restored.blocking_since = now_ms() - <int64_t>progress.blocking_ms
+        restored.progress_at = now_ms() - <int64_t>progress.idle_ms
+        restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
         """Let the switch go on where another was."""
@@ -1746,6 +1794,8 @@ cdef class Switch:
         self.refused_packets += totals.refused_packets
         self.turns += totals.turns
         self.intake.batches += totals.received_batches
+        self.blocks += totals.blocks
+        self.fallbacks += totals.fallbacks
         self.totals.delivered_batches += totals.delivered_batches
         self.totals.batched_packets += totals.batched_packets
         self.router.hits += totals.cache_hits

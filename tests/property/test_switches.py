@@ -54,6 +54,8 @@ LIMITS = LimitSettings(
     cache_bytes=1 << 16,
     queued_memory=2_000_000,
     low_water=40,
+    block_timeout=3_600.0,  # so that no publisher goes on in one world only because the other took its time
+    progress_timeout=3_600.0,
     turn_time=10.0,  # so that what is delivered in which order does not hang on how fast this machine is
 )
 IGNORED = {"turns", "cache_hits", "cache_misses"}
