@@ -65,6 +65,7 @@ FEATURES = (
     "lost",
     "members",
     "modes",
+    "pace",
     "ping",
     "presence",
     "receipt",

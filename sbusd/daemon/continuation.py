@@ -33,6 +33,7 @@ class ConnectionSettings:
     order: Annotated[int, Within(0, 3)] = 0
     sender: bool = False
     batch: bool = False
+    pace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,10 @@ class ConnectionProgress:
     """Told to the peer, and the sink does not know yet."""
     blocks: tuple[Count, ...] = ()
     """Publishers that wait for it, by the number of their connection."""
+    paces: tuple[Count, ...] = ()
+    """Those of them that wait because they asked for pacing."""
+    held_us: dict[UserId, Count] = field(default_factory=dict)
+    """For how long recipients of other users have held it up in the last second, by user."""
     blocking_ms: Count = 0
     """How long it has blocked them."""
     idle_ms: Count = 0

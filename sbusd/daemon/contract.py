@@ -22,8 +22,9 @@ The rules of delivery, which the tests hold both switches to:
    patterns, recipients and bytes, is handled in parts. For ``turn_time`` at most, or once, a turn accepts, takes down connections that
    have ended, and erases their patterns.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
-   blocked for longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. In these two cases the recipient's
-   mode acts as ``discard``, until its queue is at the low-water mark. A publisher that has hung up is read to its end all the same.
+   blocked for longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. In these two cases the
+   recipient's mode acts as ``discard``, and no paced publisher waits for it, until its queue is at the low-water mark. A publisher
+   that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user. In a queue, and in all queues of a user together, each other user may take at most as
    much as it leaves free, so that no publisher can keep the next one out. The same rule shares ``queued_memory`` among users.
 7. What is told besides costs who asked for it: a sender's name counts as a part of the packet that it stands in front of, and a tap
@@ -314,6 +315,12 @@ class Switch(Protocol):
 
     def set_batch(self, connection: int, on: bool) -> None:
         """Set whether several packets may come to the connection in one, as ``CMSG !/batch``; False at first."""
+
+    def set_pace(self, connection: int, on: bool) -> None:
+        """Set whether messages of the connection wait for recipients of any user, instead of being discarded for them; False at first.
+
+        Rules 5 and 6 hold. Recipients of one other user hold it up for at most ``pace_limit`` of each second in total.
+        """
 
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.

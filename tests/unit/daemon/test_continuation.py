@@ -135,6 +135,32 @@ def test_a_mode_that_has_fallen_back_stays_so_until_the_queue_has_drained(pair: 
     assert not world.switch.progress(reader).has_fallen_back
 
 
+def test_a_paced_publisher_waits_on_and_what_it_has_waited_counts(pair: tuple[World, str]) -> None:
+    world, follower = pair
+    world.limits = dataclasses.replace(LIMITS, pace_limit=0.99)
+    world.hand_over(world.kind)
+    reader, sender = world.connect(b"a"), world.connect()
+    world.set_party(reader, 1)
+    world.set_party(sender, 2)
+    world.send(sender, b"CMSG pace/on")
+    while not world.switch.progress(reader).paces:
+        world.send(sender, message(b"a", b"000" + BIG))
+        world.switch.turn(10)
+    while world.switch.progress(sender).held_us.get(1, 0) < 100_000 and world.switch.progress(reader).paces:
+        world.switch.turn(10)
+    world.hand_over(follower)
+    assert world.switch.progress(sender).held_us[1] >= 100_000
+    while world.switch.progress(reader).paces:
+        world.switch.turn(1000)
+    assert world.switch.progress(sender).held_us[1] >= 980_000
+    world.run()
+    sent = 0
+    while not world.switch.connection_counters(reader).lost_packets:
+        sent += world.send(sender, message(b"a", b"000" + BIG))
+        world.run()
+    assert sent
+
+
 def test_the_time_of_a_block_goes_on(make_world: MakeWorld) -> None:
     for kind in ("compiled", "reference"):
         world = make_world(LIMITS)
@@ -166,14 +192,14 @@ def test_settings_counters_and_numbers_go_on(pair: tuple[World, str]) -> None:
     world.set_publish_rules((PublishRule(b"no/", False),))
     number = world.connect(b"a", b"a", b"b/*")
     world.set_party(number, 7, rules=1)
-    for name in (b"echo/off", b"blocking/soft/discard", b"blocking/hard/error", b"order/stack"):
+    for name in (b"echo/off", b"blocking/soft/discard", b"blocking/hard/error", b"order/stack", b"pace/on"):
         world.send(number, b"CMSG " + name)
     world.send(number, message(b"no/x"))
     world.send(number, message(b"a"))
     world.run()
     before = (world.switch.settings(number), world.switch.connection_counters(number), world.switch.patterns(number))
     totals = world.switch.counters()
-    assert before[0] == ConnectionSettings(False, SoftMode.DISCARD, HardMode.ERROR, Order.STACK)
+    assert before[0] == ConnectionSettings(False, SoftMode.DISCARD, HardMode.ERROR, Order.STACK, pace=True)
     assert before[2] == {b"a": 2, b"b/*": 1}
     world.hand_over(follower)
     assert (world.switch.settings(number), world.switch.connection_counters(number), world.switch.patterns(number)) == before

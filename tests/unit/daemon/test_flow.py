@@ -333,3 +333,142 @@ def test_a_watch_can_end_in_its_own_callback(world: World) -> None:
     assert called == [1]
     mine.close()
     theirs.close()
+
+
+# -- pacing
+
+
+def paced(world: World) -> int:
+    """Return a paced publisher of user 2000."""
+    sender = world.connect()
+    world.switch.set_party(sender, 2000)
+    world.send(sender, b"CMSG pace/on")
+    world.run()
+    return sender
+
+
+def of_another_user(world: World, count: int = 1) -> list[int]:
+    """Return subscribers of user 1000."""
+    readers = [world.connect(b"a") for _ in range(count)]
+    same_user(world, *readers)
+    return readers
+
+
+def read_and_publish(world: World, readers: list[int], sender: int, count: int, *, size: int = BIG) -> list[list[int]]:
+    """Publish numbered messages as fast as they are taken, with readers that take little in a round; return what each got."""
+    received: list[list[int]] = [[] for _ in readers]
+    sent = 0
+    while sent < count:
+        sent += publish(world, sender, sent, min(count - sent, 100), size=size)
+        for place, reader in enumerate(readers):
+            received[place] += numbers(world.receive(reader, 1 + 200 // size))
+        world.run()
+    is_over = False
+    while not is_over:
+        rest = [numbers(world.drain(reader)) for reader in readers]
+        received = [[*got, *more] for got, more in zip(received, rest, strict=True)]
+        is_over = not any(rest)
+    return received
+
+
+UNLIMITED = dataclasses.replace(PATIENT, pace_limit=1.0)
+
+
+@pytest.mark.parametrize("size", [10, 2_000, BIG])
+def test_a_paced_publisher_loses_nothing_for_slow_readers_of_another_user(switch_kind: str, size: int) -> None:
+    world = World(switch_kind, UNLIMITED if size == BIG else dataclasses.replace(UNLIMITED, queue_packets=512))
+    sender = paced(world)
+    readers = of_another_user(world, 3)
+    own = world.connect(b"a")
+    world.switch.set_party(own, 2000)
+    count = 60 if size == BIG else 1_000
+    received = read_and_publish(world, [*readers, own], sender, count, size=size)
+    for got in received:
+        assert got == list(range(count))
+    assert world.switch.counters().lost_packets == 0
+    assert world.switch.counters().blocks > 0
+    world.check_balance()
+    world.close()
+
+
+def test_without_pacing_the_same_messages_are_lost(switch_kind: str) -> None:
+    world = World(switch_kind, UNLIMITED)
+    sender = paced(world)
+    world.send(sender, b"CMSG pace/off")
+    (reader,) = of_another_user(world)
+    assert publish(world, sender, 0, 60) == 60
+    assert world.switch.connection_counters(reader).lost_packets > 0
+    world.close()
+
+
+def test_a_paced_publisher_takes_no_more_of_a_queue_than_another(switch_kind: str) -> None:
+    world = World(switch_kind, UNLIMITED)
+    sender, friend = paced(world), world.connect()
+    world.switch.set_party(friend, 3000)
+    (reader,) = of_another_user(world)
+    assert publish(world, sender, 0, 60) < 60
+    assert world.switch.connection_counters(reader).queued_packets <= 4
+    publish(world, friend, 1000, 1)
+    assert world.switch.connection_counters(reader).lost_packets == 0
+    world.close()
+
+
+def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_second(switch_kind: str) -> None:
+    """However many of them stand still: what is measured is what the switch itself counts, so a slow machine changes nothing."""
+    world = World(switch_kind, PATIENT)
+    sender = paced(world)
+    readers = of_another_user(world, 5)
+    sent = publish(world, sender, 0, 100)
+    assert sent < 100
+    assert all(world.switch.progress(reader).paces == (sender,) for reader in readers)
+    while any(is_blocking(world, reader) for reader in readers):
+        world.switch.turn(1000)
+    held = world.switch.progress(sender).held_us
+    assert set(held) == {1000}
+    assert held[1000] >= 99_000, "the time of the five is counted once, and all of it was used"
+    # Until a second has passed it waits for none of them: what they cannot take is discarded for them.
+    world.send(sender, b"MSG a\x000 " + bytes(BIG))
+    world.switch.turn(0)
+    if world.switch.progress(sender).held_us[1000] >= 100_000:
+        assert not any(is_blocking(world, reader) for reader in readers)
+    while not world.switch.connection_counters(readers[0]).lost_packets:
+        publish(world, sender, 0, 100)
+    world.close()
+
+
+def test_with_no_time_to_wait_pacing_is_discarding(switch_kind: str) -> None:
+    world = World(switch_kind, dataclasses.replace(PATIENT, pace_limit=0.0))
+    sender = paced(world)
+    (reader,) = of_another_user(world)
+    assert publish(world, sender, 0, 60) == 60
+    assert world.switch.connection_counters(reader).lost_packets > 0
+    assert world.switch.counters().blocks == 0
+    world.close()
+
+
+def test_a_paced_publisher_waits_for_its_own_user_until_that_makes_no_progress(switch_kind: str) -> None:
+    world = World(switch_kind, dataclasses.replace(PATIENT, progress_timeout=0.05))
+    sender, reader = paced(world), world.connect(b"a")
+    world.switch.set_party(reader, 2000)
+    sent = publish(world, sender, 0, 100)
+    while is_blocking(world, reader):
+        world.switch.turn(1000)
+    world.run()
+    assert sent + publish(world, sender, sent, 100 - sent) == 100
+    assert world.switch.counters().fallbacks == 1
+    packets = world.drain(reader)
+    assert lost(packets) > 0
+    assert len(numbers(packets)) + lost(packets) == 100
+    world.close()
+
+
+@pytest.mark.parametrize("mode", [b"blocking/soft/discard", b"blocking/soft/error"])
+def test_a_reader_that_wants_nothing_queued_holds_up_no_paced_publisher(switch_kind: str, mode: bytes) -> None:
+    world = World(switch_kind, UNLIMITED)
+    sender = paced(world)
+    (reader,) = of_another_user(world)
+    world.send(reader, b"CMSG " + mode)
+    world.run()
+    assert publish(world, sender, 0, 60) == 60
+    assert world.switch.counters().blocks == 0
+    world.close()
