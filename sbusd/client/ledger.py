@@ -33,7 +33,7 @@ from sbusd.protocol.packets import control_packet
 
 _TOKEN_HEAD = b"sbusd.client/"
 
-_CAUSED_BY_NO_REQUEST = frozenset({ErrorCode.ETIMEDOUT, ErrorCode.ENOBUFS, ErrorCode.EMFILE})
+_CAUSED_BY_NO_REQUEST = frozenset({ErrorCode.ENOBUFS, ErrorCode.EMFILE})
 """Errors that the bus sends when it ends a connection of itself, whatever is asked at the moment."""
 
 

@@ -54,8 +54,12 @@ class LimitSettings:
     """Memory of the route cache, for all connections together."""
     low_water: Annotated[int, Count(0, 99, "in percent of a queue")] = 50
     """How far a queue must have drained, in percent of its bounds, before the publishers that it blocks go on."""
-    block_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 30.0
-    """Seconds for which a client may block publishers; then it is disconnected."""
+    block_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 5.0
+    """Seconds for which a client may block publishers; then its mode acts as ``discard`` until its queue has drained."""
+    progress_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 1.0
+    """Seconds for which a client may block publishers while its socket takes nothing at all; then likewise."""
+    pace_limit: Annotated[float, Duration(0.0, 1.0, "for it is a part of each second")] = 0.1
+    """Seconds of each second for which recipients of one user may hold up a paced publisher of another; 1 bounds nothing."""
     turn_time: Annotated[float, Duration(1e-5, 10.0, "for below the clock shows nothing, and above others wait too long")] = 100 * 1e-6
     """Seconds of the bus that one connection may take in a turn; one that has taken more lets others go first for four times as long."""
     queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 512 << 20

@@ -66,6 +66,7 @@ FEATURES = (
     "lost",
     "members",
     "modes",
+    "pace",
     "ping",
     "presence",
     "receipt",

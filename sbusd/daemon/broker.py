@@ -45,7 +45,6 @@ _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
     Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
     Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"),
-    Refusal.BLOCKED_TOO_LONG: (ErrorCode.ETIMEDOUT, "you have kept publishers waiting for longer than this bus allows"),
     Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "a packet with file descriptors; this bus does not accept any"),
 }
 
@@ -256,7 +255,7 @@ class Broker:
             return
         self._chronicle.closed(client)
         self._presence.ended(client, counters.queued_packets)
-        if end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
+        if end in (End.QUEUE_FULL, End.DESCRIPTORS):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._ownership.protected:

@@ -29,10 +29,11 @@ class ConnectionSettings:
 
     echo: bool = True
     soft: Annotated[int, Within(0, 4)] = 0
-    hard: Annotated[int, Within(1, 4)] = 2
+    hard: Annotated[int, Within(1, 4)] = 1
     order: Annotated[int, Within(0, 3)] = 0
     sender: bool = False
     batch: bool = False
+    pace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,18 @@ class ConnectionProgress:
     """Told to the peer, and the sink does not know yet."""
     blocks: tuple[Count, ...] = ()
     """Publishers that wait for it, by the number of their connection."""
+    paces: tuple[Count, ...] = ()
+    """Those of them that wait because they asked for pacing."""
+    held_us: dict[UserId, Count] = field(default_factory=dict)
+    """For how long recipients of other users have held it up in the last second, by user."""
     blocking_ms: Count = 0
     """How long it has blocked them."""
+    idle_ms: Count = 0
+    """How long its socket has taken nothing, counted while it blocks publishers."""
+    progress_mark: Count = 0
+    """What ``delivered_packets`` was then."""
+    has_fallen_back: bool = False
+    """Its mode acts as ``discard`` until its queue has drained, because it blocked publishers for too long."""
     receipt_token: str | None = None
     """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
     reads: Annotated[int, Within(1, 65)] = 64
@@ -108,5 +119,7 @@ class SwitchTotals:
     received_batches: Count = 0
     delivered_batches: Count = 0
     batched_packets: Count = 0
+    blocks: Count = 0
+    fallbacks: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost to each user who is there."""

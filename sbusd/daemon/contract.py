@@ -22,7 +22,9 @@ The rules of delivery, which the tests hold both switches to:
    patterns, recipients and bytes, is handled in parts. For ``turn_time`` at most, or once, a turn accepts, takes down connections that
    have ended, erases their patterns, and frees what waited for them.
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
-   blocked for longer than ``block_timeout``, and is ended for it. One that has hung up is read to its end all the same.
+   blocked for longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. In these two cases the
+   recipient's mode acts as ``discard``, and no paced publisher waits for it, until its queue is at the low-water mark. A publisher
+   that has hung up is read to its end all the same.
 6. What waits is charged to the recipient's user, in bytes of the memory that it takes: :func:`waiting_bytes`. In a queue, and in all
    queues of a user together, each other user may take at most as much as it leaves free, so that no publisher can keep the next one
    out. The same rule shares ``queued_memory`` among users. What a connection that ends leaves behind may be freed over several turns,
@@ -68,9 +70,7 @@ class Refusal(enum.IntEnum):
     """EMFILE: said to a peer that is turned away because the bus has no descriptor left; never passed to the sink."""
     QUEUE_FULL = 5
     """ENOBUFS: said to a client that asked to be ended rather than lose packets; the sink learns it as the end."""
-    BLOCKED_TOO_LONG = 6
-    """ETIMEDOUT: said to a client that has blocked others for too long; the sink learns it as the end."""
-    DESCRIPTORS = 7
+    DESCRIPTORS = 6
     """EPROTO: said to a client that has sent descriptors, where the kernel cannot refuse them; the sink learns it as the end."""
 
 
@@ -85,9 +85,7 @@ class End(enum.IntEnum):
     """The sink ended it."""
     QUEUE_FULL = 3
     """It could not take a packet, and its mode is ``error``."""
-    BLOCKED_TOO_LONG = 4
-    """It has blocked publishers for longer than ``block_timeout``."""
-    DESCRIPTORS = 5
+    DESCRIPTORS = 4
     """It has sent descriptors."""
 
 
@@ -238,6 +236,10 @@ class SwitchCounters(NamedTuple):
     """What went out several in one."""
     batched_packets: int
     """How many packets those were."""
+    blocks: int
+    """Times that a publisher began to wait for a recipient."""
+    fallbacks: int
+    """Times that a recipient's mode fell back to ``discard``, because it had blocked publishers for too long."""
 
 
 class Sink(Protocol):
@@ -340,6 +342,12 @@ class Switch(Protocol):
     def set_batch(self, connection: int, on: bool) -> None:
         """Set whether several packets may come to the connection in one, as ``CMSG !/batch``; False at first."""
 
+    def set_pace(self, connection: int, on: bool) -> None:
+        """Set whether messages of the connection wait for recipients of any user, instead of being discarded for them; False at first.
+
+        Rules 5 and 6 hold. Recipients of one other user hold it up for at most ``pace_limit`` of each second in total.
+        """
+
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.
 
@@ -385,7 +393,7 @@ class Switch(Protocol):
         """Set what becomes of packets that the socket does not take; ``QUEUE`` at first."""
 
     def set_hard(self, connection: int, mode: HardMode) -> None:
-        """Set what becomes of packets that the queue does not take; ``BLOCK`` at first."""
+        """Set what becomes of packets that the queue does not take; ``DISCARD`` at first."""
 
     def set_order(self, connection: int, order: Order) -> None:
         """Set the order of messages that wait; ``QUEUE`` at first."""

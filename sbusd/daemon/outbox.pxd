@@ -18,6 +18,11 @@ cdef enum Mode:             # the numbers of SoftMode and HardMode
     MODE_BLOCK = 2
     MODE_ERROR = 3
 
+cdef enum Waiting:          # why the publisher that was just served must wait
+    NOT_WAITING = 0
+    BLOCKED_BY_MODE = 1
+    PACED = 2
+
 cdef enum Sequence:         # the numbers of Order
     ORDER_QUEUE = 0
     ORDER_STACK = 1
@@ -51,6 +56,7 @@ cdef struct Head:           # what goes in front of a packet of a batch, for tho
 cdef struct Blocked:        # a publisher that is not read
     uint32_t slot
     uint64_t id             # slots are used again, numbers are not
+    bint is_paced           # it waits because it asked for that, not because the recipient did
 
 
 cdef cppclass Account:      # one user
@@ -127,7 +133,7 @@ cdef cppclass Outbox:
     uint32_t batch_bytes        # the longest batch that it is sent; 0: it is sent none
     bint is_broken              # the peer cannot be sent to any more; what comes is abandoned
     bint is_failed              # it could not take a packet, and asked to be ended then
-    bint has_blocked            # it needs the publisher that was just served to wait
+    int has_blocked             # Waiting: whether it needs the publisher that was just served to wait
     Account* account            # whose it is; NULL until that is said
     Pool room
     Entries* waiting            # in order of arrival; NULL: nothing
@@ -145,7 +151,7 @@ cdef cppclass Outbox:
 
 cdef void open_outbox(Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil
 cdef void assign(Outbox* box, Account* account) noexcept nogil
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads, size_t stride) noexcept nogil
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
@@ -154,5 +160,13 @@ cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
 cdef void end_batch(Batch* batch) noexcept nogil
 cdef void let_head_go(Head* head) noexcept nogil
-cdef size_t waiting_count(Outbox* box) noexcept nogil
-cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil
+
+
+cdef inline size_t waiting_count(Outbox* box) noexcept nogil:
+    """Return how many packets wait."""
+    return box.room.packets
+
+
+cdef inline bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
+    """Return whether no more waits than that part of the queue's bounds."""
+    return box.room.packets * 100 <= box.room.packets_limit * percent and box.room.bytes * 100 <= box.room.bytes_limit * percent

@@ -19,6 +19,7 @@ from sbusd.daemon.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FU
 from sbusd.daemon.packets cimport (
     ENTRY_BYTES, cost_of, data_of, leave_behind, new_packet, release, release_entry, size_of,
 )
+from sbusd.daemon.pacing cimport is_crowded
 from sbusd.daemon.pools cimport charge, discharge, has_space, may_share, vacate
 from sbusd.daemon.libc cimport iovec, mmsghdr
 
@@ -42,9 +43,10 @@ cdef void open_outbox(
     box.connection = connection
     box.fd = fd
     box.soft = MODE_QUEUE
-    box.hard = MODE_BLOCK
+    box.hard = MODE_DISCARD
     box.order = ORDER_QUEUE
-    box.is_broken = box.is_failed = box.has_blocked = False
+    box.is_broken = box.is_failed = False
+    box.has_blocked = NOT_WAITING
     box.batch_bytes = 0
     box.account = NULL
     box.room.packets = box.room.bytes = 0
@@ -60,16 +62,6 @@ cdef void open_outbox(
 cdef void assign(Outbox* box, Account* account) noexcept nogil:
     """Say whose an outbox is, before anything waits in it."""
     box.account = account
-
-
-cdef size_t waiting_count(Outbox* box) noexcept nogil:
-    """Return how many packets wait."""
-    return box.room.packets
-
-
-cdef bint is_below(Outbox* box, uint32_t percent) noexcept nogil:
-    """Return whether no more waits than that part of the queue's bounds."""
-    return box.room.packets * 100 <= box.room.packets_limit * percent and box.room.bytes * 100 <= box.room.bytes_limit * percent
 
 
 cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
@@ -195,9 +187,9 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     return True
 
 
-cdef bint is_kept(Outbox* box, uint32_t payer, size_t cost, bint may_block) noexcept nogil:
+cdef bint is_kept(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
     """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
-    cdef bint fits
+    cdef bint fits, has_share
     if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
         box.is_failed = box.is_failed or box.soft == MODE_ERROR
         return False
@@ -205,13 +197,17 @@ cdef bint is_kept(Outbox* box, uint32_t payer, size_t cost, bint may_block) noex
         # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
         return False
     fits = has_space(&box.room, cost)
-    if box.soft == MODE_BLOCK or not fits or not may_share(&box.room, owner_of(box), payer, cost):
-        if box.soft != MODE_BLOCK and box.hard != MODE_BLOCK:
-            box.is_failed = box.is_failed or (box.hard == MODE_ERROR and not fits)
+    has_share = may_share(&box.room, owner_of(box), payer, cost)
+    if box.soft == MODE_BLOCK or not fits or not has_share:
+        if may_block and (box.soft == MODE_BLOCK or box.hard == MODE_BLOCK):
+            box.has_blocked = BLOCKED_BY_MODE
+        elif is_paced and has_share and (fits or payer == owner_of(box)):
+            box.has_blocked = PACED
+        else:
+            box.is_failed = box.is_failed or (box.soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
             return False
-        box.has_blocked = may_block
-        if not may_block:
-            return False
+    elif is_paced and is_crowded(box, payer, 1, cost):
+        box.has_blocked = PACED
     # A notice goes in front of a packet that is kept, not of one that is lost too: notices must not fill the queue.
     return tell_loss(box)
 
@@ -225,12 +221,12 @@ cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
     return kept[0] is not NULL
 
 
-cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, Head* head) noexcept nogil:
+cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint is_paced, Head* head) noexcept nogil:
     """Let one packet of a batch wait, or lose it."""
     cdef size_t cost = cost_of(batch.parts[index].iov_len, 0 if head is NULL else head.part.iov_len)
     cdef Packet* kept_head = NULL
     batch.has_copies = True
-    if (not is_kept(box, batch.payer, cost, may_block)
+    if (not is_kept(box, batch.payer, cost, may_block, is_paced)
             or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
             or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
         discard(box, batch, index)
@@ -250,11 +246,12 @@ cdef Head* head_for(Head* heads, size_t stride, uint32_t index) noexcept nogil:
     return &heads[index * stride]
 
 
-cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, Head* heads, size_t stride) noexcept nogil:
+cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads,
+                size_t stride) noexcept nogil:
     """Hand the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if nothing waits.
 
-    *may_block*: the publisher can be made to wait; `has_blocked` says whether it must be. *heads*, if not NULL, are what goes in
-    front: with a *stride* of 1 each packet has its own, by its index; with one of 0 all have the first.
+    *may_block*: the publisher can be made to wait, and *is_paced*: it has asked for that; `has_blocked` says whether it must.
+    *heads*, if not NULL, are what goes in front: with a *stride* of 1 each packet has its own, by its index; with one of 0 all have the first.
     """
     cdef Outcome outcome = SOCKET_FULL
     cdef size_t done = 0, i
@@ -284,7 +281,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
         done += 1
         tell_loss(box)
     for i in range(done, count):
-        hold(box, batch, indexes[i], may_block, head_for(heads, stride, indexes[i]))
+        hold(box, batch, indexes[i], may_block, is_paced, head_for(heads, stride, indexes[i]))
     if outcome == PACKET_TOO_BIG or (box.untold and waiting_count(box) == 0):
         flush(box)
 

@@ -22,6 +22,7 @@ cdef cppclass Pool:         # room that several users share
 
 
 cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
+cdef bint is_pressed(Pool* pool, uint32_t owner, uint32_t payer, uint64_t packets, size_t length) noexcept nogil
 cdef bint has_space(Pool* pool, size_t length) noexcept nogil
 cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
 cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil

@@ -33,6 +33,17 @@ cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
             and pool.bytes + (share.bytes if share is not NULL else 0) + length <= pool.bytes_limit)
 
 
+cdef bint is_pressed(Pool* pool, uint32_t owner, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
+    """Return whether so many more packets would leave less than a quarter of what their publisher may take, so that a paced one waits."""
+    cdef Share* share = NULL
+    cdef uint64_t all_packets = pool.packets + packets, all_bytes = pool.bytes + length
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        all_packets += packets + (share.packets if share is not NULL else 0)
+        all_bytes += length + (share.bytes if share is not NULL else 0)
+    return all_packets > pool.packets_limit - pool.packets_limit // 4 or all_bytes > pool.bytes_limit - pool.bytes_limit // 4
+
+
 cdef bint has_space(Pool* pool, size_t length) noexcept nogil:
     """Return whether one more packet fits into a pool."""
     return pool.packets < pool.packets_limit and pool.bytes + length <= pool.bytes_limit

@@ -39,6 +39,7 @@ from sbusd.daemon.contract import (
     UserCounters,
 )
 from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
+from sbusd.daemon.reference_pacing import PACED_BYTES, Hold
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
@@ -98,11 +99,21 @@ class _Connection:
     end: End | None = None
     resets: int = 0
     interest: int = _READABLE
-    blocked: list[int] = field(default_factory=list)
-    """Publishers that wait for it, the first one first."""
+    blocked: dict[int, bool] = field(default_factory=dict)
+    """Publishers that wait for it, the first one first, each with whether it does so because it asked for pacing."""
+    is_paced: bool = False
+    """It waits for slow recipients."""
+    holds: dict[int, Hold] = field(default_factory=dict)
+    """For how long those of other users have held it up."""
     blockers: int = 0
     """Recipients that it waits for."""
     blocking_since: float | None = None
+    progress_at: float | None = None
+    """When its socket took anything last, as far as that was looked at; None: nobody has waited for it yet."""
+    progress_mark: int = 0
+    """What it had been delivered then."""
+    has_fallen_back: bool = False
+    """It has blocked publishers for too long, and blocks none until its queue has drained."""
     share: list[Packet] = field(default_factory=list)
     """Packets of the batch at hand that go to it."""
     received_packets: int = 0
@@ -140,6 +151,11 @@ def _line(sender: _Connection, packet: Packet) -> bytes:
         packet.discarded,
         b',"missed":[%b]' % named if packet.missed else b"",
     )
+
+
+def _ms_since(moment: float | None) -> int:
+    """Return the milliseconds since a moment of the monotonic clock, 0 for none."""
+    return 0 if moment is None else int((time.monotonic() - moment) * 1000)
 
 
 def _take_apart(batch: bytes, limit: int) -> tuple[list[tuple[bytes, bool]], bytes]:
@@ -212,6 +228,7 @@ class Switch:
         self._accounts: dict[int, Account] = {}
         self._rules: tuple[PublishRule, ...] = ()
         self._said: dict[Refusal, Packet] = {}
+        self._undelivered = 0
         self._count: Counter[str] = Counter()
         self._readable: Counter[int] = Counter()
         self._closer = Closer()
@@ -395,14 +412,17 @@ class Switch:
         """Handle one batch of what a connection sends."""
         refused: dict[Refusal, list[bytes]] = {}
         batch = self._receive(connection)
-        length = sum(len(packet) for packet, _ in batch)
-        connection.received_packets += len(batch)
-        connection.received_bytes += length
-        self._count.update(received_packets=len(batch), received_bytes=length)
-        for packet, is_cut in batch:
+        was_blocked = connection.blockers > 0
+        self._count_received(connection, batch, 1)
+        for place, (packet, is_cut) in enumerate(batch, start=1):
             self._handle(connection, packet, is_cut, refused)
             if connection.is_ending:
                 break
+            if connection.is_paced and not is_cut and packet.startswith(b"MSG ") and b"\0" in packet[4:]:
+                self._deliver_early(connection, len(packet))
+                if connection.blockers and not was_blocked:
+                    self._put_back(connection, batch[place:])
+                    break
         self._deliver(connection)
         for refusal, keys in sorted(refused.items()):
             self._sink.refused(connection.number, refusal, keys[0], len(keys))
@@ -410,6 +430,27 @@ class Switch:
             self._charge_unread(connection, 0)
         if connection.is_at_end and not connection.unread:
             self._finish(connection, End.HANGUP)
+
+    def _count_received(self, connection: _Connection, packets: list[tuple[bytes, bool]], sign: int) -> None:
+        """Count packets that are handled, or with *sign* -1 those that are not after all."""
+        length = sum(len(packet) for packet, _ in packets)
+        connection.received_packets += sign * len(packets)
+        connection.received_bytes += sign * length
+        self._count.update(received_packets=sign * len(packets), received_bytes=sign * length)
+
+    def _deliver_early(self, sender: _Connection, length: int) -> None:
+        """Deliver what a paced publisher has sent so far, if somebody is slow or it is much: what they are offered at once must fit."""
+        self._undelivered += length
+        is_slow = any(each.share and each is not sender and each.out.room.packets for each in self._by_number.values())
+        if is_slow or self._undelivered > PACED_BYTES:
+            self._deliver(sender)
+
+    def _put_back(self, connection: _Connection, rest: list[tuple[bytes, bool]]) -> None:
+        """Keep packets of the batch at hand as if they had not been received yet."""
+        if rest:
+            self._count_received(connection, rest, -1)
+            connection.unread[:0] = rest
+            self._charge_unread(connection, sum(RECORD_BYTES + len(packet) for packet, _ in connection.unread))
 
     def _receive(self, connection: _Connection) -> list[tuple[bytes, bool]]:
         """Return one batch of packets, of what is left of the last time or of the socket, each with whether the kernel cut it."""
@@ -597,16 +638,18 @@ class Switch:
         """Hand each recipient its share of what the sender has sent."""
         uid = sender.out.owner
         self._said.clear()
+        self._undelivered = 0
         name = Packet(b"CMSG !/from/%d/%b\0" % (sender.number, sender.cred))
         for recipient in list(self._by_number.values()):
             share, recipient.share = recipient.share, []
             if share:
-                may_block = uid is not None and (recipient.blocks_others or uid == recipient.out.owner)
+                may_block = uid is not None and not recipient.has_fallen_back and (recipient.blocks_others or uid == recipient.out.owner)
                 heads = [None if packet.is_note else name for packet in share] if recipient.wants_senders else None
-                recipient.out.offer(share, uid, may_block=may_block, heads=heads)
+                is_paced = sender.is_paced and self._may_pace(sender, recipient)
+                recipient.out.offer(share, uid, may_block=may_block, is_paced=is_paced, heads=heads)
                 if recipient.out.has_blocked:
                     recipient.out.has_blocked = False
-                    self._block(recipient, sender)
+                    self._block(recipient, sender, is_paced=recipient.out.has_paced)
                 self._settle(recipient)
         self._deliver_taps(sender)
 
@@ -641,46 +684,108 @@ class Switch:
         if connection.out.is_failed:
             connection.out.is_failed = False
             self._dismiss(connection, End.QUEUE_FULL)
-        low_water = 0 if connection.out.soft is SoftMode.BLOCK else self._limits.low_water
-        if connection.blocking_since is not None and connection.out.is_below(low_water):
-            self._unblock(connection)
+        if connection.blocking_since is not None or connection.has_fallen_back:
+            self._settle_blocks(connection)
         self._set_interest(connection)
         if connection.out.is_broken and not connection.is_reading:
             self._finish(connection, End.HANGUP)
 
-    def _block(self, recipient: _Connection, publisher: _Connection) -> None:
+    def _settle_blocks(self, recipient: _Connection) -> None:
+        """Note whether a recipient's socket has taken anything, and let go on who waits for it when its queue has drained."""
+        has_moved = recipient.out.delivered_packets != recipient.progress_mark
+        if has_moved and not recipient.has_fallen_back:
+            self._note_progress(recipient)
+        if has_moved and recipient.out.is_below(0 if recipient.out.soft is SoftMode.BLOCK else self._limits.low_water):
+            recipient.has_fallen_back = False
+        for number, is_paced in list(recipient.blocked.items()):
+            publisher = self._by_number.get(number)
+            if publisher is None or recipient.out.may_go_on(publisher.out.owner, self._limits.low_water, is_paced=is_paced):
+                self._unblock_one(recipient, number)
+
+    def _may_pace(self, publisher: _Connection, recipient: _Connection) -> bool:
+        """Return whether a paced publisher waits for a recipient: for those of another user only for a part of each second."""
+        uid = recipient.out.owner
+        if recipient.has_fallen_back or uid is None or publisher.out.owner is None:
+            return False
+        return uid == publisher.out.owner or self._hold(publisher, uid).has_time()
+
+    def _hold(self, publisher: _Connection, uid: int) -> Hold:
+        """Return how a user's recipients hold up a publisher."""
+        return publisher.holds.setdefault(uid, Hold(self._limits.pace_limit))
+
+    def _hold_by(self, recipient: _Connection, number: int) -> Hold | None:
+        """Return the hold that bounds how long a publisher waits for a recipient, if one does."""
+        publisher, uid = self._by_number.get(number), recipient.out.owner
+        if publisher is None or uid is None or not recipient.blocked[number] or publisher.out.owner == uid:
+            return None
+        return self._hold(publisher, uid)
+
+    def _note_progress(self, recipient: _Connection) -> None:
+        """Note that a recipient's socket has taken something just now."""
+        recipient.progress_mark = recipient.out.delivered_packets
+        recipient.progress_at = time.monotonic()
+
+    def _block(self, recipient: _Connection, publisher: _Connection, *, is_paced: bool) -> None:
         """Let a publisher wait until a recipient has drained."""
         if publisher.number in recipient.blocked:
             return
-        recipient.blocked.append(publisher.number)
+        recipient.blocked[publisher.number] = is_paced
+        if hold := self._hold_by(recipient, publisher.number):
+            hold.begin()
         if recipient.blocking_since is None:
             recipient.blocking_since = time.monotonic()
+            if recipient.progress_at is None or recipient.progress_mark != recipient.out.delivered_packets:
+                self._note_progress(recipient)
+        self._count["blocks"] += 1
         publisher.blockers += 1
         self._set_interest(publisher)
 
     def _unblock(self, recipient: _Connection) -> None:
         """Let all go on that wait for a recipient."""
-        for number in recipient.blocked:
-            if number in self._by_number:
-                self._let_go_on(self._by_number[number])
-        recipient.blocked.clear()
-        recipient.blocking_since = None
+        for number in list(recipient.blocked):
+            self._unblock_one(recipient, number)
+
+    def _unblock_one(self, recipient: _Connection, number: int) -> None:
+        """Let one publisher go on that waits for a recipient."""
+        if hold := self._hold_by(recipient, number):
+            hold.end()
+        del recipient.blocked[number]
+        if number in self._by_number:
+            self._let_go_on(self._by_number[number])
+        if not recipient.blocked:
+            recipient.blocking_since = None
 
     def _until_deadline(self, timeout_ms: int) -> int:
-        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        """Return how long a turn may wait, so that who is blocked for too long goes on in time."""
         for connection in self._by_number.values():
             if connection.blocking_since is not None:
-                left = connection.blocking_since + self._limits.block_timeout - time.monotonic()
-                left_ms = max(0, int(left * 1000) + 1)
+                end = min(connection.blocking_since + self._limits.block_timeout, self._idle_until(connection))
+                end = min([end, *(hold.until for number in connection.blocked if (hold := self._hold_by(connection, number)))])
+                left_ms = max(0, int((end - time.monotonic()) * 1000) + 1)
                 timeout_ms = left_ms if timeout_ms < 0 else min(timeout_ms, left_ms)
         return timeout_ms
 
     def _end_blocks(self) -> None:
-        """End those who have blocked others for too long."""
+        """Let publishers go on that have been blocked for too long."""
         for connection in self._by_number.values():
+            if connection.blocking_since is not None and time.monotonic() > self._idle_until(connection):
+                # epoll reports room only when most of the socket is free: a slow reader makes progress before.
+                connection.out.flush()
+                self._settle(connection)
             since = connection.blocking_since
-            if since is not None and time.monotonic() - since > self._limits.block_timeout:
-                self._dismiss(connection, End.BLOCKED_TOO_LONG)
+            if since is not None and time.monotonic() > min(since + self._limits.block_timeout, self._idle_until(connection)):
+                self._count["fallbacks"] += 1
+                connection.has_fallen_back = True
+                connection.progress_mark = connection.out.delivered_packets
+                self._unblock(connection)
+            for number in list(connection.blocked):
+                hold = self._hold_by(connection, number)
+                if hold is not None and hold.until <= time.monotonic():
+                    self._unblock_one(connection, number)
+
+    def _idle_until(self, recipient: _Connection) -> float:
+        """Return until when a recipient that blocks publishers may take nothing."""
+        return (recipient.progress_at or 0.0) + self._limits.progress_timeout
 
     def _dismiss(self, connection: _Connection, end: End) -> None:
         """End a client that misbehaves, and tell it if that can be."""
@@ -835,6 +940,10 @@ class Switch:
         """Set whether several packets may come to the connection in one."""
         self._by_number[connection].out.batch_bytes = MAX_BATCH_BYTES if on else 0
 
+    def set_pace(self, connection: int, on: bool) -> None:
+        """Set whether messages of the connection wait for slow recipients."""
+        self._by_number[connection].is_paced = on
+
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of what *pattern* takes, or with None of nothing."""
         self._by_number[connection].tap = pattern
@@ -912,15 +1021,13 @@ class Switch:
         """Return what the connection has asked for itself."""
         asked = self._by_number[connection]
         modes = int(asked.out.soft), int(asked.out.hard), int(asked.out.order)
-        return ConnectionSettings(asked.echo, *modes, asked.wants_senders, asked.out.batch_bytes != 0)
+        return ConnectionSettings(asked.echo, *modes, asked.wants_senders, asked.out.batch_bytes != 0, asked.is_paced)
 
     def progress(self, connection: int) -> ConnectionProgress:
         """Return what the connection has done."""
         done = self._by_number[connection]
         counters = done.counters()._asdict()
         kept = {name: counters[name] for name in counters if not name.startswith("queued")}
-        since = done.blocking_since
-        blocking_ms = 0 if since is None else int((time.monotonic() - since) * 1000)
         token, always = (None, False) if done.receipt is None else done.receipt
         return ConnectionProgress(
             **kept,
@@ -929,7 +1036,12 @@ class Switch:
             untold=done.out.untold,
             unreported=done.out.told,
             blocks=tuple(done.blocked),
-            blocking_ms=blocking_ms,
+            paces=tuple(number for number, is_paced in done.blocked.items() if is_paced),
+            held_us={uid: int(hold.spent() * 1e6) for uid, hold in done.holds.items()},
+            blocking_ms=_ms_since(done.blocking_since),
+            idle_ms=0 if done.blocking_since is None else _ms_since(done.progress_at),
+            progress_mark=done.progress_mark,
+            has_fallen_back=done.has_fallen_back,
             reads=done.reads,
         )
 
@@ -964,7 +1076,7 @@ class Switch:
         """Let an adopted connection go on where it was."""
         restored = self._by_number[connection]
         out = restored.out
-        restored.echo, restored.wants_senders = settings.echo, settings.sender
+        restored.echo, restored.wants_senders, restored.is_paced = settings.echo, settings.sender, settings.pace
         self.set_batch(connection, settings.batch)
         out.soft, out.hard, out.order = SoftMode(settings.soft), HardMode(settings.hard), Order(settings.order)
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
@@ -973,9 +1085,14 @@ class Switch:
         out.lost_packets, out.untold, out.told = progress.lost_packets, progress.untold, progress.unreported
         if progress.receipt_token is not None:
             restored.receipt = progress.receipt_token.encode("latin-1"), progress.receipt_always
-        restored.blocked = list(progress.blocks)
+        restored.blocked = {number: number in progress.paces for number in progress.blocks}
+        for uid, spent in progress.held_us.items():
+            # As if all of it had been just now.
+            self._hold(restored, uid).charge(spent / 1e6)
         if restored.blocked:
             restored.blocking_since = time.monotonic() - progress.blocking_ms / 1000
+        restored.progress_at = time.monotonic() - progress.idle_ms / 1000
+        restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
         """Let the switch go on where another was."""
@@ -997,9 +1114,11 @@ class Switch:
                 # It was given up with its connection, which did not come back.
                 self._count["abandoned_packets"] += len(queue.waiting) + len(queue.notes)
         for connection in self._by_number.values():
-            connection.blocked = [number for number in connection.blocked if number in self._by_number]
+            connection.blocked = {number: paced for number, paced in connection.blocked.items() if number in self._by_number}
             for publisher in connection.blocked:
                 self._by_number[publisher].blockers += 1
+                if hold := self._hold_by(connection, publisher):
+                    hold.begin()
             if not connection.blocked:
                 connection.blocking_since = None
         for connection in self._by_number.values():

@@ -72,6 +72,14 @@ class Pool:
             and self.bytes + self.guest_bytes[payer] + length <= self.bytes_limit
         )
 
+    def is_pressed(self, owner: _Payer, payer: _Payer, packets: int = 0, size: int = 0) -> bool:
+        """Return whether so many more packets would leave less than a quarter of what their publisher may take."""
+        packets, size, own_packets, own_bytes = self.packets + packets, self.bytes + size, packets, size
+        if payer != owner and payer is not None and owner is not None:
+            packets += own_packets + self.guest_packets[payer]
+            size += own_bytes + self.guest_bytes[payer]
+        return packets > self.packets_limit - self.packets_limit // 4 or size > self.bytes_limit - self.bytes_limit // 4
+
     def charge(self, owner: _Payer, payer: _Payer, length: int, sign: int = 1) -> None:
         """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more."""
         self.packets += sign
@@ -110,7 +118,7 @@ class Outbox:
     held_limit: int
     account: Account | None = None
     soft: SoftMode = SoftMode.QUEUE
-    hard: HardMode = HardMode.BLOCK
+    hard: HardMode = HardMode.DISCARD
     order: Order = Order.QUEUE
     waiting: list[Entry] = field(default_factory=list)
     notes: list[Entry] = field(default_factory=list)
@@ -119,6 +127,8 @@ class Outbox:
     is_broken: bool = False
     is_failed: bool = False
     has_blocked: bool = False
+    has_paced: bool = False
+    """The publisher that it needs to wait has asked for that itself."""
     untold: int = 0
     told: int = 0
     left_packets: int = 0
@@ -140,7 +150,23 @@ class Outbox:
         room = self.room
         return room.packets * 100 <= room.packets_limit * percent and room.bytes * 100 <= room.bytes_limit * percent
 
-    def offer(self, packets: list[Packet], payer: _Payer, *, may_block: bool, heads: Sequence[Packet | None] | None = None) -> None:
+    def may_go_on(self, payer: _Payer, low_water: int, *, is_paced: bool) -> bool:
+        """Return whether enough has drained for a publisher that waits."""
+        if not self.room.packets:
+            return True
+        if self.soft is SoftMode.BLOCK:
+            return False
+        return not any(room.is_pressed(self.owner, payer) for room in self._rooms()) if is_paced else self.is_below(low_water)
+
+    def offer(
+        self,
+        packets: list[Packet],
+        payer: _Payer,
+        *,
+        may_block: bool,
+        is_paced: bool = False,
+        heads: Sequence[Packet | None] | None = None,
+    ) -> None:
         """Hand over packets: to the socket while nothing waits, then to the queue; what that does not take is for the modes.
 
         *heads*, one for each packet, are what goes in front of them.
@@ -161,7 +187,7 @@ class Outbox:
             self._discard(left.pop(0)[0], payer)
             self._tell_loss()
         for packet, head in left:
-            if self._is_kept(payer, _cost(packet, head), may_block=may_block):
+            if self._is_kept(payer, _cost(packet, head), may_block=may_block, is_paced=is_paced):
                 self._keep((packet, head, payer))
                 packet.queued += 1
             else:
@@ -294,7 +320,7 @@ class Outbox:
             return False
         return self.count["held"] + room.bytes + cost <= self.held_limit
 
-    def _is_kept(self, payer: _Payer, cost: int, *, may_block: bool) -> bool:
+    def _is_kept(self, payer: _Payer, cost: int, *, may_block: bool, is_paced: bool) -> bool:
         """Decide by the modes whether a packet that the socket did not take may wait; a notice goes in front of one that does."""
         if self.soft in {SoftMode.DISCARD, SoftMode.ERROR}:
             self.is_failed |= self.soft is SoftMode.ERROR
@@ -302,13 +328,17 @@ class Outbox:
         if not self._has_room(payer, cost):
             return False
         fits = self.room.has_space(cost)
-        if self.soft is SoftMode.BLOCK or not fits or not self.room.may_share(self.owner, payer, cost):
-            if self.soft is not SoftMode.BLOCK and self.hard is not HardMode.BLOCK:
-                self.is_failed |= self.hard is HardMode.ERROR and not fits
+        has_share = self.room.may_share(self.owner, payer, cost)
+        if self.soft is SoftMode.BLOCK or not fits or not has_share:
+            if may_block and (self.soft is SoftMode.BLOCK or self.hard is HardMode.BLOCK):
+                self.has_blocked, self.has_paced = True, False
+            elif is_paced and has_share and (fits or payer == self.owner):
+                self.has_blocked = self.has_paced = True
+            else:
+                self.is_failed |= self.soft is not SoftMode.BLOCK and self.hard is HardMode.ERROR and not fits
                 return False
-            self.has_blocked = may_block
-            if not may_block:
-                return False
+        elif is_paced and any(room.is_pressed(self.owner, payer, 1, cost) for room in self._rooms()):
+            self.has_blocked = self.has_paced = True
         return self._tell_loss()
 
     def _keep(self, entry: Entry, *, as_note: bool | None = None) -> None:

@@ -25,7 +25,7 @@ class Client:
     inode: int = 0
     subscriptions: int = 0
     soft: str = "queue"
-    hard: str = "block"
+    hard: str = "discard"
     order: str = "queue"
     wants_senders: bool = False
     wants_batches: bool = False

@@ -11,7 +11,7 @@ cdef enum Cause:
     ACCEPTING
     REFUSALS                    # recording the messages of a batch that were not routed
     LOSSES                      # recording what was discarded
-    BLOCKS                      # ending connections that have blocked others for too long
+    BLOCKS                      # letting publishers go on that have been blocked for too long
     ENDING                      # taking down one connection
     ERASING                     # patterns of connections that have ended
     BUFFER                      # giving pages of the receive buffer back

@@ -29,10 +29,11 @@ from sbusd.daemon.intake cimport (
 )
 from sbusd.daemon.libc cimport *
 from sbusd.daemon.outbox cimport (
-    BATCH_PACKETS, MODE_BLOCK, Account, Batch, Blocked, Entries, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign, bytes_in,
-    clear, end_batch, flush, is_below, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
+    BATCH_PACKETS, MODE_BLOCK, NOT_WAITING, PACED, Account, Batch, Blocked, Entries, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign,
+    bytes_in, clear, end_batch, flush, is_below, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
 )
 from sbusd.daemon.packets cimport data_of, new_packet, release, release_remains
+from sbusd.daemon.pacing cimport PACED_BYTES, SECOND_NS, SLOTS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
@@ -55,7 +56,7 @@ cdef enum:
     READY_EVENTS = 64           # connections served in one turn; the kernel hands them out round robin
     PENDING_EVENTS = 64         # and so many of those that go on with what they sent before
     ACCEPTS_PER_TURN = 16       # so that a flood of connects cannot keep traffic waiting
-    REFUSALS = 8
+    REFUSALS = 7
     MESSAGE_REFUSALS = 4        # the first of them are about messages, and reported
     PAUSE_MS = 1000             # how long no connect is accepted when there is no descriptor even to turn one away
     RELEASE_MS = 100            # for how long nothing comes until what large packets took is given back: at each short pause it would cost
@@ -95,7 +96,7 @@ cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
-cdef int QUEUE_FULL = End.QUEUE_FULL, BLOCKED_TOO_LONG = End.BLOCKED_TOO_LONG, DESCRIPTORS = End.DESCRIPTORS
+cdef int QUEUE_FULL = End.QUEUE_FULL, DESCRIPTORS = End.DESCRIPTORS
 
 
 cdef cppclass Connection:
@@ -128,6 +129,11 @@ cdef cppclass Connection:
     uint32_t blockers           # recipients that it waits for; not read while there are any
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
+    int64_t progress_at         # the same: when its socket took anything last, as far as that was looked at; -1: nobody has waited for it yet
+    uint64_t progress_mark      # what it had been delivered then
+    bint is_paced               # it waits for slow recipients
+    vector[Hold] holds          # for how long those of other users have held it up
+    bint has_fallen_back        # it has blocked publishers for too long, and blocks none until its queue has drained
     vector[uint32_t] share      # packets of the batch at hand that go to it
     Receipt receipt
     string cred                 # its credentials, as it is told them itself
@@ -153,6 +159,15 @@ cdef int64_t now_ms() noexcept nogil:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
     return <int64_t>now.tv_sec * 1000 + now.tv_nsec // 1000000
+
+
+cdef bint may_go_on(Outbox* box, uint32_t payer, bint is_paced, uint32_t low_water) noexcept nogil:
+    """Return whether enough has drained for a publisher that waits."""
+    if waiting_count(box) == 0:
+        return True
+    if box.soft == MODE_BLOCK:
+        return False
+    return not is_crowded(box, payer, 0, 0) if is_paced else is_below(box, low_water)
 
 
 cdef class Switch:
@@ -191,7 +206,7 @@ cdef class Switch:
     cdef uint64_t last_pending                  # the number of the last of them that was let go on
     cdef uint64_t allowing_rules                # bit i: publish rule i allows
     cdef object closer                          # of sockets that this thread must not close
-    cdef int words_of_end[6]                    # of ends that the switch decides on: their numbers among the refusals
+    cdef int words_of_end[5]                    # of ends that the switch decides on: their numbers among the refusals
     cdef bint is_cut_short                      # the last turn was too long for all that was ready
     cdef uint32_t users_readable                # users of whom anything can be read in this turn
     cdef int64_t clock                          # nanoseconds: when what was served last ended
@@ -203,6 +218,12 @@ cdef class Switch:
     cdef int64_t routing_time                   # nanoseconds that walks and recipients of the batch at hand cost, by estimate
     cdef bint is_cut_off                        # that is more than a turn has: what is left of the batch is kept for the next
     cdef int64_t block_timeout                  # milliseconds
+    cdef int64_t progress_timeout               # milliseconds
+    cdef uint64_t blocks, fallbacks
+    cdef int64_t pace_limit                     # nanoseconds of a second
+    cdef size_t undelivered                     # bytes that are routed and not delivered, of a paced publisher
+    cdef bint meets_queue                       # something waits for a recipient of those
+    cdef bint was_blocked                       # the publisher at hand, when its batch was taken
     cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
     cdef uint64_t refused[REFUSALS]             # of the batch at hand
@@ -241,9 +262,11 @@ cdef class Switch:
         self.queue_bytes = limits.queue_bytes
         self.totals.held_limit = limits.queued_memory
         self.block_timeout = round(limits.block_timeout * 1000)
+        self.progress_timeout = round(limits.progress_timeout * 1000)
+        self.pace_limit = round(limits.pace_limit * 1e9)
         self.low_water = limits.low_water
         self.turn_time = round(limits.turn_time * 1e9)
-        for end in (End.QUEUE_FULL, End.BLOCKED_TOO_LONG, End.DESCRIPTORS):
+        for end in (End.QUEUE_FULL, End.DESCRIPTORS):
             self.words_of_end[<int>end] = Refusal[end.name]
         self.next_id = 1
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
@@ -354,7 +377,9 @@ cdef class Switch:
         fresh.gives_way_until = 0
         fresh.is_costly = False
         fresh.blockers = 0
-        fresh.blocking_since = -1
+        fresh.blocking_since = fresh.progress_at = -1
+        fresh.progress_mark = 0
+        fresh.has_fallen_back = fresh.is_paced = False
         fresh.received_packets = fresh.received_bytes = fresh.refused_packets = 0
         if self.free_slots.size():
             self.free_slots.pop_back()
@@ -745,6 +770,7 @@ cdef class Switch:
             self.control_time = 0
             self.routing_time = 0
             self.is_cut_off = False
+            self.was_blocked = connection.blockers != 0
             count = self.receive(connection, events)
             if count and not connection.is_ending:
                 i = self.route(connection, 0, count)
@@ -1082,6 +1108,14 @@ cdef class Switch:
             if sender.receipt.is_armed:
                 self.acknowledge(sender, i)
             i += 1
+            if sender.is_paced:
+                # What its slow recipients are offered at once must fit: so it waits behind the packet that fills a queue.
+                self.undelivered += length
+                if self.meets_queue or self.undelivered > PACED_BYTES:
+                    self.deliver(sender)
+                if sender.blockers and not self.was_blocked:
+                    self.is_cut_off = True
+                    break
             if self.routing_time > ROUTING_TURNS * self.turn_time:
                 self.is_cut_off = True
                 break
@@ -1123,6 +1157,8 @@ cdef class Switch:
                     miss(&self.batch.tally[index], recipient.id)
                 continue
             reached = True
+            if sender.is_paced and recipient is not sender and waiting_count(&recipient.out):
+                self.meets_queue = True
             if recipient.share.empty():
                 self.touch(recipient)
             recipient.share.push_back(index)
@@ -1152,18 +1188,21 @@ cdef class Switch:
         cdef Connection* recipient
         cdef uint32_t uid = self.uid_of(sender)
         self.batch.payer = uid
+        self.undelivered = 0
+        self.meets_queue = False
         if self.touched.size() > 1:
             # The oldest first: what a user has left of its room must not go to whom the trie happens to name first.
             sort(self.touched.begin(), self.touched.end())
         for i in range(self.touched.size()):
             recipient = self.slots[self.touched[i].second]
             offer(&recipient.out, &self.batch, recipient.share.data(), recipient.share.size(),
-                  uid != NOBODY and (recipient.blocks_others or uid == self.uid_of(recipient)),
+                  uid != NOBODY and not recipient.has_fallen_back and (recipient.blocks_others or uid == self.uid_of(recipient)),
+                  sender.is_paced and self.may_pace(sender, recipient),
                   self.name_of(sender) if recipient.wants_senders else <Head*>NULL, 0)
             recipient.share.clear()
-            if recipient.out.has_blocked:
-                recipient.out.has_blocked = False
-                self.block(recipient, sender)
+            if recipient.out.has_blocked != NOT_WAITING:
+                self.block(recipient, sender, recipient.out.has_blocked == PACED)
+                recipient.out.has_blocked = NOT_WAITING
             self.settle(recipient)
         if sender.head.kept is not NULL:
             let_head_go(&sender.head)
@@ -1195,7 +1234,27 @@ cdef class Switch:
 
     # -- blocking
 
-    cdef void block(self, Connection* recipient, Connection* publisher) noexcept nogil:
+    cdef bint may_pace(self, Connection* publisher, Connection* recipient) noexcept nogil:
+        """Return whether a paced publisher waits for a recipient: for those of another user only for a part of each second."""
+        cdef uint32_t uid = self.uid_of(recipient)
+        cdef Hold* hold
+        if recipient.has_fallen_back or uid == NOBODY or self.uid_of(publisher) == NOBODY:
+            return False
+        if uid == self.uid_of(publisher) or self.pace_limit >= SECOND_NS:
+            return True
+        hold = hold_of(&publisher.holds, uid)
+        return self.pace_limit > 0 if hold is NULL else spent_until(hold, now_ns()) < self.pace_limit
+
+    cdef bint is_limited(self, Connection* recipient, Connection* publisher, Blocked entry) noexcept nogil:
+        """Return whether a publisher waits for a recipient only for as long as another user's may hold it up."""
+        return entry.is_paced and self.uid_of(recipient) != self.uid_of(publisher)
+
+    cdef Connection* waiting_publisher(self, Blocked entry) noexcept nogil:
+        """Return the publisher that waits, or NULL if it has ended."""
+        cdef Connection* publisher = self.slots[entry.slot]
+        return publisher if publisher is not NULL and publisher.id == entry.id else NULL
+
+    cdef void block(self, Connection* recipient, Connection* publisher, bint is_paced) noexcept nogil:
         """Let a publisher wait until a recipient has drained."""
         cdef Blocked entry
         cdef size_t i
@@ -1204,24 +1263,79 @@ cdef class Switch:
                 return
         entry.slot = publisher.slot
         entry.id = publisher.id
+        entry.is_paced = is_paced
         recipient.blocked.push_back(entry)
+        if self.is_limited(recipient, publisher, entry):
+            begin_hold(add_hold(&publisher.holds, self.uid_of(recipient), now_ns()), self.pace_limit, now_ns())
         if recipient.blocking_since < 0:
             recipient.blocking_since = now_ms()
             self.blocking.push_back(recipient.slot)
+            if recipient.progress_at < 0 or recipient.progress_mark != recipient.out.delivered_packets:
+                self.note_progress(recipient)
+        self.blocks += 1
         publisher.blockers += 1
         if not self.set_interest(publisher):
             self.finish(publisher, BROKEN)
         self.note_pending(publisher)
 
+    cdef void settle_blocks(self, Connection* recipient) noexcept nogil:
+        """Note whether a recipient's socket has taken anything, and let go on who waits for it when its queue has drained."""
+        cdef bint has_moved = recipient.out.delivered_packets != recipient.progress_mark
+        if has_moved and not recipient.has_fallen_back:
+            self.note_progress(recipient)
+        if has_moved and is_below(&recipient.out, 0 if recipient.out.soft == MODE_BLOCK else self.low_water):
+            recipient.has_fallen_back = False
+        if recipient.blocking_since >= 0:
+            self.let_drained_go(recipient)
+
+    cdef void let_drained_go(self, Connection* recipient) noexcept nogil:
+        """Let those go on for whom a recipient's queue has drained enough."""
+        cdef size_t i = 0
+        cdef Connection* publisher
+        while i < recipient.blocked.size():
+            publisher = self.waiting_publisher(recipient.blocked[i])
+            if publisher is NULL or may_go_on(&recipient.out, self.uid_of(publisher), recipient.blocked[i].is_paced, self.low_water):
+                self.unblock_one(recipient, i)
+            else:
+                i += 1
+
+    cdef void let_held_go(self, Connection* recipient) noexcept nogil:
+        """Let paced publishers go on that the recipient's user has held up for as long as it may."""
+        cdef size_t i = 0
+        cdef Connection* publisher
+        while i < recipient.blocked.size():
+            publisher = self.waiting_publisher(recipient.blocked[i])
+            if (publisher is not NULL and self.is_limited(recipient, publisher, recipient.blocked[i])
+                    and hold_of(&publisher.holds, self.uid_of(recipient)).until <= now_ns()):
+                self.unblock_one(recipient, i)
+            else:
+                i += 1
+
+    cdef void unblock_one(self, Connection* recipient, size_t i) noexcept nogil:
+        """Let the *i*-th of those go on that wait for a recipient."""
+        cdef Blocked entry = recipient.blocked[i]
+        cdef Connection* publisher = self.waiting_publisher(entry)
+        recipient.blocked.erase(recipient.blocked.begin() + i)
+        if publisher is not NULL:
+            if self.is_limited(recipient, publisher, entry):
+                end_hold(hold_of(&publisher.holds, self.uid_of(recipient)), now_ns())
+            self.let_go_on(publisher)
+        if recipient.blocked.empty():
+            self.stop_blocking(recipient)
+
+    cdef void note_progress(self, Connection* recipient) noexcept nogil:
+        """Note that a recipient's socket has taken something just now."""
+        recipient.progress_mark = recipient.out.delivered_packets
+        recipient.progress_at = now_ms()
+
     cdef void unblock(self, Connection* recipient) noexcept nogil:
         """Let all go on that wait for a recipient."""
+        while recipient.blocked.size():
+            self.unblock_one(recipient, 0)
+
+    cdef void stop_blocking(self, Connection* recipient) noexcept nogil:
+        """Note that no publisher waits for a recipient."""
         cdef size_t i
-        cdef Connection* publisher
-        for i in range(recipient.blocked.size()):
-            publisher = self.slots[recipient.blocked[i].slot]
-            if publisher is not NULL and publisher.id == recipient.blocked[i].id:
-                self.let_go_on(publisher)
-        recipient.blocked.clear()
         recipient.blocking_since = -1
         for i in range(self.blocking.size()):
             if self.blocking[i] == recipient.slot:
@@ -1230,32 +1344,62 @@ cdef class Switch:
                 break
 
     cdef int until_deadline(self, int timeout_ms) noexcept nogil:
-        """Return how long a turn may wait, so that who blocks for too long is ended in time."""
+        """Return how long a turn may wait, so that who is blocked for too long goes on in time."""
         cdef size_t i
         cdef int64_t left, now
         if self.blocking.empty():
             return timeout_ms
         now = now_ms()
         for i in range(self.blocking.size()):
-            left = self.slots[self.blocking[i]].blocking_since + self.block_timeout - now + 1
+            left = self.blocking_until(self.slots[self.blocking[i]]) - now + 1
             if left < 0:
                 left = 0
+            left = min(left, self.held_for(self.slots[self.blocking[i]]))
             if timeout_ms < 0 or left < timeout_ms:
                 timeout_ms = <int>left
         return timeout_ms
 
-    cdef void end_blocks(self) noexcept nogil:
-        """End those who have blocked others for too long."""
+    cdef int64_t held_for(self, Connection* recipient) noexcept nogil:
+        """Return in how many milliseconds the first paced publisher goes on that waits for a recipient of another user."""
         cdef size_t i
+        cdef Connection* publisher
+        cdef int64_t left = <int64_t>1 << 30, now = now_ns()
+        for i in range(recipient.blocked.size()):
+            publisher = self.waiting_publisher(recipient.blocked[i])
+            if publisher is not NULL and self.is_limited(recipient, publisher, recipient.blocked[i]):
+                left = min(left, max(<int64_t>0, (hold_of(&publisher.holds, self.uid_of(recipient)).until - now) // 1000000 + 1))
+        return left
+
+    cdef void end_blocks(self) noexcept nogil:
+        """Let publishers go on that have been blocked for too long."""
+        cdef size_t i = 0
         cdef Connection* recipient
         cdef int64_t now
         if self.blocking.empty():
             return
         now = now_ms()
-        for i in range(self.blocking.size()):
+        while i < self.blocking.size():
             recipient = self.slots[self.blocking[i]]
-            if now - recipient.blocking_since > self.block_timeout:
-                self.dismiss(recipient, BLOCKED_TOO_LONG)
+            if now > recipient.progress_at + self.progress_timeout:
+                # epoll reports room only when most of the socket is free: a slow reader makes progress before.
+                flush(&recipient.out)
+                self.settle(recipient)
+            if recipient.blocking_since >= 0 and now > self.blocking_until(recipient):
+                self.fall_back(recipient)
+            self.let_held_go(recipient)
+            if i < self.blocking.size() and self.slots[self.blocking[i]] is recipient:
+                i += 1
+
+    cdef int64_t blocking_until(self, Connection* recipient) noexcept nogil:
+        """Return until when a recipient may block publishers, by what is known now: milliseconds of the monotonic clock."""
+        return min(recipient.blocking_since + self.block_timeout, recipient.progress_at + self.progress_timeout)
+
+    cdef void fall_back(self, Connection* recipient) noexcept nogil:
+        """Let all go on that wait for a recipient, and no one wait for it until its queue has drained."""
+        self.fallbacks += 1
+        recipient.has_fallen_back = True
+        recipient.progress_mark = recipient.out.delivered_packets
+        self.unblock(recipient)
 
     cdef void dismiss(self, Connection* connection, int end) noexcept nogil:
         """End a client that misbehaves, and tell it if that can be."""
@@ -1272,8 +1416,8 @@ cdef class Switch:
         if connection.out.is_failed:
             connection.out.is_failed = False
             self.dismiss(connection, QUEUE_FULL)
-        if connection.blocking_since >= 0 and is_below(&connection.out, 0 if connection.out.soft == MODE_BLOCK else self.low_water):
-            self.unblock(connection)
+        if connection.blocking_since >= 0 or connection.has_fallen_back:
+            self.settle_blocks(connection)
         if (waiting_count(&connection.out) != 0) != ((connection.interest & EPOLLOUT) != 0) and not self.set_interest(connection):
             self.finish(connection, BROKEN)
         if connection.out.is_broken and not connection.is_reading:
@@ -1584,6 +1728,10 @@ cdef class Switch:
         """Set whether several packets may come to the connection in one."""
         self.find(connection).out.batch_bytes = BATCH_BYTES if on else 0
 
+    def set_pace(self, uint64_t connection, bint on):
+        """Set whether messages of the connection wait for slow recipients."""
+        self.find(connection).is_paced = on
+
     def set_tap(self, uint64_t connection, bytes pattern):
         """Let the connection be told of what *pattern* takes, or with None of nothing."""
         cdef Connection* tapper = self.find(connection)
@@ -1671,7 +1819,7 @@ cdef class Switch:
             refused_packets=self.refused_packets, subscriptions=self.subscriptions,
             cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
             received_batches=self.intake.batches, delivered_batches=self.totals.delivered_batches,
-            batched_packets=self.totals.batched_packets,
+            batched_packets=self.totals.batched_packets, blocks=self.blocks, fallbacks=self.fallbacks,
         )
 
     # -- what survives it
@@ -1680,7 +1828,7 @@ cdef class Switch:
         """Return what the connection has asked for itself."""
         cdef Connection* asked = self.find(connection)
         return ConnectionSettings(echo=asked.echo, soft=asked.out.soft, hard=asked.out.hard, order=asked.out.order,
-                                  sender=asked.wants_senders, batch=asked.out.batch_bytes != 0)
+                                  sender=asked.wants_senders, batch=asked.out.batch_bytes != 0, pace=asked.is_paced)
 
     def progress(self, uint64_t connection):
         """Return what the connection has done."""
@@ -1690,7 +1838,11 @@ cdef class Switch:
             delivered_packets=done.out.delivered_packets, delivered_bytes=done.out.delivered_bytes, lost_packets=done.out.lost_packets,
             untold=done.out.untold, unreported=done.out.told, blocks=tuple([each.id for each in done.blocked]),
             blocking_ms=0 if done.blocking_since < 0 else now_ms() - done.blocking_since,
+            idle_ms=0 if done.blocking_since < 0 else now_ms() - done.progress_at,
+            progress_mark=done.progress_mark, has_fallen_back=done.has_fallen_back,
             receipt_token=(<bytes>done.receipt.token).decode("latin-1") if done.receipt.is_armed else None,
+            paces=tuple([each.id for each in done.blocked if each.is_paced]),
+            held_us={each.uid: spent_until(&each, now_ns()) // 1000 for each in done.holds},
             reads=done.reads, receipt_always=done.receipt.is_armed and done.receipt.always,
         )
 
@@ -1724,7 +1876,8 @@ cdef class Switch:
         """Let an adopted connection go on where it was."""
         cdef Connection* restored = self.find(connection)
         cdef Blocked publisher
-        restored.echo, restored.wants_senders = settings.echo, settings.sender
+        cdef Hold* hold
+        restored.echo, restored.wants_senders, restored.is_paced = settings.echo, settings.sender, settings.pace
         self.set_batch(connection, settings.batch)
         restored.out.soft, restored.out.hard, restored.out.order = settings.soft, settings.hard, settings.order
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
@@ -1738,9 +1891,16 @@ cdef class Switch:
         for number in progress.blocks:
             publisher.id = number
             publisher.slot = 0          # known once all are there
+            publisher.is_paced = number in progress.paces
             restored.blocked.push_back(publisher)
+        for uid, spent in progress.held_us.items():
+            # As if all of it had been just now.
+            hold = add_hold(&restored.holds, uid, now_ns())
+            hold.spent[hold.slot % SLOTS] = min(<int64_t>spent * 1000, <int64_t>SECOND_NS)
         if restored.blocked.size():
             restored.blocking_since = now_ms() - <int64_t>progress.blocking_ms
+        restored.progress_at = now_ms() - <int64_t>progress.idle_ms
+        restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
         """Let the switch go on where another was."""
@@ -1772,6 +1932,8 @@ cdef class Switch:
         self.refused_packets += totals.refused_packets
         self.turns += totals.turns
         self.intake.batches += totals.received_batches
+        self.blocks += totals.blocks
+        self.fallbacks += totals.fallbacks
         self.totals.delivered_batches += totals.delivered_batches
         self.totals.batched_packets += totals.batched_packets
         self.router.hits += totals.cache_hits
@@ -1844,7 +2006,10 @@ cdef class Switch:
             if found != self.by_id.end():
                 entry.id = named[i].id
                 entry.slot = dereference(found).second.slot
+                entry.is_paced = named[i].is_paced
                 recipient.blocked.push_back(entry)
+                if self.is_limited(recipient, dereference(found).second, entry):
+                    begin_hold(add_hold(&dereference(found).second.holds, self.uid_of(recipient), now_ns()), self.pace_limit, now_ns())
                 dereference(found).second.blockers += 1
         if recipient.blocked.size():
             self.blocking.push_back(recipient.slot)

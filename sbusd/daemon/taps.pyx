@@ -107,7 +107,7 @@ cdef class Taps:
             if found == self.tappers.end():
                 continue                    # it was ended as a recipient of the same batch
             tapper = dereference(found).second
-            offer(tapper.out, batch, tapper.share.data(), tapper.share.size(), False, self.heads, 1)
+            offer(tapper.out, batch, tapper.share.data(), tapper.share.size(), False, False, self.heads, 1)
             tapper.share.clear()
         for i in range(self.noted.size()):
             let_head_go(&self.heads[self.noted[i]])

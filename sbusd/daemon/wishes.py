@@ -15,10 +15,11 @@ MAX_TOKEN_BYTES = 128
 _ECHO = {controls.ECHO_ON: True, controls.ECHO_OFF: False}
 _SENDERS = {controls.SENDER_ON: True, controls.SENDER_OFF: False}
 _BATCHES = {controls.BATCH_ON: True, controls.BATCH_OFF: False}
+_PACES = {controls.PACE_ON: True, controls.PACE_OFF: False}
 _RECEIPTS = {controls.RECEIPT_ALWAYS: True, controls.RECEIPT_UNDELIVERABLE: False}
 
 
-LASTING = MODE_KEYS | _ECHO.keys() | _SENDERS.keys() | _BATCHES.keys()
+LASTING = MODE_KEYS | _ECHO.keys() | _SENDERS.keys() | _BATCHES.keys() | _PACES.keys()
 """Wishes that hold until the client wishes otherwise, whatever happens to the process of the bus."""
 
 
@@ -37,6 +38,8 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
         switch.set_sender(connection, _SENDERS[key])
     elif key in _BATCHES:
         switch.set_batch(connection, _BATCHES[key])
+    elif key in _PACES:
+        switch.set_pace(connection, _PACES[key])
     elif key in MODE_KEYS:
         set_mode(switch, connection, key)
     else:

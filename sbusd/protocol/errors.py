@@ -25,7 +25,6 @@ class ErrorCode(enum.Enum):
     EMSGSIZE = "too long"
     ENOSYS = "unknown control message"
     EINVAL = "bad control payload"
-    ETIMEDOUT = "blocked for too long"
     ENOBUFS = "queue is full"
     EMFILE = "the bus is out of file descriptors"
 
@@ -35,7 +34,7 @@ class ErrorCode(enum.Enum):
         return self in _DISCONNECTING
 
 
-_DISCONNECTING = frozenset({ErrorCode.EPROTO, ErrorCode.EACCES, ErrorCode.ETIMEDOUT, ErrorCode.ENOBUFS, ErrorCode.EMFILE})
+_DISCONNECTING = frozenset({ErrorCode.EPROTO, ErrorCode.EACCES, ErrorCode.ENOBUFS, ErrorCode.EMFILE})
 
 
 class SbusError(Exception):

@@ -12,7 +12,7 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
-from tests.attacks.probes import Probe, keeps_rows, rests
+from tests.attacks.probes import PACED_KEY, Probe, keeps_rows, paces, rests
 from tests.attacks.victim import KEY
 
 Roles = Callable[[], tuple[Role, ...]]
@@ -74,6 +74,9 @@ class Attack:
 
 _FEW_CONNECTIONS = "[quotas]\nconnections = 2\n"
 """As many as the victim has."""
+
+_BLOCKS_LAST = '[limits]\nblock_timeout = "1d"\nprogress_timeout = "1d"\n'
+"""With which a recipient that asked to block blocks publishers of its user for as long as it likes."""
 
 _DESCRIPTORS: tuple[tuple[str, Role] | tuple[str, Role, Callable[[], str]], ...] = (
     ("lingering sockets", descriptors.sends(descriptors.lingering)),
@@ -142,11 +145,16 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("closes at every moment", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True),
     Attack("half a million keys", lambda: (roles.floods(1, roles.distinct_keys()),), takes_a_share=True),
     Attack("asks to block the victim", lambda: (roles.asks_to_block,)),
+    Attack("holds up a paced victim", lambda: (roles.never_reads(16, b"SUB " + PACED_KEY),), probe=paces),
+    Attack(
+        "holds up a paced victim, asks to block",
+        lambda: (roles.never_reads(16, b"CMSG blocking/hard/block", b"SUB " + PACED_KEY),),
+        probe=paces,
+    ),
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
     Attack(
         "huge packets, 16 slow ones",
-        # Else they would stop the flood as soon as their queues are full.
         lambda: (roles.never_reads(16, b"CMSG blocking/hard/discard", b"SUB huge/x"), roles.floods(2, itertools.repeat(_HUGE))),
         takes_a_share=True,
     ),
@@ -156,8 +164,12 @@ ATTACKS: tuple[Attack, ...] = (
     Attack("malformed batches", lambda: (roles.floods(1, itertools.repeat(_batch(b"MSG tiny\0")[:-1])),), takes_a_share=True),
     Attack(
         "blocked within batches",
-        lambda: (roles.never_reads(1, b"SUB stuck"), roles.floods(128, itertools.repeat(_batch(b"MSG stuck\0" + bytes(1_000))))),
+        lambda: (
+            roles.never_reads(1, b"CMSG blocking/hard/block", b"SUB stuck"),
+            roles.floods(128, itertools.repeat(_batch(b"MSG stuck\0" + bytes(1_000)))),
+        ),
         takes_a_share=True,
+        config=_BLOCKS_LAST,
     ),
     Attack("exhausts every quota", _exhausting, takes_a_share=True, config=_SMALL_QUOTAS),
     Attack("leaves with every pattern", lambda: (roles.leaves_with(roles.as_many_patterns()),), takes_a_share=True),
@@ -178,7 +190,7 @@ ATTACKS: tuple[Attack, ...] = (
     ),
     Attack("churns long patterns, state kept", lambda: (roles.churns_long_patterns,), takes_a_share=True, keeps_state=True),
     Attack("churns presence, state kept", lambda: (roles.closes_at_every_moment,) * 2, takes_a_share=True, keeps_state=True),
-    Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), probe=rests),
+    Attack("hung up while held up", lambda: (roles.hangs_up_while_held_up,), config=_BLOCKS_LAST, probe=rests),
     Attack(
         "denials, a tap not read",
         lambda: (roles.floods(1, numbered(b"SUB !/no/" + b"\1" * 1_000)),),

@@ -16,6 +16,10 @@ IDLE_SECONDS = 0.5
 IDLE_TURNS = 100
 """What a bus takes in that time that has nothing to do but to answer twice. One that does not sleep takes thousands, however loaded the
 machine is."""
+PACED_SECONDS = 120.0
+"""When a paced publisher stands still. The attackers' room is full after 35 MB, and a tenth of the time is theirs."""
+PACED_WINDOW = 64
+PACED_KEY = b"paced/work"
 TAPPED_MESSAGES = 100
 TAP_SECONDS = 60.0
 """When a flood that does not come, or a tap without the victim's messages, is a failure."""
@@ -38,8 +42,34 @@ def rests(bus: Daemon, victim: User, attackers: Attackers) -> None:
 
 def _turns(owner: RawClient) -> int:
     """Return how many turns the bus has taken."""
-    turns: int = json.loads(owner.ask(controls.STATS))["counters"]["turns"]
-    return turns
+    return _counter(owner, "turns")
+
+
+def _counter(owner: RawClient, name: str) -> int:
+    """Return one counter of the bus."""
+    count: int = json.loads(owner.ask(controls.STATS))["counters"][name]
+    return count
+
+
+def paces(bus: Daemon, victim: User, attackers: Attackers) -> None:
+    """Check that a paced publisher reaches its own reader, in order and without a loss, until the attackers have lost messages."""
+    owner, reader, speaker = bus.client(), bus.client(victim), bus.client(victim)
+    reader.subscribe(PACED_KEY)
+    reader.barrier()
+    speaker.control(controls.PACE_ON)
+    speaker.barrier()
+    deadline = time.monotonic() + PACED_SECONDS
+    count = 0
+    while not _counter(owner, "lost_packets"):
+        for number in range(count, count + PACED_WINDOW):
+            speaker.publish(PACED_KEY, b"%d %b" % (number, bytes(1_000)))
+        for number in range(count, count + PACED_WINDOW):
+            assert reader.receive().startswith(b"MSG %b\0%d " % (PACED_KEY, number)), f"paced message {number} did not come in its place"
+        count += PACED_WINDOW
+        assert time.monotonic() < deadline, f"the attackers hold up a paced publisher: {count} messages in {PACED_SECONDS} s"
+    assert _counter(owner, "blocks"), "nobody held up the paced publisher: that is no attack"
+    for client in (owner, reader, speaker):
+        client.close()
 
 
 def keeps_rows(acts: int) -> Probe:

@@ -7,6 +7,7 @@ ratios: a machine that is faster or slower for a while is so for both.
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +17,7 @@ from typing import TypeVar
 
 from tests.bench.figures import Bound, Line, Unit
 from tests.bench.loads import Flow, Generator
+from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, daemon_command, started
 
 Figure = TypeVar("Figure")
@@ -182,6 +184,36 @@ def idle_connections(bench: Bench) -> list[Line]:
     ]
 
 
+STOPPED = (1, 8, 64)
+"""Subscribers that do not read."""
+
+
+def stopped_readers(bench: Bench) -> list[Line]:
+    """Subscribers of the same user stand still: the rate of a healthy one beside that without them."""
+    lines = []
+    for stopped in STOPPED:
+        with bench.daemon() as laden, bench.daemon() as free, stopped_at(laden, stopped):
+            values, references = in_turns(bench.plan.rounds, partial(bench.flow, laden), partial(bench.flow, free))
+        name = f"{stopped} stopped {'subscriber' if stopped == 1 else 'subscribers'} of the same user: rate, to that without"
+        lines.append(Line(name, Unit.PER_SECOND, _rates(values), Bound(0.9, at_least=True), _rates(references)))
+    return lines
+
+
+@contextlib.contextmanager
+def stopped_at(relay: Relay, count: int) -> Iterator[None]:
+    """Subscribe *count* connections to everything, and never read from them."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            reader = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            reader.connect(str(relay.path))
+            # The answer says that the subscription is there; it is the last thing that is read.
+            for packet in (b"SUB ", b"CMSG !/bus/ping\0"):
+                reader.send(packet)
+            if not reader.recv(1 << 16).startswith(b"CMSG !/bus/ping"):
+                raise BenchError(f"the bus at {relay.path} did not answer a stopped subscriber")
+        yield
+
+
 def rest(bench: Bench) -> list[Line]:
     """The daemon's memory when it does nothing: as it started, and after traffic."""
     with bench.daemon() as daemon:
@@ -213,6 +245,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "wildcards": wildcards,
     "round-trip": round_trip,
     "idle-connections": idle_connections,
+    "stopped-readers": stopped_readers,
 }
 """All scenarios by the name that ``--only`` takes, in the order of the table."""
 

@@ -103,7 +103,7 @@ def test_modes(shell: Shell, first_user: User) -> None:
         client.control(control)
     client.barrier()
     modes = {row["uid"]: row["mode"] for row in _report(shell)["connections"]}
-    assert modes == {first_user.uid: cast(object, "discard/error/stack"), 0: cast(object, "queue/block/queue")}
+    assert modes == {first_user.uid: cast(object, "discard/error/stack"), 0: cast(object, "queue/discard/queue")}
 
 
 def test_by_user(shell: Shell, slow: tuple[RawClient, RawClient], first_user: User, second_user: User) -> None:

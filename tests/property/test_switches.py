@@ -43,7 +43,7 @@ INNER = st.one_of(
 USERS = st.sampled_from([None, 1, 2, 3])
 MODES = st.sampled_from(
     b"blocking/soft/queue blocking/soft/discard blocking/soft/block blocking/soft/error blocking/hard/discard blocking/hard/block "
-    b"blocking/hard/error order/queue order/stack order/random".split()
+    b"blocking/hard/error order/queue order/stack order/random pace/on pace/off".split()
 )
 RULES = (PublishRule(b"!/conn/1/a/", False), PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
 
@@ -54,6 +54,9 @@ LIMITS = LimitSettings(
     cache_bytes=1 << 16,
     queued_memory=2_000_000,
     low_water=40,
+    block_timeout=3_600.0,  # so that no publisher goes on in one world only because the other took its time
+    progress_timeout=3_600.0,
+    pace_limit=1.0,
     turn_time=10.0,  # so that what is delivered in which order does not hang on how fast this machine is
 )
 IGNORED = {"turns", "cache_hits", "cache_misses"}
@@ -90,7 +93,7 @@ class TwoSwitches(RuleBasedStateMachine):
     @rule(
         target=clients,
         patterns=st.lists(PATTERNS, max_size=3),
-        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard"]), max_size=2),
+        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard", b"pace/on"]), max_size=2),
         user=USERS,
         blocks_others=st.booleans(),
         rules=st.integers(0, 15),
@@ -260,6 +263,8 @@ class TwoSwitches(RuleBasedStateMachine):
         for number in self.compiled.switch.connections():
             assert self.compiled.switch.connection_counters(number) == self.reference.switch.connection_counters(number)
             assert self.compiled.switch.patterns(number) == self.reference.switch.patterns(number)
+            assert self.compiled.switch.progress(number).blocks == self.reference.switch.progress(number).blocks
+            assert self.compiled.switch.progress(number).paces == self.reference.switch.progress(number).paces
         for user in (1, 2, 3):
             assert self.compiled.switch.user_counters(user) == self.reference.switch.user_counters(user)
 

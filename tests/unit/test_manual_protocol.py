@@ -147,6 +147,8 @@ def test_the_bounds_are_the_defaults_of_the_code() -> None:
         "batch_packets": str(limits.batch_packets),
         "low_water": str(limits.low_water),
         "block_timeout": f"{limits.block_timeout:g}s",
+        "progress_timeout": f"{limits.progress_timeout:g}s",
+        "pace_limit": f"{limits.pace_limit * 1e3:g}ms",
         "turn_time": f"{limits.turn_time * 1e6:g}us",
         "queued_memory": show_size(limits.queued_memory),
     }

@@ -151,10 +151,10 @@ def test_a_connection_s_modes_are_told(parlour: Parlour) -> None:
         (entry,) = listed(guest.ask_json(controls.CONNECTIONS), "connections")
         return [entry["soft"], entry["hard"], entry["order"]]
 
-    assert modes() == ["queue", "block", "queue"]
-    for control in (b"blocking/soft/error", b"blocking/hard/discard", b"order/random", b"order/unheard-of"):
+    assert modes() == ["queue", "discard", "queue"]
+    for control in (b"blocking/soft/error", b"blocking/hard/block", b"order/random", b"order/unheard-of"):
         guest.control(control)
-    assert modes() == ["error", "discard", "random"]
+    assert modes() == ["error", "block", "random"]
 
 
 def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:

@@ -248,10 +248,11 @@ def test_a_receipt_within_a_batch_is_of_its_next_message(world: World) -> None:
 
 
 def test_a_blocked_publisher_goes_on_where_it_was_in_its_batch(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_packets=8, low_water=50))
+    world = make_world(LimitSettings(queue_packets=8, low_water=50, block_timeout=600.0, progress_timeout=600.0))
     slow, sender, bystander = world.connect(b"a", send_buffer=4_608), world.connect(), world.connect(b"b")
     for number in (slow, sender):
         world.switch.set_party(number, ALICE)
+    world.switch.set_hard(slow, HardMode.BLOCK)
     packets = numbered(0, 6 * TURN_PACKETS, 200)
     world.send(sender, join_batch(packets))
     world.send(sender, message(b"b", b"behind"))
@@ -264,10 +265,11 @@ def test_a_blocked_publisher_goes_on_where_it_was_in_its_batch(make_world: MakeW
 
 
 def test_a_publisher_that_hangs_up_while_it_is_blocked_has_its_batch_delivered(make_world: MakeWorld) -> None:
-    world = make_world(LimitSettings(queue_packets=8))
+    world = make_world(LimitSettings(queue_packets=8, block_timeout=600.0, progress_timeout=600.0))
     slow, sender = world.connect(b"a", send_buffer=4_608), world.connect()
     for number in (slow, sender):
         world.switch.set_party(number, ALICE)
+    world.switch.set_hard(slow, HardMode.BLOCK)
     packets = numbered(0, 4 * TURN_PACKETS, 200)
     world.send(sender, join_batch(packets))
     world.run()
@@ -346,7 +348,7 @@ def test_a_batch_as_long_as_a_packet_may_be_is_taken_and_a_longer_one_refused(wo
 
 def test_what_one_user_has_unhandled_is_bounded_and_stands_in_nobody_else_s_way(make_world: MakeWorld) -> None:
     """A user who lets many connections be blocked within their batches cannot fill the memory of the bus."""
-    world = make_world(LimitSettings(queue_packets=8))
+    world = make_world(LimitSettings(queue_packets=8, block_timeout=600.0, progress_timeout=600.0))
     slow, reader = world.connect(b"a", send_buffer=4_608), world.connect(b"b")
     world.switch.set_party(slow, ALICE)
     world.switch.set_soft(slow, SoftMode.BLOCK)

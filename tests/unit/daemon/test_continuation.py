@@ -13,7 +13,7 @@ from sbusd.daemon.contract import HardMode, Order, PublishRule, SoftMode
 from tests.support.wire import message
 from tests.support.world import MakeWorld, World
 
-LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, low_water=40, block_timeout=600.0)
+LIMITS = LimitSettings(queue_packets=8, queue_bytes=4 << 20, low_water=40, block_timeout=600.0, progress_timeout=600.0)
 BIG = bytes(60_000)
 
 PAIRS = [("compiled", "compiled"), ("reference", "reference"), ("compiled", "reference"), ("reference", "compiled")]
@@ -44,10 +44,11 @@ def _numbers(packets: list[bytes]) -> list[int | bytes]:
 
 
 def _busy(world: World, count: int = 8) -> tuple[int, int]:
-    """Return a reader for whom packets wait, and their publisher, both of user 1."""
+    """Return a reader for whom packets wait and publishers too, and their publisher, both of user 1."""
     reader, sender = world.connect(b"a"), world.connect()
     for each in (reader, sender):
         world.set_party(each, 1)
+    world.switch.set_hard(reader, HardMode.BLOCK)
     _fill(world, sender, reader, count)
     assert world.switch.connection_counters(reader).queued_packets
     return reader, sender
@@ -112,15 +113,64 @@ def test_who_waits_for_another_waits_on(pair: tuple[World, str]) -> None:
     assert world.switch.progress(reader).blocks == ()
 
 
+def test_a_mode_that_has_fallen_back_stays_so_until_the_queue_has_drained(pair: tuple[World, str]) -> None:
+    world, follower = pair
+    reader, sender = world.connect(b"a"), world.connect()
+    for each in (reader, sender):
+        world.set_party(each, 1)
+    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.limits = dataclasses.replace(LIMITS, progress_timeout=0.01)
+    world.hand_over(follower)
+    while not world.switch.progress(reader).has_fallen_back:
+        world.send(sender, message(b"a", b"000" + BIG))
+        world.switch.turn(10)
+    world.limits = LIMITS
+    world.hand_over(follower)
+    world.run()
+    assert world.switch.progress(reader).has_fallen_back
+    for _ in range(20):
+        assert world.send(sender, message(b"a", b"000" + BIG)), "nobody waits for it"
+        world.run()
+    world.drain(reader)
+    assert not world.switch.progress(reader).has_fallen_back
+
+
+def test_a_paced_publisher_waits_on_and_what_it_has_waited_counts(pair: tuple[World, str]) -> None:
+    world, follower = pair
+    world.limits = dataclasses.replace(LIMITS, pace_limit=0.99)
+    world.hand_over(world.kind)
+    reader, sender = world.connect(b"a"), world.connect()
+    world.set_party(reader, 1)
+    world.set_party(sender, 2)
+    world.send(sender, b"CMSG pace/on")
+    while not world.switch.progress(reader).paces:
+        world.send(sender, message(b"a", b"000" + BIG))
+        world.switch.turn(10)
+    while world.switch.progress(sender).held_us.get(1, 0) < 100_000 and world.switch.progress(reader).paces:
+        world.switch.turn(10)
+    world.hand_over(follower)
+    assert world.switch.progress(sender).held_us[1] >= 100_000
+    while world.switch.progress(reader).paces:
+        world.switch.turn(1000)
+    assert world.switch.progress(sender).held_us[1] >= 980_000
+    world.run()
+    sent = 0
+    while not world.switch.connection_counters(reader).lost_packets:
+        sent += world.send(sender, message(b"a", b"000" + BIG))
+        world.run()
+    assert sent
+
+
 def test_the_time_of_a_block_goes_on(make_world: MakeWorld) -> None:
     for kind in ("compiled", "reference"):
         world = make_world(LIMITS)
         number = world.connect()
         other = world.connect()
         world.hand_over(kind)
-        world.switch.restore(number, ConnectionSettings(), ConnectionProgress(blocks=(other,), blocking_ms=599_000))
+        world.switch.restore(number, ConnectionSettings(), ConnectionProgress(blocks=(other,), blocking_ms=599_000, idle_ms=598_000))
         world.switch.restore_all([], {}, SwitchTotals(), 1)
         assert 599_000 <= world.switch.progress(number).blocking_ms < 600_000
+        assert 598_000 <= world.switch.progress(number).idle_ms < 600_000
 
 
 def test_a_packet_of_several_queues_is_kept_once(pair: tuple[World, str]) -> None:
@@ -142,14 +192,14 @@ def test_settings_counters_and_numbers_go_on(pair: tuple[World, str]) -> None:
     world.set_publish_rules((PublishRule(b"no/", False),))
     number = world.connect(b"a", b"a", b"b/*")
     world.set_party(number, 7, rules=1)
-    for name in (b"echo/off", b"blocking/soft/discard", b"blocking/hard/error", b"order/stack"):
+    for name in (b"echo/off", b"blocking/soft/discard", b"blocking/hard/error", b"order/stack", b"pace/on"):
         world.send(number, b"CMSG " + name)
     world.send(number, message(b"no/x"))
     world.send(number, message(b"a"))
     world.run()
     before = (world.switch.settings(number), world.switch.connection_counters(number), world.switch.patterns(number))
     totals = world.switch.counters()
-    assert before[0] == ConnectionSettings(False, SoftMode.DISCARD, HardMode.ERROR, Order.STACK)
+    assert before[0] == ConnectionSettings(False, SoftMode.DISCARD, HardMode.ERROR, Order.STACK, pace=True)
     assert before[2] == {b"a": 2, b"b/*": 1}
     world.hand_over(follower)
     assert (world.switch.settings(number), world.switch.connection_counters(number), world.switch.patterns(number)) == before

@@ -47,7 +47,7 @@ def test_the_state_of_the_format_before_is_read() -> None:
     """As the version before wrote it: patterns and the tap in JSON, a byte a character."""
     records = [
         b'B{"next_connection":9,"is_orderly":false,"tally":{},"counts":{},"records":{},"forgotten_early":0,"started":12.5}',
-        b'C{"number":3,"inode":1003,"since":1.5,"settings":{"echo":false,"soft":1,"hard":3,"order":2,"sender":false,"batch":false},'
+        b'C{"number":3,"inode":1003,"since":1.5,"settings":{"echo":false,"soft":1,"hard":3,"order":2,"sender":false,"batch":false,"pace":false},'
         b'"patterns":{"a":2,"\\u00ff\\u0001\\n":1},"tap":"tap\\u00fe","progress":{},"holding":{},"who":[40,1000,7]}',
         b"S\3\0\0\0\0\0\0\0a",
         b"U\3\0\0\0\0\0\0\0\xff\1\n",

@@ -30,6 +30,8 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "SENDER_OFF": b"sender/off",
         "TAP_ON": b"tap/on",
         "TAP_OFF": b"tap/off",
+        "PACE_ON": b"pace/on",
+        "PACE_OFF": b"pace/off",
         "BATCH_ON": b"batch/on",
         "BATCH_OFF": b"batch/off",
         "BATCH": b"!/batch",
@@ -44,4 +46,4 @@ def test_the_names_are_those_of_the_protocol() -> None:
 
 def test_what_is_answered_or_said_unasked_is_reserved_and_what_is_only_told_is_not() -> None:
     for name, value in names().items():
-        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "BATCH_"))
+        assert value.startswith(controls.RESERVED_HEAD) is not name.startswith(("ECHO_", "RECEIPT_", "SENDER_", "TAP_", "PACE_", "BATCH_"))

@@ -29,7 +29,7 @@ def test_a_bad_address_carries_the_address_and_the_reason() -> None:
 @pytest.mark.parametrize("code", list(ErrorCode))
 def test_which_errors_end_a_connection(code: ErrorCode) -> None:
     """sbus-protocol(7) §8: EPROTO and EACCES; those of a misbehaving client, §7; EMFILE, said to one that was never let in."""
-    ending = {"EPROTO", "EACCES", "ETIMEDOUT", "ENOBUFS", "EMFILE"}
+    ending = {"EPROTO", "EACCES", "ENOBUFS", "EMFILE"}
     assert code.disconnects is (code.name in ending)
 
 
