@@ -7,6 +7,9 @@ ratios: a machine that is faster or slower for a while is so for both.
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +19,7 @@ from typing import TypeVar
 
 from tests.bench.figures import Bound, Line, Unit
 from tests.bench.loads import Flow, Generator
+from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, daemon_command, started
 
 Figure = TypeVar("Figure")
@@ -204,8 +208,28 @@ def start(bench: Bench) -> list[Line]:
     return [Line("start: exec until ready", Unit.MILLISECONDS, tuple(times[1:]), Bound(150e6))]
 
 
+def command_start(bench: Bench) -> list[Line]:
+    """``sbusctl whoami`` beside the import of typer, from exec until it has ended; with everything in memory, and compiled."""
+    with bench.daemon() as daemon:
+        whoami = [sys.executable, "-c", "from sbusd.ctl.main import main; main()", "-a", str(daemon.path), "whoami"]
+        typer = [sys.executable, "-c", "import typer"]
+        _run_ns(whoami)
+        values, references = in_turns(bench.plan.rounds, partial(_run_ns, whoami), partial(_run_ns, typer))
+    return [Line("sbusctl whoami: exec until end, to 'import typer'", Unit.MILLISECONDS, tuple(values), Bound(1.6), tuple(references))]
+
+
+def _run_ns(command: list[str]) -> float:
+    """Run *command*, and return how long it took."""
+    begin = time.monotonic_ns()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{command[-1]}: {done.stderr.strip()}")
+    return float(time.monotonic_ns() - begin)
+
+
 SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "start": start,
+    "command-start": command_start,
     "rest": rest,
     "one-to-one": one_to_one,
     "fan-out": fan_out,
