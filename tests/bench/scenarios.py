@@ -122,6 +122,21 @@ def _fan_out_to(bench: Bench, receivers: int) -> Line:
     return Line(f"1:{receivers}: CPU per delivery, to that of 1:1", Unit.NANOSECONDS, _cpus(values), Bound(0.6), _cpus(references))
 
 
+def large(bench: Bench) -> list[Line]:
+    """1:1 with the largest packets, and no window: the publisher sends as fast as it is read. Rate and CPU beside the floor's."""
+    messages = max(200, bench.plan.deliveries // 20)
+    with bench.daemon() as daemon, bench.floor() as floor:
+        flood = bench.generator.flood
+        values, references = in_turns(
+            bench.plan.rounds, partial(flood, daemon, messages, blocks=True), partial(flood, floor, messages, blocks=False)
+        )
+    name = "64 KiB without a window"
+    return [
+        Line(f"{name}: rate, to the floor's", Unit.PER_SECOND, _rates(values), Bound(1.0, at_least=True), _rates(references)),
+        Line(f"{name}: CPU per delivery, to the floor's", Unit.NANOSECONDS, _cpus(values), Bound(1.1), _cpus(references)),
+    ]
+
+
 BATCHES = (
     ("1:1, batches out", 1, False, 1.0, 0.85),
     ("1:1, batches in and out", 1, True, 4.0, 0.15),
@@ -145,10 +160,17 @@ def batches(bench: Bench) -> list[Line]:
 
 
 def wildcards(bench: Bench) -> list[Line]:
-    """Others hold very many wildcard subscriptions: the rate beside that without, on one key and on keys that no cache holds."""
+    """Others hold very many wildcard subscriptions: memory for each, and the rate beside that without, on one key and on keys that no
+    cache holds."""
     plan = bench.plan
     lines = []
-    with bench.daemon() as laden, bench.daemon() as free, bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders):
+    with contextlib.ExitStack() as stack:
+        laden, free = stack.enter_context(bench.daemon()), stack.enter_context(bench.daemon())
+        with bench.generator.held(laden, plan.holders, 1):
+            before = laden.private_bytes()  # with as many connections
+        stack.enter_context(bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders))
+        each = (laden.private_bytes() - before) / plan.wildcards
+        lines.append(Line(f"{plan.wildcards:,} idle wildcards: memory for each", Unit.BYTES, (each,), Bound(700)))
         for keys, words in ((1, "one key"), (plan.deliveries, "each key new")):
             values, references = in_turns(plan.rounds, partial(bench.flow, laden, keys=keys), partial(bench.flow, free, keys=keys))
             name = f"{plan.wildcards:,} idle wildcards, {words}: rate, to that without"
@@ -232,6 +254,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "command-start": command_start,
     "rest": rest,
     "one-to-one": one_to_one,
+    "large": large,
     "fan-out": fan_out,
     "batches": batches,
     "wildcards": wildcards,
