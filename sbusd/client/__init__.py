@@ -1,43 +1,44 @@
-"""The Python client: ``Bus`` for programs that wait, ``AsyncBus`` for asyncio. Re-exports only."""
+"""The Python client: ``Bus`` for programs that wait, ``AsyncBus`` for asyncio. Re-exports only, each imported when it is asked for:
+most programs do without most of them, and asyncio alone takes longer to import than the rest."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from sbusd.client.address import Scope, bus_address
-from sbusd.client.admission import Allow, Twins
-from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
-from sbusd.client.errors import (
-    AnswerLost,
-    BadAddressError,
-    CallTimeout,
-    Closed,
-    Disconnected,
-    ErrorCode,
-    InboxFull,
-    NoBus,
-    NoRecipient,
-    NotSubscribed,
-    PayloadTooLarge,
-    PeerDisconnected,
-    ProtocolError,
-    RemoteError,
-    RemoteRefusal,
-    SbusError,
-    TimedOut,
-    Unanswered,
-)
-from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
-from sbusd.client.messages import Gap, Item, Message, Reconnected
-from sbusd.client.presence import Change, PresenceEvent, PresenceItem
-from sbusd.client.service import Request, ServiceError
-from sbusd.client.statistics import Statistics
-from sbusd.client.sync import Bus
-from sbusd.client.sync_streams import Presence, Subscription, Tap
-from sbusd.client.tap import TapItem, TapRecord
-from sbusd.protocol.peers import Peer
-
 if TYPE_CHECKING:
+    from sbusd.client.address import Scope, bus_address
+    from sbusd.client.admission import Allow, Twins
     from sbusd.client.aio import AsyncBus
     from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
+    from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
+    from sbusd.client.errors import (
+        AnswerLost,
+        BadAddressError,
+        CallTimeout,
+        Closed,
+        Disconnected,
+        ErrorCode,
+        InboxFull,
+        NoBus,
+        NoRecipient,
+        NotSubscribed,
+        PayloadTooLarge,
+        PeerDisconnected,
+        ProtocolError,
+        RemoteError,
+        RemoteRefusal,
+        SbusError,
+        TimedOut,
+        Unanswered,
+    )
+    from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
+    from sbusd.client.messages import Gap, Item, Message, Reconnected
+    from sbusd.client.presence import Change, PresenceEvent, PresenceItem
+    from sbusd.client.service import Request, ServiceError
+    from sbusd.client.statistics import Statistics
+    from sbusd.client.sync import Bus
+    from sbusd.client.sync_streams import Presence, Subscription, Tap
+    from sbusd.client.tap import TapItem, TapRecord
+    from sbusd.protocol.peers import Peer
 
 __all__ = [
     "CALL_SECONDS",
@@ -92,11 +93,51 @@ __all__ = [
     "bus_address",
 ]
 
+_MODULES = {
+    "sbusd.client.address": ("Scope", "bus_address"),
+    "sbusd.client.admission": ("Allow", "Twins"),
+    "sbusd.client.aio": ("AsyncBus",),
+    "sbusd.client.aio_streams": ("AsyncPresence", "AsyncSubscription", "AsyncTap"),
+    "sbusd.client.calls": ("Answer", "CALL_SECONDS", "CALL_TRIES", "Outcome"),
+    "sbusd.client.errors": (
+        "AnswerLost",
+        "BadAddressError",
+        "CallTimeout",
+        "Closed",
+        "Disconnected",
+        "ErrorCode",
+        "InboxFull",
+        "NoBus",
+        "NoRecipient",
+        "NotSubscribed",
+        "PayloadTooLarge",
+        "PeerDisconnected",
+        "ProtocolError",
+        "RemoteError",
+        "RemoteRefusal",
+        "SbusError",
+        "TimedOut",
+        "Unanswered",
+    ),
+    "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
+    "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected"),
+    "sbusd.client.presence": ("Change", "PresenceEvent", "PresenceItem"),
+    "sbusd.client.service": ("Request", "ServiceError"),
+    "sbusd.client.statistics": ("Statistics",),
+    "sbusd.client.sync": ("Bus",),
+    "sbusd.client.sync_streams": ("Presence", "Subscription", "Tap"),
+    "sbusd.client.tap": ("TapItem", "TapRecord"),
+    "sbusd.protocol.peers": ("Peer",),
+}
+"""Which names are in which module."""
+
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:
-    """Import the asyncio half when it is asked for: asyncio takes longer to import than the rest, and most programs do without."""
-    if name not in ("AsyncBus", "AsyncPresence", "AsyncSubscription", "AsyncTap"):
+    """Import what is asked for, and keep it."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from sbusd.client import aio  # noqa: PLC0415
-
-    return getattr(aio, name)
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

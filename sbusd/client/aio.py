@@ -37,6 +37,7 @@ from sbusd.client.statistics import Statistics
 from sbusd.client.sweep import Sweep
 from sbusd.client.tap import begin_tap, end_tap
 from sbusd.protocol import controls
+from sbusd.protocol.envelope import parse_envelope
 from sbusd.protocol.packets import control_packet
 from sbusd.protocol.peers import Peer
 
@@ -393,15 +394,13 @@ class AsyncBus:
         return await self._link.run(caller.wait(request, outstanding, deadline))
 
     def _begin_calls(self) -> Caller:
-        """Return what calls are made with; the envelope's model is imported now, for its import is slow and most programs make none."""
+        """Return what calls are made with."""
         if self._caller is None:
-            from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
-
-            self._caller = Caller(self._session, read_envelope)
+            self._caller = Caller(self._session, parse_envelope)
         return self._caller
 
     def _begin_services(self) -> Reception:
-        """Return what serves; see :meth:`_begin_calls` for the import."""
+        """Return what serves. The envelope's model is imported now: that is slow, and most programs serve nothing."""
         if self._reception is None:
             from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
 

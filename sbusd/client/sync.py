@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Literal, Self, overload
+from typing import TYPE_CHECKING, Literal, Self, overload
 
 from sbusd.client.address import Scope, bus_address
-from sbusd.client.admission import Allow, Twins
 from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
 from sbusd.client.connection import parse_target
 from sbusd.client.deadline import Deadline
@@ -27,17 +26,20 @@ from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
 from sbusd.client.presence import PRESENCE_PATTERN
 from sbusd.client.questions import ReceiptCall
-from sbusd.client.service import H, Reception
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
 from sbusd.client.sweep import Sweep
 from sbusd.client.sync_link import SyncLink
-from sbusd.client.sync_server import Server
 from sbusd.client.sync_streams import Presence, Subscription, Tap
 from sbusd.client.tap import begin_tap, end_tap
 from sbusd.protocol import controls
+from sbusd.protocol.envelope import parse_envelope
 from sbusd.protocol.packets import control_packet
 from sbusd.protocol.peers import Peer
+
+if TYPE_CHECKING:
+    from sbusd.client.admission import Allow, Twins
+    from sbusd.client.service import H, Reception
 
 
 class Bus:
@@ -356,6 +358,8 @@ class Bus:
             ValueError: there is none.
             Disconnected: the bus ended the connection.
         """
+        from sbusd.client.sync_server import Server  # noqa: PLC0415 - most programs serve nothing
+
         Server(self._link, self._begin_services()).run(ready)
 
     @property
@@ -390,17 +394,16 @@ class Bus:
         self.close()
 
     def _begin_calls(self) -> Caller:
-        """Return what calls are made with; the envelope's model is imported now, for its import is slow and most programs make none."""
+        """Return what calls are made with."""
         if self._caller is None:
-            from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
-
-            self._caller = Caller(self._session, read_envelope)
+            self._caller = Caller(self._session, parse_envelope)
         return self._caller
 
     def _begin_services(self) -> Reception:
-        """Return what serves; see :meth:`_begin_calls` for the import."""
+        """Return what serves. The envelope's model is imported now: that is slow, and most programs serve nothing."""
         if self._reception is None:
             from sbusd.client.envelopes import read_envelope  # noqa: PLC0415
+            from sbusd.client.service import Reception  # noqa: PLC0415
 
             self._reception = Reception(read_envelope)
         return self._reception

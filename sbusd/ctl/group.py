@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -14,36 +16,55 @@ from sbusd.ctl.statuses import status_of
 from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
 
-COMMANDS = (
-    "whoami",
-    "pub",
-    "sub",
-    "call",
-    "serve",
-    "members",
-    "presence",
-    "monitor",
-    "ping",
-    "bench",
-    "connections",
-    "top",
-    "stats",
-    "trace",
-    "explain",
-    "record",
-    "replay",
-    "report",
-    "relay",
-    "doctor",
-    "version",
-)
-"""All commands, as the manual orders them; each is the function ``command`` of the module of that name."""
+COMMANDS = {
+    "whoami": "Print whom the bus takes you for.",
+    "pub": "Publish a message, and wait until the bus has routed it.",
+    "sub": "Subscribe, and print each message.",
+    "call": "Call a service, and print its answer.",
+    "serve": "Serve a command by running a program for each call.",
+    "members": "List who would get a message with a key now.",
+    "presence": "Print who connects, disconnects, subscribes and unsubscribes.",
+    "monitor": "Print all that happens on the bus: messages, comings and goings, refusals and losses.",
+    "ping": "Measure round trips to the bus.",
+    "bench": "Measure the bus: rates, times, losses, for programs like this one.",
+    "connections": "List who is connected.",
+    "top": "Watch who is busy, who is slow, and what waits where.",
+    "stats": "Print what the bus has counted.",
+    "trace": "Tell who would get a message, who not, and why.",
+    "explain": "Tell whether a user may publish or subscribe, and why.",
+    "record": "Record what goes over the bus, until Ctrl-C; secrets only that they were sent.",
+    "replay": "Publish the messages of a record again, in the order of time.",
+    "report": "Write a page with charts of what the recorder has recorded and sbus-pipeline has counted.",
+    "relay": "Print how it stands with calls between hosts: queues, other hosts, and what has been counted.",
+    "doctor": "Say what is wrong with the set-up, and what to do.",
+    "version": "Print the versions of sbusctl and of the bus.",
+}
+"""All commands, as the manual orders them, with the first sentence of their help; each is the function ``command`` of its module."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Status after Ctrl-C, as a shell would report it."""
 
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
 """Status when the reader of standard output has gone, as a shell would report it of a program that SIGPIPE ends."""
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Turn what a command raises into a status.
+
+    Raises:
+        typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or of
+            the system, and one line on standard error, what :func:`~sbusd.ctl.statuses.status_of` says.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except OutputClosedError:
+        raise typer.Exit(OUTPUT_CLOSED) from None
+    except (SbusError, OSError) as error:
+        complain(words_of(error))
+        raise typer.Exit(status_of(error)) from None
 
 
 class CommandGroup(PlainGroup):
@@ -65,22 +86,19 @@ class CommandGroup(PlainGroup):
         self.commands[cmd_name] = command
         return command
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the list of commands into *formatter*, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command.
 
         Raises:
-            typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or
-                of the system, and one line on standard error, what :func:`~sbusd.ctl.statuses.status_of` says.
+            typer.Exit: as :func:`one_line_errors` says.
         """
-        try:
+        with one_line_errors():
             return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Exit(INTERRUPTED) from None
-        except OutputClosedError:
-            raise typer.Exit(OUTPUT_CLOSED) from None
-        except (SbusError, OSError) as error:
-            complain(words_of(error))
-            raise typer.Exit(status_of(error)) from None
 
 
 def _load(name: str) -> TyperCommand:

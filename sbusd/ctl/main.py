@@ -7,10 +7,13 @@ import sys
 
 import typer
 
-from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup
+from sbusd.ctl.command_line import Call, read_call
+from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup, one_line_errors
 from sbusd.ctl.output import complain, words_of
 from sbusd.ctl.settings import common_options
 from sbusd.protocol.errors import SbusError
+
+_PROGRAM = "sbusctl"
 
 
 def application() -> typer.Typer:
@@ -29,7 +32,11 @@ def main() -> None:
     """
     _fill_standard_descriptors()
     try:
-        application()(prog_name="sbusctl")
+        call = read_call(sys.argv[1:])
+        if call is None:
+            application()(prog_name=_PROGRAM)
+        else:
+            _run(call)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (SbusError, OSError) as error:
@@ -43,6 +50,22 @@ def main() -> None:
         sys.exit(1)
     finally:
         _let_go_of_output()
+
+
+def _run(call: Call) -> None:
+    """Run a command whose command line typer has not read, and end the process as typer does."""
+    try:
+        with one_line_errors():
+            call.run()
+    except typer.Exit as ended:
+        sys.exit(ended.exit_code)
+    except typer.BadParameter as error:
+        # Its words show how the command is used, which typer knows.
+        root = typer.Context(typer.main.get_command(application()), info_name=_PROGRAM, help_option_names=CONTEXT["help_option_names"])
+        command = root.command.get_command(root, call.name)  # type: ignore[attr-defined]  # it is the group
+        error.ctx = typer.Context(command, info_name=call.name, parent=root)
+        error.show()
+        sys.exit(error.exit_code)
 
 
 def _fill_standard_descriptors() -> None:

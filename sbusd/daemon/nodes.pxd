@@ -11,6 +11,20 @@ cdef struct Subscriber:
     uint32_t instances      # how many times it is stored
 
 
+cdef union Held:
+    Subscriber one                      # of one subscriber
+    vector[Subscriber]* many            # of more, sorted by slot
+
+
+cdef struct Subscribers:
+    Held held
+    uint32_t count                      # 0, 1, or MANY; nearly every pattern has one, which takes no memory of its own
+
+
+cdef enum:
+    MANY = 2
+
+
 cdef cppclass Stem:
     string text                         # the bytes between the stem above and this one
     vector[Stem*] branches              # by the first byte of their text
@@ -20,8 +34,8 @@ cdef cppclass Stem:
 cdef cppclass Node:
     cpp_map[string, Node*]* exact       # children by their whole segment; NULL while there are none
     Stem* starred                       # children for `<literal>*`, in a radix tree of the literals; NULL while there are none
-    vector[Subscriber] here             # patterns that end with this segment, sorted by slot
-    vector[Subscriber] rest             # patterns that end with a separator behind this segment, sorted by slot
+    Subscribers here                    # patterns that end with this segment
+    Subscribers rest                    # patterns that end with a separator behind this segment
 
 
 cdef Node* new_node() noexcept nogil

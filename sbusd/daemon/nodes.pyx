@@ -29,12 +29,13 @@ cdef Node* new_node() noexcept nogil:
     cdef Node* node = new Node()
     node.exact = NULL
     node.starred = NULL
+    node.here.count = node.rest.count = 0
     return node
 
 
 cdef bint is_empty(Node* node) noexcept nogil:
     """Return whether nothing hangs on a node, so that it can go."""
-    return node.exact is NULL and node.starred is NULL and node.here.empty() and node.rest.empty()
+    return node.exact is NULL and node.starred is NULL and node.here.count == 0 and node.rest.count == 0
 
 
 cdef void free_node(Node* node) noexcept nogil:
@@ -54,6 +55,8 @@ cdef void free_node(Node* node) noexcept nogil:
             del node.exact
         if node.starred is not NULL:
             stems.push_back(node.starred)
+        free_many(&node.here)
+        free_many(&node.rest)
         del node
         free_stems(stems, nodes)
 
@@ -202,28 +205,70 @@ cdef size_t place_of(vector[Subscriber]& subscribers, uint32_t slot) noexcept no
     return low
 
 
-cdef void add_instance(vector[Subscriber]& subscribers, uint32_t slot) noexcept nogil:
+cdef void free_many(Subscribers* subscribers) noexcept nogil:
+    """Free what more than one subscriber takes."""
+    if subscribers.count == MANY:
+        del subscribers.held.many
+        subscribers.count = 0
+
+
+cdef void add_instance(Subscribers* subscribers, uint32_t slot) noexcept nogil:
     """Count one more instance of a slot's pattern."""
-    cdef size_t place = place_of(subscribers, slot)
+    cdef vector[Subscriber]* many
     cdef Subscriber fresh
-    if place < subscribers.size() and subscribers[place].slot == slot:
-        subscribers[place].instances += 1
+    cdef size_t place
+    fresh.slot = slot
+    fresh.instances = 1
+    if subscribers.count == 0:
+        subscribers.held.one = fresh
+        subscribers.count = 1
+        return
+    if subscribers.count == 1:
+        if subscribers.held.one.slot == slot:
+            subscribers.held.one.instances += 1
+            return
+        many = new vector[Subscriber]()
+        many.push_back(subscribers.held.one)
+        subscribers.held.many = many
+        subscribers.count = MANY
+    many = subscribers.held.many
+    place = place_of(dereference(many), slot)
+    if place < many.size() and dereference(many)[place].slot == slot:
+        many.data()[place].instances += 1
     else:
-        fresh.slot = slot
-        fresh.instances = 1
-        subscribers.insert(subscribers.begin() + place, fresh)
+        many.insert(many.begin() + place, fresh)
 
 
-cdef bint remove_instance(vector[Subscriber]& subscribers, uint32_t slot) noexcept nogil:
+cdef bint remove_instance(Subscribers* subscribers, uint32_t slot) noexcept nogil:
     """Count one instance less; return whether there was one."""
-    cdef size_t place = place_of(subscribers, slot)
-    if place == subscribers.size() or subscribers[place].slot != slot:
+    cdef Subscriber last
+    if subscribers.count == MANY:
+        if not remove_one_of(subscribers.held.many, slot):
+            return False
+        if subscribers.held.many.size() == 1:
+            last = subscribers.held.many.front()
+            del subscribers.held.many
+            subscribers.held.one = last
+            subscribers.count = 1
+        return True
+    if subscribers.count == 0 or subscribers.held.one.slot != slot:
         return False
-    subscribers[place].instances -= 1
-    if subscribers[place].instances == 0:
-        subscribers.erase(subscribers.begin() + place)
-        if subscribers.capacity() > 8 and subscribers.size() * 4 < subscribers.capacity():
-            subscribers.shrink_to_fit()
+    subscribers.held.one.instances -= 1
+    if subscribers.held.one.instances == 0:
+        subscribers.count = 0
+    return True
+
+
+cdef bint remove_one_of(vector[Subscriber]* many, uint32_t slot) noexcept nogil:
+    """Count one instance less of a slot among several; return whether there was one."""
+    cdef size_t place = place_of(dereference(many), slot)
+    if place == many.size() or dereference(many)[place].slot != slot:
+        return False
+    many.data()[place].instances -= 1
+    if many.data()[place].instances == 0:
+        many.erase(many.begin() + place)
+        if many.capacity() > 8 and many.size() * 4 < many.capacity():
+            many.shrink_to_fit()
     return True
 
 
@@ -254,12 +299,12 @@ cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t le
         n = segment_length(pattern, length, separator)
         node = child_for(node, pattern, n)
         if n == length:
-            add_instance(node.here, slot)
+            add_instance(&node.here, slot)
             return
         pattern += n + 1
         length -= n + 1
     # Nothing is left behind a separator, or the pattern is empty: it takes whatever follows.
-    add_instance(node.rest, slot)
+    add_instance(&node.rest, slot)
 
 
 cdef Node* child_for(Node* node, const char* segment, size_t length) noexcept nogil:
@@ -301,9 +346,9 @@ cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t len
         pattern += step.length + 1
         length -= step.length + 1
     if ends_here:
-        removed = remove_instance(node.here, slot)
+        removed = remove_instance(&node.here, slot)
     else:
-        removed = remove_instance(node.rest, slot)
+        removed = remove_instance(&node.rest, slot)
     while not steps.empty() and is_empty(node):
         step = steps.back()
         steps.pop_back()

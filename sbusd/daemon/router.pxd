@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from sbusd.daemon.nodes cimport Node, Subscriber
+from sbusd.daemon.nodes cimport Node, Subscribers
 
 
 cdef struct Route:
@@ -59,7 +59,8 @@ cdef class Router:
     cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil
     cdef Route route(self, const char* key, size_t length) noexcept nogil
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil
-    cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil
+    cdef void note(self, uint32_t slot) noexcept nogil
+    cdef void collect(self, Subscribers* subscribers) noexcept nogil
     cdef Head* head_of(self, const char* key, size_t length) noexcept nogil
     cdef size_t inner_at(self, Head* head, const char* key, size_t length) noexcept nogil
     cdef bint is_open(self, Head* head, const char* key, size_t length) noexcept nogil

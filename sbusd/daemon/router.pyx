@@ -12,9 +12,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memcpy
 from libcpp.vector cimport vector
+from cython.operator cimport dereference
 
 from sbusd.daemon.nodes cimport (
-    Node, Subscriber, descend, erase_below, free_node, insert_below, is_empty, is_live, new_node, segment_length,
+    Node, Subscribers, descend, erase_below, free_node, insert_below, is_empty, is_live, new_node, segment_length,
 )
 
 import os
@@ -142,15 +143,20 @@ cdef class Router:
         """Return where in *key*, whose namespace is *head*, the key behind an address begins, or 0 if there is none."""
         return segments_end(key, length, self.separator, head.guard) if head is not NULL and head.is_address else 0
 
-    cdef void collect(self, vector[Subscriber]& subscribers) noexcept nogil:
+    cdef void note(self, uint32_t slot) noexcept nogil:
+        """Add a slot if it is not found yet."""
+        if self.marks[slot] != self.mark:
+            self.marks[slot] = self.mark
+            self.found.push_back(slot)
+
+    cdef void collect(self, Subscribers* subscribers) noexcept nogil:
         """Add those who are not found yet."""
         cdef size_t i
-        cdef uint32_t slot
-        for i in range(subscribers.size()):
-            slot = subscribers[i].slot
-            if self.marks[slot] != self.mark:
-                self.marks[slot] = self.mark
-                self.found.push_back(slot)
+        if subscribers.count == 1:
+            self.note(subscribers.held.one.slot)
+        elif subscribers.count:
+            for i in range(subscribers.held.many.size()):
+                self.note(dereference(subscribers.held.many)[i].slot)
 
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil:
         """Set `found` to the slots with a pattern that takes *key*: the walk goes down one level for each segment."""
@@ -165,7 +171,7 @@ cdef class Router:
             self.following.clear()
             for i in range(self.frontier.size()):
                 if depth >= guard:
-                    self.collect(self.frontier[i].rest)
+                    self.collect(&self.frontier[i].rest)
                 descend(self.frontier[i], key, n, depth >= guard, self.following)
             self.visited += self.following.size()
             self.frontier.swap(self.following)
@@ -175,7 +181,7 @@ cdef class Router:
             length -= n + 1
             depth += 1
         for i in range(self.frontier.size()):
-            self.collect(self.frontier[i].here)
+            self.collect(&self.frontier[i].here)
 
     cdef Route route(self, const char* key, size_t length) noexcept nogil:
         """Return the recipients of *key*, from the cache or by a walk."""

@@ -8,7 +8,6 @@ the two together.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -212,6 +211,8 @@ def call_digest(caller: int, return_key: bytes, uid: str) -> str:
     *caller* is the number of the connection that calls. Who has it cannot tell the key and the uid from it.
     """
     text = b"%d\0%d\0%b%b" % (caller, len(return_key), return_key, uid.encode())
+    import hashlib  # noqa: PLC0415 - it loads OpenSSL, for programs that record alone
+
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 

@@ -18,6 +18,9 @@ PAYLOAD_BYTES = 64
 BATCH_WINDOW = 1_024
 """The same where batches are sent: of 64 messages, which the daemon handles in a turn, two on each of the ways, and as many to spare."""
 
+LARGE_PAYLOAD_BYTES = 65_400
+"""With the key nearly the largest packet."""
+
 TOGETHER = 64
 """Messages in each batch of a publisher that sends batches."""
 
@@ -74,6 +77,12 @@ class Generator:
     def trip(self, relay: Relay, messages: int) -> Trip:
         """Send *messages* one after the other, each when the one before it has come."""
         return Trip(**self._run("trip", relay, n=messages, w=messages // 10, b=PAYLOAD_BYTES))
+
+    def flood(self, relay: Relay, messages: int, *, blocks: bool) -> Flow:
+        """Publish *messages* as large as a packet can be, without a window; *blocks*: the receiver has to ask that its publisher waits."""
+        warm_up = messages // 10
+        options = {"b": LARGE_PAYLOAD_BYTES, "W": 2 * messages, "L": int(blocks)}
+        return Flow(**self._run("pump", relay, n=messages, w=warm_up, **options))
 
     @contextlib.contextmanager
     def held(self, relay: Relay, connections: int, patterns: int) -> Iterator[None]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -120,6 +123,21 @@ def _fan_out_to(bench: Bench, receivers: int) -> Line:
     return Line(f"1:{receivers}: CPU per delivery, to that of 1:1", Unit.NANOSECONDS, _cpus(values), Bound(0.6), _cpus(references))
 
 
+def large(bench: Bench) -> list[Line]:
+    """1:1 with the largest packets, and no window: the publisher sends as fast as it is read. Rate and CPU beside the floor's."""
+    messages = max(200, bench.plan.deliveries // 20)
+    with bench.daemon() as daemon, bench.floor() as floor:
+        flood = bench.generator.flood
+        values, references = in_turns(
+            bench.plan.rounds, partial(flood, daemon, messages, blocks=True), partial(flood, floor, messages, blocks=False)
+        )
+    name = "64 KiB without a window"
+    return [
+        Line(f"{name}: rate, to the floor's", Unit.PER_SECOND, _rates(values), Bound(1.0, at_least=True), _rates(references)),
+        Line(f"{name}: CPU per delivery, to the floor's", Unit.NANOSECONDS, _cpus(values), Bound(1.1), _cpus(references)),
+    ]
+
+
 BATCHES = (
     ("1:1, batches out", 1, False, 1.0, 0.85),
     ("1:1, batches in and out", 1, True, 4.0, 0.15),
@@ -143,10 +161,17 @@ def batches(bench: Bench) -> list[Line]:
 
 
 def wildcards(bench: Bench) -> list[Line]:
-    """Others hold very many wildcard subscriptions: the rate beside that without, on one key and on keys that no cache holds."""
+    """Others hold very many wildcard subscriptions: memory for each, and the rate beside that without, on one key and on keys that no
+    cache holds."""
     plan = bench.plan
     lines = []
-    with bench.daemon() as laden, bench.daemon() as free, bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders):
+    with contextlib.ExitStack() as stack:
+        laden, free = stack.enter_context(bench.daemon()), stack.enter_context(bench.daemon())
+        with bench.generator.held(laden, plan.holders, 1):
+            before = laden.private_bytes()  # with as many connections
+        stack.enter_context(bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders))
+        each = (laden.private_bytes() - before) / plan.wildcards
+        lines.append(Line(f"{plan.wildcards:,} idle wildcards: memory for each", Unit.BYTES, (each,), Bound(600)))
         for keys, words in ((1, "one key"), (plan.deliveries, "each key new")):
             values, references = in_turns(plan.rounds, partial(bench.flow, laden, keys=keys), partial(bench.flow, free, keys=keys))
             name = f"{plan.wildcards:,} idle wildcards, {words}: rate, to that without"
@@ -236,10 +261,31 @@ def start(bench: Bench) -> list[Line]:
     return [Line("start: exec until ready", Unit.MILLISECONDS, tuple(times[1:]), Bound(150e6))]
 
 
+def command_start(bench: Bench) -> list[Line]:
+    """``sbusctl whoami`` beside the import of typer, from exec until it has ended; with everything in memory, and compiled."""
+    with bench.daemon() as daemon:
+        whoami = [sys.executable, "-c", "from sbusd.ctl.main import main; main()", "-a", str(daemon.path), "whoami"]
+        typer = [sys.executable, "-c", "import typer"]
+        _run_ns(whoami)
+        values, references = in_turns(bench.plan.rounds, partial(_run_ns, whoami), partial(_run_ns, typer))
+    return [Line("sbusctl whoami: exec until end, to 'import typer'", Unit.MILLISECONDS, tuple(values), Bound(1.6), tuple(references))]
+
+
+def _run_ns(command: list[str]) -> float:
+    """Run *command*, and return how long it took."""
+    begin = time.monotonic_ns()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BenchError(f"{command[-1]}: {done.stderr.strip()}")
+    return float(time.monotonic_ns() - begin)
+
+
 SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "start": start,
+    "command-start": command_start,
     "rest": rest,
     "one-to-one": one_to_one,
+    "large": large,
     "fan-out": fan_out,
     "batches": batches,
     "wildcards": wildcards,

@@ -26,7 +26,7 @@ static struct options parse(int argc, char **argv) {
         .window = 128, .keys = 1, .together = 1, .connections = 1, .patterns = 1,
     };
     int option;
-    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:g:B:c:P:")) != -1) {
+    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:g:L:B:c:P:")) != -1) {
         switch (option) {
         case 's': options.path = optarg; break;
         case 'p': options.relay_pid = (int)number(option, optarg); break;
@@ -38,6 +38,7 @@ static struct options parse(int argc, char **argv) {
         case 'W': options.window = number(option, optarg); break;
         case 'k': options.keys = number(option, optarg); break;
         case 'g': options.together = number(option, optarg); break;
+        case 'L': options.blocks = number(option, optarg); break;
         case 'B': options.batches = number(option, optarg); break;
         case 'c': options.connections = number(option, optarg); break;
         case 'P': options.patterns = number(option, optarg); break;

@@ -15,6 +15,7 @@ struct options {
     uint32_t window;      /* pump: most messages between the publisher and the slowest recipient */
     uint32_t keys;        /* pump: how many different keys take turns */
     uint32_t together;    /* pump: messages that the publisher sends in one batch; 1: none, each goes alone */
+    uint32_t blocks;      /* pump: 1: the receivers let the publisher wait for them */
     uint32_t batches;     /* pump: 1: the receivers want batches */
     uint32_t connections; /* hold */
     uint32_t patterns;    /* hold: on each connection */

@@ -184,6 +184,8 @@ void pump(const struct options *options) {
         bus_subscribe(receivers[i].fd, MESSAGE_PATTERN);
         if (options->batches)
             bus_tell(receivers[i].fd, "batch/on");
+        if (options->blocks)
+            bus_tell(receivers[i].fd, "blocking/hard/block");
         bus_barrier(receivers[i].fd);
     }
     int source = bus_connect(options->path), status;

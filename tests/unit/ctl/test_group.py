@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from sbusd.ctl.group import COMMANDS
@@ -27,6 +28,13 @@ def test_the_help_lists_every_command() -> None:
     assert result.exit_code == 0
     listed = [line.split()[0] for line in result.stdout.partition("Commands:")[2].splitlines() if line.startswith("  ") and line[2] != " "]
     assert listed == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_the_command_does(name: str) -> None:
+    group = typer.main.get_command(application())
+    command = group.get_command(typer.Context(group), name)  # type: ignore[attr-defined]  # it is the group
+    assert command.get_short_help_str(200) == COMMANDS[name]
 
 
 def test_an_unknown_command_is_met_with_a_suggestion() -> None:

@@ -62,7 +62,7 @@ def test_the_common_options_are_those_documented() -> None:
 
 
 def test_every_command_is_documented_in_its_order() -> None:
-    assert tuple(_commands_text()) == COMMANDS
+    assert tuple(_commands_text()) == tuple(COMMANDS)
 
 
 @pytest.mark.parametrize("name", COMMANDS)

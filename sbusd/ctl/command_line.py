@@ -1,0 +1,238 @@
+"""Plain command lines, read without typer's converters.
+
+Each parameter that typer builds needs pydantic, from typer 0.29 on, and that takes longer to import than typer itself. Here the same
+declarations are read from a command's signature, and only command lines that leave nothing to judge: everything else, from ``--help`` to
+a wrong number, is ``None`` here and typer's to read and to answer. tests/property/test_command_lines.py compares the two.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+import types
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from sbusd.ctl.group import COMMANDS
+from sbusd.ctl.settings import common_options
+
+_COMPLETION = "_SBUSCTL_COMPLETE"
+"""Set where the shell asks for completions instead of running the command: typer answers that."""
+
+_INTEGER = re.compile(r"[0-9]{1,15}")
+_FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
+
+
+class Call(NamedTuple):
+    """What a command line asks for."""
+
+    name: str
+    """Of the command."""
+    run: Callable[[], object]
+
+
+class _Unclear(Exception):  # noqa: N818 - no error: typer reads it instead
+    """Something that typer has to read."""
+
+
+class _Context:
+    """The part of a typer.Context that commands and the callbacks of options use."""
+
+    def __init__(self) -> None:
+        self.obj: object = None
+        self.resilient_parsing = False
+
+    def find_root(self) -> _Context:
+        """Return itself: there is one level."""
+        return self
+
+
+class _Parameter(NamedTuple):
+    """One parameter of a command."""
+
+    name: str
+    opts: list[str]
+    """As it is declared; empty for an argument. Callbacks look at it."""
+    kind: Any
+    """bool, str, int, float, list[str], or an Enum."""
+    info: Any
+    is_required: bool
+
+
+class _Declared(NamedTuple):
+    """The parameters of a command."""
+
+    options: dict[str, _Parameter]
+    """By each of their names on a command line."""
+    arguments: list[_Parameter]
+
+
+def read_call(arguments: Sequence[str]) -> Call | None:
+    """Return what *arguments*, a command line without the program's name, asks for, or None if typer has to read it."""
+    if _COMPLETION in os.environ:
+        return None
+    context = _Context()
+    try:
+        common = _declared(common_options)
+        name, rest = _leave_common(context, common, list(arguments))
+        command = import_module(f"sbusd.ctl.commands.{name}").command
+        values = _read(context, _declared(command), common, rest)
+    except (_Unclear, typer.BadParameter):
+        # A callback has judged nothing yet that typer would not judge again, on settings of its own.
+        return None
+    return Call(name, lambda: command(context, **values))
+
+
+def _leave_common(context: _Context, common: _Declared, rest: list[str]) -> tuple[str, list[str]]:
+    """Apply the options in front of the command's name, and return that and what is behind it."""
+    given: list[tuple[_Parameter, Any]] = []
+    while rest and rest[0].startswith("-"):
+        given.append(_option(common.options, rest))
+    _apply(context, given)
+    if not rest or rest[0] not in COMMANDS:
+        raise _Unclear
+    return rest[0], rest[1:]
+
+
+def _read(context: _Context, declared: _Declared, common: _Declared, rest: list[str]) -> dict[str, Any]:
+    """Return the values for a command by the names of its parameters, and apply the common options among them."""
+    options = {**common.options, **declared.options}
+    given: list[tuple[_Parameter, Any]] = []
+    words: list[str] = []
+    while rest:
+        if rest[0] == "--":
+            words += rest[1:]
+            break
+        if len(rest[0]) > 1 and rest[0].startswith("-"):
+            given.append(_option(options, rest))
+        else:
+            words.append(rest.pop(0))
+    own = [each for each in given if each[0].info.expose_value]
+    _apply(context, [each for each in given if not each[0].info.expose_value])
+    values = {parameter.name: value for parameter, value in own}
+    if len(values) < len(own) or any(each.is_required and each.name not in values for each in declared.options.values()):
+        raise _Unclear
+    return {**values, **_fill(declared.arguments, words)}
+
+
+def _option(options: dict[str, _Parameter], rest: list[str]) -> tuple[_Parameter, Any]:
+    """Take one option with its value off the front of *rest*."""
+    word = rest.pop(0)
+    name, equals, value = word.partition("=")
+    parameter = options.get(name)
+    if parameter is None or (equals and (parameter.kind is bool or not name.startswith("--"))):
+        raise _Unclear
+    if parameter.kind is bool:
+        return parameter, True
+    if not equals:
+        if not rest or rest[0].startswith("-"):
+            raise _Unclear
+        value = rest.pop(0)
+    return parameter, _converted(parameter, value)
+
+
+def _fill(parameters: Iterable[_Parameter], words: list[str]) -> dict[str, Any]:
+    """Return the values of the arguments."""
+    values: dict[str, Any] = {}
+    for parameter in parameters:
+        if words and parameter.kind == list[str]:
+            values[parameter.name] = [_text(word) for word in words]
+            words = []
+        elif words:
+            values[parameter.name] = _converted(parameter, words[0])
+            words = words[1:]
+        elif parameter.is_required or parameter.kind == list[str]:
+            raise _Unclear
+    if words:
+        raise _Unclear
+    return values
+
+
+def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
+    """Call the callbacks of options, in the order in which they were given; of one given twice typer decides which counts."""
+    if len({parameter.name for parameter, _ in given}) < len(given):
+        raise _Unclear
+    for parameter, value in given:
+        callback = parameter.info.callback
+        if "parameter" in callback.__annotations__:
+            callback(context, parameter, value)
+        else:
+            callback(context, value)
+
+
+def _converted(parameter: _Parameter, word: str) -> Any:
+    """Return the value of *word*. Raises _Unclear unless it is one without doubt."""
+    kind, info = parameter.kind, parameter.info
+    if kind is str:
+        return _text(word)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        if word not in [each.value for each in kind]:
+            raise _Unclear
+        return kind(word)
+    if not (_INTEGER if kind is int else _FLOAT).fullmatch(word):
+        raise _Unclear
+    number = kind(word)
+    if (info.min is not None and number < info.min) or (info.max is not None and number > info.max):
+        raise _Unclear
+    return number
+
+
+def _text(word: str) -> str:
+    """Return *word*. Raises _Unclear if it has bytes that are not text."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise _Unclear from None
+    return word
+
+
+def _declared(command: Callable[..., object]) -> _Declared:
+    """Return the parameters of *command*. Raises _Unclear if one is of a kind that is not read here."""
+    found = _Declared({}, [])
+    defaults = getattr(command, "__kwdefaults__", None) or {}
+    for name, hint in get_type_hints(command, include_extras=True).items():
+        if name == "return" or hint is typer.Context:
+            continue
+        parameter = _parameter(name, hint, is_required=name not in defaults)
+        if isinstance(parameter.info, ArgumentInfo):
+            if found.arguments and found.arguments[-1].kind == list[str]:
+                raise _Unclear
+            found.arguments.append(parameter)
+        else:
+            found.options.update(dict.fromkeys(parameter.opts, parameter))
+    return found
+
+
+def _parameter(name: str, hint: Any, *, is_required: bool) -> _Parameter:
+    """Return one parameter from its annotation. Raises _Unclear if it is of a kind that is not read here."""
+    kind, info = _annotated(hint)
+    known = kind in (str, int, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
+    names: list[str] = []
+    if isinstance(info, ArgumentInfo):
+        is_plain = known or kind == list[str]
+    else:
+        # In an annotation the first name stands where a default would.
+        names = [each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str)]
+        is_plain = (known or kind is bool) and bool(names) and all(each.startswith("-") and "/" not in each for each in names)
+    # click_type is not there in newer versions of typer.
+    if not is_plain or info.envvar or info.parser or getattr(info, "click_type", None) or (info.callback is None) != info.expose_value:
+        raise _Unclear
+    return _Parameter(name, names, kind, info, is_required)
+
+
+def _annotated(hint: Any) -> tuple[Any, ArgumentInfo | OptionInfo]:
+    """Return the type in an annotation, without None, and what is said about the parameter."""
+    if get_origin(hint) is not Annotated:
+        raise _Unclear
+    kind, info, *_ = get_args(hint)
+    if isinstance(kind, types.UnionType):
+        kinds = [each for each in get_args(kind) if each is not types.NoneType]
+        kind = kinds[0] if len(kinds) == 1 else None
+    if not isinstance(info, ArgumentInfo | OptionInfo):
+        raise _Unclear
+    return kind, info

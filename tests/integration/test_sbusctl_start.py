@@ -1,0 +1,57 @@
+"""sbusctl(1) starts without what it does not need: no test of its speed, but of what makes it slow."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support.daemons import Daemon
+from tests.support.shell import TIMEOUT_SECONDS, Shell, running
+from tools.stage import Stage
+
+_NOT_IMPORTED = {
+    *("pydantic", "pydantic_core", "annotated_types", "asyncio", "logging", "rich", "pygments", "importlib.metadata", "http", "email"),
+    *("pyarrow", "pyroute2", "systemd", "redis", "aiohttp", "zipfile", "decimal", "tomllib"),
+    *("sbusd.client.aio", "sbusd.client.admission", "sbusd.client.envelopes", "sbusd.client.service", "sbusd.client.sync_server"),
+    *("sbusd.config", "sbusd.events", "sbusd.record", "sbusd.recorder", "sbusd.relay", "sbusd.report", "sbusd.tables"),
+}
+
+
+@pytest.fixture
+def shell(stage: Stage, bus: Daemon) -> Shell:
+    return Shell(stage, bus)
+
+
+_MAIN = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+from sbusd.ctl.main import main
+main()
+"""
+
+
+def _imported(shell: Shell, *arguments: str) -> set[str]:
+    """Run a command, which must succeed, and return the modules that it has imported."""
+    command = [shell.stage.python, "-c", _MAIN, *arguments]
+    done = subprocess.run(command, input=b"", capture_output=True, check=False, cwd="/", env=shell.env, timeout=TIMEOUT_SECONDS)
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    return set(said.split())
+
+
+@pytest.mark.parametrize("line", ["whoami", "-j whoami", "pub k hello", "sub --timeout 0.05 k", "call greet x"])
+def test_a_command_imports_only_what_it_uses(shell: Shell, line: str) -> None:
+    with running(shell, "serve", "greet", "--exec", "cat", until="rpc/greet"):
+        imported = _imported(shell, *line.split())
+    own = {name for name in imported if name.startswith("sbusd.ctl.commands.")}
+    assert f"sbusd.ctl.commands.{next(word for word in line.split() if word[0] != '-')}" in own
+    assert len(own) == 1 + ("call" in line)  # it reads its data as pub does
+    assert "typer" in imported
+    assert not imported & _NOT_IMPORTED
+
+
+def test_the_help_imports_no_command(shell: Shell) -> None:
+    imported = _imported(shell, "--help")
+    assert not {name for name in imported if name.startswith("sbusd.ctl.commands.")}
+    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbusd.config", "sbusd.report"}

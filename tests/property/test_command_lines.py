@@ -1,0 +1,100 @@
+"""What is read of a command line without typer's converters is what typer reads of it; what typer refuses is left to typer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from importlib import import_module
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from sbusd.ctl.command_line import read_call
+from sbusd.ctl.main import application
+from sbusd.ctl.settings import settings_of
+
+_NAMES = ("whoami", "pub", "sub", "call", "ping", "members")
+_WORDS = st.sampled_from([
+    *("a", "", "-", "--", "b c", "é", "\udcff", "-1", "0", "1", "3", "1.5", "1e3", "nan", "007", "4294967296", "short", "pretty", "sub"),
+    *("-a", "/x", "--address", "--address=/y", "--address=", "-a/x", "--system", "--user", "--system=1", "--sys"),
+    *("-j", "--json", "--json=short", "--json=off", "--json=x", "--no-legend", "--no-pager", "-h", "--help"),
+    *("-n", "-n5", "--count", "--count=2", "--count=0", "--timeout", "--timeout=2", "--timeout=-1", "--timeout=0.5", "-c", "-i"),
+    *("--raw", "-0", "--null", "-l", "-l0", "--lines", "--format", "-F", "--format=%k", "--all", "--twin", "--twin=1", "--tries=1"),
+])  # fmt: skip
+
+Called = tuple[str, dict[str, Any], tuple[object, ...]]
+
+
+@pytest.fixture(scope="module")
+def calls() -> Iterator[list[Called]]:
+    """The calls of commands, which do nothing else: name, values, common options."""
+    made: list[Called] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _NAMES:
+            module = import_module(f"sbusd.ctl.commands.{name}")
+            patch.setattr(module, "command", _recorder(name, module.command, made))
+        yield made
+
+
+def _recorder(name: str, command: Callable[..., object], made: list[Called]) -> Callable[..., object]:
+    """Return a command with the parameters of *command* that notes how it is called."""
+
+    defaults = getattr(command, "__kwdefaults__", None) or {}
+
+    def record(context: Any, **values: Any) -> None:
+        made.append((name, {**defaults, **values}, astuple(settings_of(context))))
+
+    functools.update_wrapper(record, command)
+    record.__kwdefaults__ = defaults
+    return record
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(front=st.lists(_WORDS, max_size=2), name=st.sampled_from(_NAMES), rest=st.lists(_WORDS, max_size=5))
+@example([], "sub", ["--count", "3", "a"])
+@example(["-j"], "whoami", ["--json=off"])
+@example(["--json=short"], "whoami", ["-j"])
+@example(["--system"], "whoami", ["--user"])
+@example([], "call", ["--twin", "4294967296", "a"])
+@example([], "pub", ["--", "-l", "--"])
+def test_both_read_the_same(calls: list[Called], front: list[str], name: str, rest: list[str]) -> None:
+    line = [*front, name, *rest]
+    read = read_call(line)
+    if read is None:
+        return
+    calls.clear()
+    read.run()
+    result = CliRunner().invoke(application(), line)
+    assert result.exit_code == 0, result.output
+    plain, typers = calls
+    assert plain == typers
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("whoami", {}),
+        ("-a /x -j whoami", {}),
+        ("pub k", {"key": "k"}),
+        ("pub -l -0 k -", {"key": "k", "payload": "-", "lines": True, "null": True}),
+        ("sub --format=%p a -n 3 --timeout 1.5 b", {"patterns": ["a", "b"], "template": "%p", "count": 3, "timeout": 1.5}),
+        ("call --twin 7 c d", {"name": "c", "data": "d", "twin": 7}),
+    ],
+)
+def test_what_is_usual_is_read_without_typer(calls: list[Called], line: str, expected: dict[str, object]) -> None:
+    read = read_call(line.split())
+    assert read is not None
+    calls.clear()
+    read.run()
+    ((name, values, _),) = calls
+    assert name in line.split()
+    assert values.items() >= expected.items()
+
+
+def test_a_shell_that_asks_for_completions_is_answered_by_typer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("_SBUSCTL_COMPLETE", "complete_bash")
+    assert read_call(["whoami"]) is None
