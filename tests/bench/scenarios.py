@@ -85,7 +85,6 @@ class Bench:
         """Measure the median round trip once, in nanoseconds."""
         return float(self.generator.trip(relay, self.plan.trips).p50_ns)
 
-
     def churn(self, relay: Relay) -> Churn:
         """Measure clients that come and go once."""
         return self.generator.churn(relay, self.plan.clients)
