@@ -283,7 +283,7 @@ class Broker:
     def _handle(self, client: Client, data: bytes) -> None:
         """Do what a packet asks for. Raises ProtocolError with what the client is to be told."""
         packet = parse_packet(data)
-        if not isinstance(packet, Control) or packet.key in _KEPT:
+        if type(packet) is not Control or packet.key in _KEPT:
             excess = self._accounts.charge_change(client.connection)
             if excess is not None:
                 self._tell_excess(client, excess, data)

@@ -6,7 +6,6 @@ It is here and not in Python because ``socket.getsockopt`` takes 1,024 bytes at 
 
 from libc.errno cimport EINVAL, ENOPROTOOPT, ERANGE, ESRCH, errno
 from libc.stdlib cimport free, malloc
-from posix.stat cimport fstat, struct_stat
 from posix.types cimport gid_t
 
 from sbusd.daemon.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_SOCKET, getsockopt, peer_credentials, socklen_t
@@ -27,18 +26,6 @@ def credentials_of(int fd):
     if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
         raise OSError(errno, f"SO_PEERCRED: {os.strerror(errno)}")
     return Credentials(peer.pid, peer.uid, peer.gid, frozenset(groups_of(fd)))
-
-
-def inode_of(int fd):
-    """Return the inode of the open descriptor *fd*. Raises OSError if it is not open.
-
-    As os.fstat(3) does, but with the interpreter's lock held: to get it back after a few nanoseconds can take until another thread, which
-    may not even run, gives it up.
-    """
-    cdef struct_stat status
-    if fstat(fd, &status) < 0:
-        raise OSError(errno, f"fstat: {os.strerror(errno)}")
-    return status.st_ino
 
 
 def pidfd_of(int fd):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from sbusd.daemon.peer import inode_of
+from sbusd.daemon.syscalls import inode_of
 from sbusd.protocol.credentials import Credentials
 
 

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.daemon.peer import credentials_of, inode_of
+from sbusd.daemon.peer import credentials_of
 from sbusd.protocol.credentials import Credentials
 from tests.support.users import FIRST, User
 
@@ -17,14 +17,6 @@ def test_own_credentials() -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with closing(ours), closing(theirs):
         assert credentials_of(ours.fileno()) == Credentials(os.getpid(), os.getuid(), os.getgid(), frozenset(os.getgroups()))
-
-
-def test_the_inode_is_the_one_that_the_kernel_says() -> None:
-    with open("/dev/null", "rb") as file:
-        assert inode_of(file.fileno()) == os.fstat(file.fileno()).st_ino
-        fd = file.fileno()
-    with pytest.raises(OSError, match="fstat"):
-        inode_of(fd)
 
 
 def accepted_from(user: User) -> Credentials:
