@@ -24,8 +24,7 @@ class Bucket:
 
     def take(self, now: float) -> bool:
         """Take a token and return True, or return False if there is none."""
-        if now > self.since:
-            self.settle(now)
+        self.settle(now)
         if self.tokens < 1:
             return False
         self.tokens -= 1

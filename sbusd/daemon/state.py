@@ -326,13 +326,13 @@ def _dump(value: object) -> bytes:
 
 def _fields(value: object) -> dict[str, object]:
     """Return what a dataclass holds, by name."""
-    return {name: getattr(value, name) for name in _names(type(value))}
+    return {name: getattr(value, name) for name in _names(type(cast("DataclassInstance", value)))}
 
 
 @functools.cache
-def _names(kind: type) -> tuple[str, ...]:
+def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
     """Return the names of a dataclass's fields."""
-    return tuple(each.name for each in fields(cast("type[DataclassInstance]", kind)))
+    return tuple(each.name for each in fields(kind))
 
 
 _ENCODER = json.JSONEncoder(default=_fields, allow_nan=False, separators=(",", ":"))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.daemon import statefile
+from sbusd.daemon import statefile, syscalls
 from sbusd.daemon.handover import Handover
 from sbusd.daemon.heritage import Heritage
 from sbusd.daemon.state_keeping import KeptChronicle
@@ -42,7 +42,7 @@ def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
     """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
     parlour, chronicle = kept
     written = 0
-    write_at = statefile.write_at
+    write_at = syscalls.write_at
 
     def count(fd: int, data: memoryview, place: int) -> int:
         nonlocal written

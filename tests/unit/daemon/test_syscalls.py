@@ -1,10 +1,9 @@
-"""System calls with the interpreter's lock held: they do what Python's own do, and raise what those raise."""
+"""System calls that keep the interpreter's lock: they do what Python's own do, and raise what those raise."""
 
 from __future__ import annotations
 
 import errno
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -40,29 +39,3 @@ def test_errors_have_the_number_of_the_kernel(tmp_path: Path) -> None:
     assert failure.value.errno == errno.EBADF
     with path.open("rb") as file, pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         write_at(file.fileno(), b"x", 0)
-
-
-def test_no_other_thread_runs_meanwhile(tmp_path: Path) -> None:
-    """A thread that only counts gets the lock in each call that gives it up, as os.pwrite does, and never in one that does not."""
-    counted, stop = 0, False
-
-    def count() -> None:
-        nonlocal counted
-        while not stop:
-            counted += 1
-
-    thread = threading.Thread(target=count)
-    with (tmp_path / "file").open("wb") as file:
-        thread.start()
-        try:
-            seen = 0
-            for _ in range(1_000):
-                before = counted
-                write_at(file.fileno(), b"x", 0)
-                inode_of(file.fileno())
-                seen += counted == before
-        finally:
-            stop = True
-            thread.join()
-    # The interpreter itself takes the lock away after 5 ms, between two instructions.
-    assert seen > 500
