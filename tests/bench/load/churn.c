@@ -46,5 +46,5 @@ void churn(const struct options *options) {
     settle(options);
     cpu = cpu_ns(options->relay_pid) - cpu;
     wall = now_ns() - wall;
-    printf("{\"clients\": %u, \"wall_ns\": %lld, \"relay_cpu_ns\": %lld}\n", options->messages, (long long)wall, (long long)cpu);
+    printf("{\"clients\": %u, \"wall_ns\": %ld, \"relay_cpu_ns\": %ld}\n", options->messages, (long)wall, (long)cpu);
 }
