@@ -105,7 +105,6 @@ cdef cppclass Connection:
     uint32_t interest           # what epoll watches it for
     bint echo
     bint is_reading             # False once the peer has shut down its sending side
-    bint is_leaving             # it has been seen to send no more; what it sent is read in bites that grow from one packet on
     bint is_at_end              # the peer has closed; taken down once what it sent before is routed
     Passing passing             # whether descriptors can be among its unread packets
     bint has_descriptors        # they are; ended once what it sent before is routed
@@ -337,7 +336,7 @@ cdef class Switch:
         fresh.receipt.disclosure = Disclosure.UNDECIDED
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = fresh.is_leaving = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = False
+        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = False
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
@@ -819,13 +818,12 @@ cdef class Switch:
         """Take the batch of packets that is handled now: of the backlog, else from the socket; return how many they are."""
         cdef size_t i
         cdef uint64_t length = 0
+        cdef int unread = 0
         self.intake.count = self.intake.offset = 0
         self.intake.limit = self.batch_of(connection)
         if connection.backlog is NULL:
-            if events & (EPOLLHUP | EPOLLRDHUP) and not connection.is_leaving:
-                # Behind the last packet recvmmsg(2) finds the end of the stream as often as there is room for packets.
-                connection.is_leaving = True
-                connection.reads = 1
+            if events & (EPOLLHUP | EPOLLRDHUP) and ioctl(connection.out.fd, FIONREAD, &unread) == 0 and unread == 0:
+                self.intake.limit = 1       # recvmmsg(2) would find the end of the stream as often as there is room for packets
             self.read(connection, events)
         else:
             resume(connection.backlog, &self.intake)
