@@ -172,7 +172,7 @@ class KeptChronicle(Chronicle):
         self._ask_for_steps()
 
     def _ask_for_steps(self) -> None:
-        """Have the switch let go of the loop where :meth:`step` has something to do."""
+        """Have :meth:`Switch.run` return where :meth:`step` has something to do."""
         if self.has_work:
             self._switch.return_soon()
 

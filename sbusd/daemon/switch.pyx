@@ -369,7 +369,7 @@ cdef class Switch:
         cdef int fd, i
         cdef uint64_t connection
         cdef int64_t end = now_ns() + self.turn_time
-        # One for who comes alone: to ask whether there is another costs as much as to be told by epoll. A flood is there each turn.
+        # One at first: to look for a second connect costs as much as another turn. A flood doubles the number each turn.
         self.accepts = min(self.accepts * 2, <int>ACCEPTS_PER_TURN) if self.accepted_turn + 1 >= self.turns else 1
         self.accepted_turn = self.turns
         for i in range(self.accepts):

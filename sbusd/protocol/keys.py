@@ -60,7 +60,7 @@ class KeySpace:
     """The reserved namespaces; the first whose head a key begins with is the key's. Spec: sbus-protocol(7) §5."""
 
     def __post_init__(self) -> None:
-        # Once, and not for each pattern that somebody subscribes to.
+        # Once, and not for each SUB.
         object.__setattr__(self, "namespaces", self._namespaces())
 
     def _namespaces(self) -> tuple[Namespace, ...]:
