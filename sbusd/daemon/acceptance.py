@@ -29,6 +29,9 @@ class Verdict:
         return self.code is None
 
 
+_ORDINARY = Verdict(None, "an ordinary key")
+
+
 @dataclass(frozen=True, slots=True)
 class Acceptance:
     """The rules of one bus: its keys, ``key_bytes``, the longest key or pattern, and the administrator's policy."""
@@ -48,7 +51,7 @@ class Acceptance:
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern* by its *connection*; 0 stands for none in particular."""
         verdict = self._by_protocol(pattern, credentials, connection)
-        if not verdict.is_allowed or not self.policy.rules:
+        if verdict.code is not None or not self.policy.rules:
             return verdict
         return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
 
@@ -70,7 +73,7 @@ class Acceptance:
         if len(pattern) > self.key_bytes:
             return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.key_bytes}")
         if self.keyspace.namespace(pattern) is None:
-            return Verdict(None, "an ordinary key")
+            return _ORDINARY
         if pattern.startswith(SECRET_HEAD):
             return self._secret(pattern, credentials)
         if pattern.startswith(EVENT_HEAD):

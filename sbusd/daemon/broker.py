@@ -18,7 +18,7 @@ from sbusd.daemon import messages, wishes
 from sbusd.daemon.acceptance import Acceptance, Verdict
 from sbusd.daemon.answers import Answers
 from sbusd.daemon.chronicle import Chronicle
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Sight, Switch
+from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
 from sbusd.daemon.heartbeat import Traffic
 from sbusd.daemon.inventory import Parts
 from sbusd.daemon.journal import Journal
@@ -26,6 +26,7 @@ from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
 from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.peer import credentials_of
+from sbusd.daemon.placement import Placements
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.presence import Presence
 from sbusd.daemon.quotas import Accounts, Excess, descriptor_limit
@@ -84,6 +85,7 @@ class Broker:
         self.switch.watch(self._lifelines.fileno(), self._lifelines.drain)
         self._tapping = Tapping(self.switch, settings.keyspace.prefix)
         self._presence = Presence(self.switch, settings.keyspace, self._tapping, Credentials(os.getpid(), os.geteuid(), os.getegid()))
+        self._placements = Placements(self._acceptance.policy, ownership.owners)
         self._answers = Answers(self.switch, self._roster, self._accounts, self._acceptance, journal=journal, counts=self._counts)
         self._says_unwatched = True
         self._sweep: Iterator[None] = iter(())
@@ -102,6 +104,7 @@ class Broker:
         self.is_done = True
         self.is_for_good = for_good
         self.end_reason = reason
+        self.switch.return_soon()
 
     def close(self, *, keeps_connections: bool = False) -> None:
         """Close the switch, and with it every connection, unless another process *keeps* them. Nothing may be called after."""
@@ -133,6 +136,7 @@ class Broker:
         self._accounts.configure(settings.quotas, ownership.owners)
         self._acceptance = replace(self._acceptance, policy=Policy(settings.policy, settings.rights))
         self._answers.set_acceptance(self._acceptance)
+        self._placements = Placements(self._acceptance.policy, ownership.owners)
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
         for client in list(self._roster):
             if not ownership.admits(client.credentials.uid):
@@ -193,22 +197,27 @@ class Broker:
             self._count_excess(connection, credentials, excess)
             self._turn_away(connection, credentials, ErrorCode.EDQUOT, excess.words)
             return
-        client = self._roster.add(connection, credentials, time.time(), fd, os.fstat(fd).st_ino)
+        client = self._roster.add(connection, credentials, time.time(), fd)
         self._place(client)
         self._chronicle.opened(client)
         self._presence.connected(client)
-        self._record(messages.CLIENT_CONNECTED, client)
+        if self._journal.keeps(messages.CLIENT_CONNECTED):
+            self._record(messages.CLIENT_CONNECTED, client)
 
     def control(self, connection: int, packet: bytes) -> None:
         """Handle a packet that is not a well-formed MSG."""
         self._counts["control_packets"] += 1
-        client = self._roster[connection]
+        client = self._roster.client_of(connection)
         excess = self._accounts.charge_control(connection)
         if excess is not None:
             self._tell_excess(client, excess, packet)
             return
         try:
-            self._handle(client, packet)
+            answer = self._answers.at_once(client, packet)
+            if answer is not None:
+                self.switch.send(connection, answer)
+            else:
+                self._handle(client, packet)
         except ProtocolError as error:
             self._refuse(client, error.code, error.words, packet)
         except Exception as error:
@@ -257,7 +266,8 @@ class Broker:
         self._presence.ended(client, counters.queued_packets)
         if end in (End.QUEUE_FULL, End.DESCRIPTORS):
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
-        self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
+        if self._journal.keeps(messages.CLIENT_DISCONNECTED):
+            self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._ownership.protected:
             self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
         if self._ownership.ends_when_empty and not len(self._roster):
@@ -272,7 +282,7 @@ class Broker:
     def _handle(self, client: Client, data: bytes) -> None:
         """Do what a packet asks for. Raises ProtocolError with what the client is to be told."""
         packet = parse_packet(data)
-        if not isinstance(packet, Control) or packet.key in _KEPT:
+        if type(packet) is not Control or packet.key in _KEPT:
             excess = self._accounts.charge_change(client.connection)
             if excess is not None:
                 self._tell_excess(client, excess, data)
@@ -449,10 +459,9 @@ class Broker:
 
     def _place(self, client: Client) -> None:
         """Tell the switch whose a client is, and what it needs to hold it to rules, rights and quotas by itself."""
-        policy, who = self._acceptance.policy, client.credentials
-        sight = Sight.ALL if self._roster.is_owner(client) else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
+        who = client.credentials
+        blocks_others, rules, sight = self._placements.of(who)
         cred = who.key(self._acceptance.keyspace.prefix)
-        blocks_others, rules = policy.may_block_others(who), policy.publish_mask(who)
         self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=cred)
         quotas = self._accounts[client.connection].quotas
         self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)

@@ -33,7 +33,8 @@ class Bucket:
     def settle(self, now: float) -> None:
         """Add what has come until *now*; a time before the last one adds nothing."""
         if now > self.since:
-            self.tokens = min(self.burst, self.tokens + (now - self.since) * self.rate)
+            tokens = self.tokens + (now - self.since) * self.rate
+            self.tokens = tokens if tokens < self.burst else self.burst
             self.since = now
 
     def resize(self, rate: float, burst: float, now: float) -> None:

@@ -312,11 +312,14 @@ class Switch(Protocol):
         """Take down all connections that have ended, for as long as it takes: before a handover, which is about the living."""
 
     def run(self, timeout_ms: int) -> None:
-        """Take turns for *timeout_ms* (-1: for ever; 0: one turn), while nothing but messages passes.
+        """Take turns for *timeout_ms* (-1: for ever; 0: one turn).
 
-        Returns after the turn in which the sink or the callback of a watched descriptor was called, or a signal has arrived; may do so
-        after any turn.
+        Returns after the turn in which the callback of a watched descriptor was called, a signal has arrived, or the sink has called
+        :meth:`return_soon`; may do so after any turn.
         """
+
+    def return_soon(self) -> None:
+        """Let :meth:`run` return after this turn: there is something to do between turns."""
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*, any bytes without NUL; whether it is allowed is the sink's matter."""

@@ -130,6 +130,10 @@ class Journal:
                 self._start_writer()
                 self._changed.notify()
 
+    def keeps(self, message: LogMessage) -> bool:
+        """Return whether *message* is recorded at all under the level that holds; without it, :meth:`record` does nothing."""
+        return message.priority <= self._level
+
     def flush(self, timeout: float = CLOSE_SECONDS) -> None:
         """Wait until what waits is written, for at most *timeout* seconds."""
         with self._changed:

@@ -113,3 +113,7 @@ cdef extern from "<malloc.h>" nogil:
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)
     ssize_t read(int fd, void* data, size_t length)
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int FIONREAD
+    int ioctl(int fd, unsigned long request, ...)

@@ -170,6 +170,8 @@ class Accounts:
         account = self._present.pop(credentials.uid, None) or self._absent.pop(credentials.uid, None)
         if account is None:
             account = self._open(credentials, now)
+        elif credentials.gid == account.credentials.gid and credentials.groups == account.credentials.groups:
+            account.credentials = credentials
         else:
             self._assess(account, credentials, now)
         excess = self._refuse_connection(account, now)
@@ -268,7 +270,7 @@ class Accounts:
     def charge_change(self, connection: int) -> Excess | None:
         """Return why nothing that is kept for after a restart may be changed for a connection, if so: see ``state_bytes``."""
         account = self._by_connection[connection]
-        used, limit = self.state_usage.of(account.uid), account.quotas.state_bytes
+        used, limit = self.state_usage.of(account.credentials.uid), account.quotas.state_bytes
         if used < limit:
             return None
         words = f"{used} of {limit} used by user {account.uid} until the state of the bus is rewritten, which is under way"
@@ -283,14 +285,14 @@ class Accounts:
         """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
         account = self._by_connection[connection]
         quotas, size = account.quotas, self._memory_of(pattern)
-        for quota, used, more, limit in (
-            (Quota.SUBSCRIPTIONS, account.subscriptions, 1, quotas.subscriptions),
-            (Quota.PATTERN_BYTES, account.pattern_bytes, size, quotas.pattern_bytes),
-        ):
-            if used + more > limit:
-                return self._refuse(account, quota, f"{used} of {limit} used by user {account.uid}", self._clock())
-        self._hold_pattern(account, connection, 1, size)
-        return None
+        if account.subscriptions >= quotas.subscriptions:
+            quota, used, limit = Quota.SUBSCRIPTIONS, account.subscriptions, quotas.subscriptions
+        elif account.pattern_bytes + size > quotas.pattern_bytes:
+            quota, used, limit = Quota.PATTERN_BYTES, account.pattern_bytes, quotas.pattern_bytes
+        else:
+            self._hold_pattern(account, connection, 1, size)
+            return None
+        return self._refuse(account, quota, f"{used} of {limit} used by user {account.uid}", self._clock())
 
     def release_subscription(self, connection: int, pattern: bytes) -> None:
         """Give back one stored instance of *pattern*."""

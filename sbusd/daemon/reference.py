@@ -373,6 +373,9 @@ class Switch:
         """Take one turn."""
         self.turn(timeout_ms)
 
+    def return_soon(self) -> None:
+        """Do nothing: `run` returns after each turn."""
+
     def _pending(self) -> list[_Connection]:
         """Return who goes on with what it sent before."""
         live = sorted(self._by_number.values(), key=lambda each: each.number)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from sbusd.daemon.syscalls import inode_of
 from sbusd.protocol.credentials import Credentials
 
 
@@ -14,15 +15,16 @@ from sbusd.protocol.credentials import Credentials
 class Client:
     """One connection as the broker knows it.
 
-    ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``inode`` is that socket's, by which
-    sock_diag(7) knows it; ``subscriptions`` counts stored instances; ``soft``, ``hard`` and ``order`` are its modes.
+    ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``subscriptions`` counts stored instances;
+    ``soft``, ``hard`` and ``order`` are its modes.
     """
 
     connection: int
     credentials: Credentials
     since: float
     fd: int = -1
-    inode: int = 0
+    known_inode: int = 0
+    """0 until :attr:`inode` is asked for: to learn it takes a system call."""
     subscriptions: int = 0
     soft: str = "queue"
     hard: str = "discard"
@@ -33,6 +35,13 @@ class Client:
     """The pattern of what it is told of, if it has a tap."""
     farewell: str = ""
     """Why the broker ends the connection, once it does."""
+
+    @property
+    def inode(self) -> int:
+        """The inode of the bus's end, by which sock_diag(7) knows it. Raises OSError if the socket is closed."""
+        if not self.known_inode:
+            self.known_inode = inode_of(self.fd)
+        return self.known_inode
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +58,8 @@ class Roster:
     def __init__(self, owners: frozenset[int]) -> None:
         self._owners = owners
         self._clients: dict[int, Client] = {}
+        self.client_of = self._clients.__getitem__
+        """The same as ``roster[connection]``, without a call of Python's: for each control packet."""
         self._numbers: list[int] = []
         """The same numbers, in their order, to begin anywhere among them."""
         self._of_user: dict[int, list[int]] = {}
@@ -71,7 +82,7 @@ class Roster:
         return self._clients[connection]
 
     def add(self, connection: int, credentials: Credentials, since: float, fd: int = -1, inode: int = 0) -> Client:
-        """Take in a new client and return it."""
+        """Take in a new client and return it; *inode* 0 is one that is not known yet."""
         client = self._clients[connection] = Client(connection, credentials, since, fd, inode)
         insort(self._numbers, connection)
         insort(self._of_user.setdefault(credentials.uid, []), connection)

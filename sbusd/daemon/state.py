@@ -10,6 +10,7 @@ record. Who a client is, the kernel is asked again; what is written of that only
 
 from __future__ import annotations
 
+import functools
 import json
 import struct
 from collections.abc import Iterable, Iterator
@@ -58,7 +59,7 @@ class BucketState:
     since: Tokens
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class HoldingState:
     """What a connection has done that its user's quotas know of."""
 
@@ -66,6 +67,9 @@ class HoldingState:
 
     control_packets: Count = 0
     patience: BucketState | None = None
+
+
+_NO_PROGRESS, _NO_HOLDING = ConnectionProgress(), HoldingState()
 
 
 @dataclass(slots=True)
@@ -96,13 +100,10 @@ class ConnectionState:
     """Each with how many instances are stored. In JSON only as format 1 has them, like ``tap``."""
     tap: Annotated[bytes, Latin1()] | None = None
     """The pattern of its tap, if it has one."""
-    progress: ConnectionProgress = field(default_factory=ConnectionProgress)
-    holding: HoldingState = field(default_factory=HoldingState)
+    progress: ConnectionProgress = _NO_PROGRESS
+    holding: HoldingState = _NO_HOLDING
     who: tuple[Count, Count, Count] | None = None
     """Its process, user and group, to tell of its end if it does not come back."""
-
-
-_NO_PROGRESS, _NO_HOLDING = ConnectionProgress(), HoldingState()
 
 
 @dataclass(slots=True)
@@ -173,9 +174,9 @@ def opened(connection: ConnectionState) -> bytes:
         "who": connection.who,
     }
     # While the bus works neither is written down, and to write what is not known takes most of the time.
-    if connection.progress != _NO_PROGRESS:
+    if connection.progress is not _NO_PROGRESS and connection.progress != _NO_PROGRESS:
         facts["progress"] = connection.progress
-    if connection.holding != _NO_HOLDING:
+    if connection.holding is not _NO_HOLDING and connection.holding != _NO_HOLDING:
         facts["holding"] = connection.holding
     return OPENED + _dump(facts)
 
@@ -320,12 +321,22 @@ def _remove(connection: ConnectionState, pattern: bytes) -> None:
 
 def _dump(value: object) -> bytes:
     """Return *value* as JSON."""
-    return json.dumps(value, default=_fields, allow_nan=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(value).encode()
 
 
 def _fields(value: object) -> dict[str, object]:
     """Return what a dataclass holds, by name."""
-    return {each.name: getattr(value, each.name) for each in fields(cast("DataclassInstance", value))}
+    return {name: getattr(value, name) for name in _names(type(cast("DataclassInstance", value)))}
+
+
+@functools.cache
+def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
+    """Return the names of a dataclass's fields."""
+    return tuple(each.name for each in fields(kind))
+
+
+_ENCODER = json.JSONEncoder(default=_fields, allow_nan=False, separators=(",", ":"))
+"""One for all: json.dumps makes another for each record."""
 
 
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}

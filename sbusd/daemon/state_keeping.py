@@ -83,6 +83,7 @@ class KeptChronicle(Chronicle):
         self._note(client, state.opened(ConnectionState(client.connection, client.inode, client.since, settings, who=ids)))
         if not self.lot.park(client.fd):
             self._note_unparked()
+        self._ask_for_steps()
 
     def closed(self, client: Client) -> None:
         """Write down an end. Its connection lies in the lot until that is rewritten, shut down."""
@@ -168,6 +169,12 @@ class KeptChronicle(Chronicle):
             else:
                 if uid is not None:
                     self._usage.add_to_draft(uid, size)
+        self._ask_for_steps()
+
+    def _ask_for_steps(self) -> None:
+        """Have :meth:`Switch.run` return where :meth:`step` has something to do."""
+        if self.has_work:
+            self._switch.return_soon()
 
     def _charge_log(self, uid: int | None, size: int) -> None:
         """Charge a change to its user, and find out whether the log is to be rewritten."""

@@ -18,7 +18,8 @@ class StateUsage:
 
     def of(self, uid: int) -> int:
         """Return how many bytes a user's changes take."""
-        return self._log[uid] + self._draft[uid] + self._waste[uid]
+        # Not by []: a Counter makes a call of Python's for each key that it does not have.
+        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._waste.get(uid, 0)
 
     def in_log(self, uid: int) -> int:
         """Return how many of them are in the log that counts: those that a new log would do without."""

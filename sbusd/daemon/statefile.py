@@ -29,6 +29,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sbusd.daemon.syscalls import write_at
 from sbusd.protocol.errors import SbusError
 
 FORMAT = 2
@@ -332,6 +333,6 @@ def _write(fd: int, data: bytes, place: int) -> None:
     """Write all of *data*."""
     view = memoryview(data)
     while view:
-        written = os.pwrite(fd, view, place)
+        written = write_at(fd, view, place)
         view = view[written:]
         place += written

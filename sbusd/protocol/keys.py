@@ -13,7 +13,10 @@ Rules, for a bus whose separator is ``/``:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+_RESERVED_HEAD = b"!/"
+"""How every reserved key begins."""
 
 SECRET_HEAD = b"!/cred/"
 """How every secret key begins, and every credential prefix."""
@@ -53,10 +56,15 @@ class KeySpace:
     separator: bytes = b"/"
     prefix: bytes = b""
     is_guarded: bool = True
+    namespaces: tuple[Namespace, ...] = field(init=False, repr=False, compare=False)
+    """The reserved namespaces; the first whose head a key begins with is the key's. Spec: sbus-protocol(7) §5."""
 
-    @property
-    def namespaces(self) -> tuple[Namespace, ...]:
-        """The reserved namespaces; the first whose head a key begins with is the key's. Spec: sbus-protocol(7) §5."""
+    def __post_init__(self) -> None:
+        # Once, and not for each SUB.
+        object.__setattr__(self, "namespaces", self._namespaces())
+
+    def _namespaces(self) -> tuple[Namespace, ...]:
+        """Return the reserved namespaces."""
         if self.separator != b"/" or not self.is_guarded:
             return ()
         levels = self.prefix.count(SECRET_HEAD) + 1
@@ -64,14 +72,15 @@ class KeySpace:
             Namespace(SECRET_HEAD, SECRET_SEGMENTS * levels, public=True),
             Namespace(ADDRESS_HEAD, 3, public=True),
             Namespace(EVENT_HEAD, 2, public=False),
-            Namespace(b"!/", 2, public=False),
+            Namespace(_RESERVED_HEAD, 2, public=False),
         )
 
     def namespace(self, key: bytes) -> Namespace | None:
         """Return the reserved namespace of *key*, or of a pattern, or None if it is an ordinary one."""
-        for namespace in self.namespaces:
-            if key.startswith(namespace.head):
-                return namespace
+        if key.startswith(_RESERVED_HEAD):
+            for namespace in self.namespaces:
+                if key.startswith(namespace.head):
+                    return namespace
         return None
 
     def is_publishable(self, key: bytes) -> bool:

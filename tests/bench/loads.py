@@ -49,6 +49,25 @@ class Flow:
 
 
 @dataclass(frozen=True, slots=True)
+class Churn:
+    """What a run of clients that come and go measured, without its warm-up."""
+
+    clients: int
+    wall_ns: int
+    relay_cpu_ns: int
+
+    @property
+    def rate(self) -> float:
+        """Clients per second, one after the other."""
+        return self.clients / self.wall_ns * 1e9
+
+    @property
+    def cpu(self) -> float:
+        """Nanoseconds of the relay's CPU per client."""
+        return self.relay_cpu_ns / self.clients
+
+
+@dataclass(frozen=True, slots=True)
 class Trip:
     """Percentiles of the time from send(2) until recv(2) of the same message has returned on another socket."""
 
@@ -83,6 +102,10 @@ class Generator:
         warm_up = messages // 10
         options = {"b": LARGE_PAYLOAD_BYTES, "W": 2 * messages, "L": int(blocks)}
         return Flow(**self._run("pump", relay, n=messages, w=warm_up, **options))
+
+    def churn(self, relay: Relay, clients: int) -> Churn:
+        """Let *clients* come one after the other: each asks `whoami`, subscribes, waits for a barrier, and closes."""
+        return Churn(**self._run("churn", relay, n=clients, w=clients // 10))
 
     @contextlib.contextmanager
     def held(self, relay: Relay, connections: int, patterns: int) -> Iterator[None]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from tests.bench.figures import Bound, Line, Unit
-from tests.bench.loads import Flow, Generator
+from tests.bench.loads import Churn, Flow, Generator
 from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, daemon_command, started
 
@@ -39,10 +39,12 @@ class Plan:
     """Connections that the wildcards are spread over."""
     idle: int
     starts: int
+    clients: int
+    """Of one churn run."""
 
 
-FULL = Plan(rounds=15, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5)
-QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1)
+FULL = Plan(rounds=15, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5, clients=4_000)
+QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1, clients=50)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,10 @@ class Bench:
     def trip(self, relay: Relay) -> float:
         """Measure the median round trip once, in nanoseconds."""
         return float(self.generator.trip(relay, self.plan.trips).p50_ns)
+
+    def churn(self, relay: Relay) -> Churn:
+        """Measure clients that come and go once."""
+        return self.generator.churn(relay, self.plan.clients)
 
 
 def in_turns(rounds: int, value: Callable[[], Figure], reference: Callable[[], Figure]) -> tuple[list[Figure], list[Figure]]:
@@ -193,6 +199,22 @@ def round_trip(bench: Bench) -> list[Line]:
     return [Line("round trip: p50, to the floor's", Unit.MICROSECONDS, tuple(values), Bound(1.1), tuple(references))]
 
 
+def churn(bench: Bench) -> list[Line]:
+    """Clients connect, ask `whoami`, subscribe, wait for a barrier and close: the CPU for each beside that of the floor.
+
+    The floor makes the system calls that no bus can do without: accept4, SO_SNDBUF, SO_PEERCRED, epoll_ctl, and those of the packets.
+    Each round has new processes, so that no run is near the quota `connection_burst` of an owner of the bus.
+    """
+
+    def once(start: Callable[[], contextlib.AbstractContextManager[Relay]]) -> Churn:
+        with start() as relay:
+            return bench.churn(relay)
+
+    values, references = in_turns(bench.plan.rounds, partial(once, bench.daemon), partial(once, bench.floor))
+    cpus, floor_cpus = tuple(each.cpu for each in values), tuple(each.cpu for each in references)
+    return [Line("connect, whoami, SUB, ping, close: CPU, to the floor's", Unit.MICROSECONDS, cpus, Bound(1.2), floor_cpus)]
+
+
 def idle_connections(bench: Bench) -> list[Line]:
     """Others hold idle connections with a subscription each: memory for each, and the round trip beside that without."""
     idle = bench.plan.idle
@@ -290,6 +312,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "batches": batches,
     "wildcards": wildcards,
     "round-trip": round_trip,
+    "churn": churn,
     "idle-connections": idle_connections,
     "stopped-readers": stopped_readers,
 }

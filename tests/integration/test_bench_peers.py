@@ -38,6 +38,8 @@ def test_every_protocol_carries_every_load(tmp_path: Path) -> None:
             assert cell["lost"] == 0 or contender.daemon is MOSQUITTO  # which may drop
             assert all(figure > 0 for figure in (*cell["deliveries"], *cell["daemon's CPU per delivery"]))
             assert ("round trip p50" in cell) is (row["name"] == TRIP)
+            assert all(figure > 0 for name in ("clients", "daemon's CPU per client") for figure in cell.get(name, ()))
+            assert ("clients" in cell) is (row["name"] == TRIP)
     assert all(contender.name in printed for contender in OVER_C)
 
 

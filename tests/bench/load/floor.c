@@ -1,8 +1,8 @@
 /* The floor: what the kernel asks of any single-threaded relay with these system calls, and nothing else.
  *
- * One epoll, one recvmmsg of at most 64 packets from a readable connection, one sendmmsg for each recipient. Whoever sent SUB, whatever
- * the pattern, gets every packet that begins with "MSG ". No routing, no queues, no accounting, no bounds: a recipient whose socket is
- * full stops the floor until it reads. It must never be used as anything but a measure. */
+ * One epoll, the credentials of each peer, one recvmmsg of at most 64 packets from a readable connection, one sendmmsg for each
+ * recipient. Whoever sent SUB, whatever the pattern, gets every packet that begins with "MSG ". No routing, no queues, no accounting,
+ * no bounds: a recipient whose socket is full stops the floor until it reads. It must never be used as anything but a measure. */
 #include "bus.h"
 
 #include <errno.h>
@@ -48,8 +48,12 @@ static void watch(int epoll, int fd) {
 static void admit(int epoll, int listener) {
     int bytes = SEND_BUFFER_BYTES;
     int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+    struct ucred peer;
+    socklen_t length = sizeof peer;
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes) < 0)
         die("accept");
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0)
+        die("SO_PEERCRED");
     watch(epoll, fd);
 }
 
@@ -88,8 +92,9 @@ static void control(int fd, const char *packet, size_t length) {
     }
 }
 
-static void serve(int fd) {
-    int count = recvmmsg(fd, headers, BATCH, MSG_DONTWAIT, NULL);
+/* Behind its last packet a peer that has closed gives an end of file for each place of the batch, so one place is enough then. */
+static void serve(int fd, uint32_t ready) {
+    int count = recvmmsg(fd, headers, ready & EPOLLHUP ? 1 : BATCH, MSG_DONTWAIT, NULL);
     if (count < 0 && (errno == EAGAIN || errno == EINTR))
         return;
     if (count <= 0 || headers[0].msg_len == 0) {
@@ -134,7 +139,7 @@ int main(int argc, char **argv) {
             if (events[i].data.fd == listener)
                 admit(epoll, listener);
             else
-                serve(events[i].data.fd);
+                serve(events[i].data.fd, events[i].events);
         }
     }
 }

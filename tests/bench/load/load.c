@@ -47,7 +47,7 @@ static struct options parse(int argc, char **argv) {
     }
     errno = 0;
     if (!options.path || optind != argc || !options.messages || !options.receivers || options.window < 2 || !options.together)
-        die("usage: load pump|trip|hold -s PATH [-p PID] [-t SECONDS] [-n MESSAGES] [-w WARM-UP] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
+        die("usage: load pump|trip|churn|hold -s PATH [-p PID] [-t SECONDS] [-n MESSAGES] [-w WARM-UP] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
             "[-k KEYS] [-g MESSAGES TOGETHER] [-B 0|1] [-c CONNECTIONS] [-P PATTERNS]");
     return options;
 }
@@ -61,9 +61,11 @@ int main(int argc, char **argv) {
         pump(&options);
     else if (strcmp(mode, "trip") == 0)
         trip(&options);
+    else if (strcmp(mode, "churn") == 0)
+        churn(&options);
     else if (strcmp(mode, "hold") == 0)
         hold(&options);
     else
-        die("no such mode: \"%s\" (pump, trip or hold)", mode);
+        die("no such mode: \"%s\" (pump, trip, churn or hold)", mode);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* The three things the load generator can do to a bus, and the options that they share. */
+/* The four things the load generator can do to a bus, and the options that they share. */
 #ifndef BENCH_MODES_H
 #define BENCH_MODES_H
 
@@ -8,8 +8,8 @@ struct options {
     const char *path;     /* of the bus's socket */
     int relay_pid;        /* whose CPU is measured; 0: nobody's */
     unsigned seconds;     /* after which the run is given up */
-    uint32_t messages;    /* pump, trip: how many are measured */
-    uint32_t warm_up;     /* pump, trip: how many go before them */
+    uint32_t messages;    /* pump, trip: how many are measured; churn: how many clients */
+    uint32_t warm_up;     /* pump, trip, churn: how many go before them */
     uint32_t payload;     /* pump, trip: bytes of payload, at least 8 */
     uint32_t receivers;   /* pump */
     uint32_t window;      /* pump: most messages between the publisher and the slowest recipient */
@@ -26,6 +26,9 @@ void pump(const struct options *options);
 
 /* Send a message and wait for it on a second socket of the same thread, again and again; print percentiles. */
 void trip(const struct options *options);
+
+/* Connect, ask `whoami`, subscribe, wait for a barrier and close, again and again; print rate and CPU. */
+void churn(const struct options *options);
 
 /* Open connections with patterns that no traffic matches, print "ready", and hold them until standard input ends. */
 void hold(const struct options *options);

@@ -33,6 +33,9 @@ PUBLISH_CPU = Metric("publisher's CPU per message", "pub ns", "ns", 1.0)
 RECEIVE_CPU = Metric("receiver's CPU per message", "rec ns", "ns", 1.0)
 P50 = Metric("round trip p50", "p50 µs", "µs", 1e3)
 P99 = Metric("round trip p99", "p99 µs", "µs", 1e3)
+CLIENT_CPU = Metric("daemon's CPU per client", "client µs", "µs", 1e3)
+CLIENTS = Metric("clients", "k/s", "k/s", 1e3, more_is_better=True)
+"""Of clients that connect, subscribe, wait until that is in force and close, one after the other."""
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.bench.loads import Trip, said
+from tests.bench.loads import Churn, Trip, said
 from tests.bench.peers.daemons import Running
 from tests.bench.programs import BenchError
 from tests.bench.relays import confined, load_cpus
@@ -77,6 +77,10 @@ class CLoad:
     def trip(self, protocol: str, daemon: Running, trips: int) -> Trip:
         """Send *trips* messages one after the other, each when the one before it has come."""
         return Trip(**self._run(protocol, "trip", daemon, {"n": trips}))
+
+    def churn(self, protocol: str, daemon: Running, clients: int) -> Churn:
+        """Let *clients* connect, subscribe and close, one after the other."""
+        return Churn(**self._run(protocol, "churn", daemon, {"n": clients}))
 
     def _run(self, protocol: str, mode: str, daemon: Running, options: dict[str, int]) -> dict[str, int]:
         """Run the load to its end on its CPU, and return what it measured."""

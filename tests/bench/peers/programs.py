@@ -8,7 +8,7 @@ from tests.bench.programs import SOURCE, compile_program
 
 HERE = Path(__file__).resolve().parent
 
-_LOAD = ("load.c", "pump.c", "trip.c", "wire.c", "stream.c", "sbus.c", "dbus.c", "redis.c", "nats.c", "mqtt.c")
+_LOAD = ("load.c", "pump.c", "trip.c", "churn.c", "wire.c", "stream.c", "sbus.c", "dbus.c", "redis.c", "nats.c", "mqtt.c")
 _FROM_BENCH = ("bus.c", "window.c", "times.c")
 
 

@@ -21,6 +21,8 @@ from tests.bench.peers.contenders import IN_PYTHON, LEGEND, OVER_C, PUMPS, PYTHO
 from tests.bench.peers.daemons import DAEMONS, Daemon, Running
 from tests.bench.peers.figures import (
     BUSY,
+    CLIENT_CPU,
+    CLIENTS,
     CPU,
     P50,
     P99,
@@ -50,18 +52,19 @@ NOT_MEASURED = 2
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured: rounds of each row, seconds of publishing in each, and round trips."""
+    """How much is measured: rounds of each row, seconds of publishing in each, round trips, and clients that come and go."""
 
     rounds: int
     seconds: float
     trips: int
+    clients: int
     python_rounds: int
     python_seconds: float
     python_trips: int
 
 
-FULL = Plan(rounds=7, seconds=0.4, trips=4_000, python_rounds=5, python_seconds=1.0, python_trips=1_000)
-QUICK = Plan(rounds=1, seconds=0.05, trips=100, python_rounds=1, python_seconds=0.1, python_trips=100)
+FULL = Plan(rounds=7, seconds=0.4, trips=4_000, clients=1_000, python_rounds=5, python_seconds=1.0, python_trips=1_000)
+QUICK = Plan(rounds=1, seconds=0.05, trips=100, clients=100, python_rounds=1, python_seconds=0.1, python_trips=100)
 
 Measure = Callable[[Contender, Running], tuple[dict[Metric, float], int]]
 """Measures a contender once: figures, and how many messages were lost."""
@@ -117,7 +120,8 @@ def _tasks(plan: Plan, only: str | None) -> list[Task]:
                 figures, lost = _flow(load.pump(contender.way, running, PUMPS[name], plan.seconds))
                 if name == TRIP:
                     times = load.trip(contender.way, running, plan.trips)
-                    figures |= {P50: times.p50_ns, P99: times.p99_ns}
+                    clients = load.churn(contender.way, running, plan.clients)
+                    figures |= {P50: times.p50_ns, P99: times.p99_ns, CLIENT_CPU: clients.cpu, CLIENTS: clients.rate}
                 return figures, lost
 
             return measure
@@ -210,7 +214,10 @@ def _report(rows: Sequence[Row], noise: str) -> Iterator[str]:
         yield bests(RATE, over_c)
         yield medians(CPU, over_c)
         yield medians(BUSY, over_c)
-        yield from (listing(row, (P50, P99), OVER_C[0].name) for row in over_c if row.name == TRIP)
+        for row in over_c:
+            if row.name == TRIP:
+                yield listing(row, (P50, P99), OVER_C[0].name)
+                yield f"connect, subscribe, close: {listing(row, (CLIENT_CPU, CLIENTS), OVER_C[0].name)}"
     yield from (listing(row, (RATE, PUBLISH_CPU, RECEIVE_CPU, CPU, P50, P99), IN_PYTHON[0].name) for row in in_python)
     yield spreads(rows)
     yield "\n".join(["where another is ahead of the best of ours:", *(peers_ahead(rows) or ["nowhere"])])

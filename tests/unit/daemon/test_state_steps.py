@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sbusd.daemon import statefile, syscalls
 from sbusd.daemon.handover import Handover
 from sbusd.daemon.heritage import Heritage
 from sbusd.daemon.state_keeping import KeptChronicle
@@ -42,14 +42,14 @@ def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
     """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
     parlour, chronicle = kept
     written = 0
-    pwrite = os.pwrite
+    write_at = syscalls.write_at
 
-    def count(fd: int, data: bytes, place: int) -> int:
+    def count(fd: int, data: memoryview, place: int) -> int:
         nonlocal written
         written += len(data)
-        return pwrite(fd, data, place)
+        return write_at(fd, data, place)
 
-    monkeypatch.setattr(os, "pwrite", count)
+    monkeypatch.setattr(statefile, "write_at", count)
     holder, churner = parlour.guest(uid=1), parlour.guest(uid=2)
     packets, steps = [], []
     for number in range(3 * PATTERNS):

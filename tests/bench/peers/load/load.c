@@ -1,4 +1,4 @@
-/* load PROTOCOL pump|trip -s ADDRESS [OPTION VALUE]... Results are one JSON object on standard output, in nanoseconds. */
+/* load PROTOCOL pump|trip|churn -s ADDRESS [OPTION VALUE]... Results are one JSON object on standard output, in nanoseconds. */
 #include "modes.h"
 
 #include "bus.h"
@@ -50,7 +50,7 @@ static struct options parse(int argc, char **argv) {
     }
     errno = 0;
     if (!options.address || optind != argc || options.window < 2 * options.group)
-        die("usage: load PROTOCOL pump|trip -s ADDRESS [-p PID] [-b BYTES] [-r RECEIVERS] [-W WINDOW] [-g GROUP] [-u WARM-UP-MS] [-m RUN-MS] "
+        die("usage: load PROTOCOL pump|trip|churn -s ADDRESS [-p PID] [-b BYTES] [-r RECEIVERS] [-W WINDOW] [-g GROUP] [-u WARM-UP-MS] [-m RUN-MS] "
             "[-n TRIPS]; a window holds two groups at least");
     return options;
 }
@@ -58,7 +58,7 @@ static struct options parse(int argc, char **argv) {
 int main(int argc, char **argv) {
     errno = 0;
     if (argc < 3)
-        die("usage: load PROTOCOL pump|trip -s ADDRESS [OPTION VALUE]...");
+        die("usage: load PROTOCOL pump|trip|churn -s ADDRESS [OPTION VALUE]...");
     const char *mode = argv[2];
     struct options options = parse(argc - 2, argv + 2);
     options.protocol = protocol_named(argv[1]);
@@ -68,7 +68,9 @@ int main(int argc, char **argv) {
         pump(&options);
     else if (strcmp(mode, "trip") == 0)
         trip(&options);
+    else if (strcmp(mode, "churn") == 0)
+        churn(&options);
     else
-        die("no such mode: \"%s\" (pump or trip)", mode);
+        die("no such mode: \"%s\" (pump, trip or churn)", mode);
     return 0;
 }

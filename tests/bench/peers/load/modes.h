@@ -1,4 +1,4 @@
-/* The two things that the load does to a daemon, and the options that they share. */
+/* The three things that the load does to a daemon, and the options that they share. */
 #ifndef PEERS_MODES_H
 #define PEERS_MODES_H
 
@@ -17,7 +17,7 @@ struct options {
     uint32_t group;      /* pump: messages that leave together, 1 to GROUP_MAX */
     uint32_t warm_up_ms; /* pump */
     uint32_t run_ms;     /* pump: for how long is published, behind the warm-up */
-    uint32_t trips;      /* trip: how many are measured; a tenth more goes before them */
+    uint32_t trips;      /* trip, churn: how many, of clients too, are measured; a tenth more goes before them */
 };
 
 /* Publish as fast as the window allows, for a time, from one process to *receivers* connections of another; print rate, CPU and losses. */
@@ -25,5 +25,8 @@ void pump(const struct options *options);
 
 /* Send a message and wait for it on a second connection of the same thread, again and again; print percentiles. */
 void trip(const struct options *options);
+
+/* Connect, subscribe and close, again and again; print rate and CPU. */
+void churn(const struct options *options);
 
 #endif

@@ -1,0 +1,48 @@
+"""What the switch is told of a client, so that it holds it to the rules and rights of its user by itself.
+
+It is found once for each set of credentials, and not for each connection: every rule would be looked at again.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from sbusd.daemon.contract import Sight
+from sbusd.daemon.policy import Policy
+from sbusd.protocol.credentials import Credentials
+
+MAX_KNOWN = 1_024
+"""Sets of credentials that are remembered; with one more, all are forgotten."""
+
+
+class Placement(NamedTuple):
+    """What holds for all clients with the same user and groups: see :meth:`sbusd.daemon.contract.Switch.set_party`."""
+
+    blocks_others: bool
+    rules: int
+    sight: Sight
+
+
+class Placements:
+    """The placements under one policy; make another object when the policy or the *owners* change."""
+
+    def __init__(self, policy: Policy, owners: frozenset[int]) -> None:
+        self._policy = policy
+        self._owners = owners
+        self._known: dict[tuple[int, int, frozenset[int]], Placement] = {}
+
+    def of(self, who: Credentials) -> Placement:
+        """Return what holds for a client with the credentials *who*; its pid does not matter."""
+        key = who.uid, who.gid, who.groups
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            found = self._known[key] = self._find(who)
+        return found
+
+    def _find(self, who: Credentials) -> Placement:
+        """Return what the policy says of *who*."""
+        policy = self._policy
+        sight = Sight.ALL if who.uid in self._owners else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
+        return Placement(policy.may_block_others(who), policy.publish_mask(who), sight)
