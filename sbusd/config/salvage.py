@@ -100,8 +100,8 @@ def _keys_in(value: object) -> Iterator[object]:
 def _of_text(text: str) -> Remains:
     """Return what a text is about that is not TOML.
 
-    Its rules are known only if each begins with ``[[policy]]`` and has one line that says its keys: whatever else has to do with rules
-    may be a rule whose keys nobody can know.
+    Its rules are known only if each begins with ``[[policy]]`` and has one line with its keys. Any other line about rules may be a rule
+    with unknown keys.
     """
     # Of all that splitlines() takes for the end of a line, TOML does that only for this.
     lines = [(line, _NOT_CODE.sub(_emptied, line)) for line in text.split("\n")]

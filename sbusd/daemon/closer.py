@@ -32,7 +32,7 @@ PATIENCE_SECONDS = 0.002
 
 
 CROWD = 256
-"""So many sockets that wait to be closed are too many: nobody new is accepted until there are fewer, or they had all descriptors."""
+"""While this number of sockets wait to be closed, no connection is accepted: they could use up all descriptors."""
 
 
 class Closer:

@@ -661,14 +661,14 @@ class Switch:
         told = [(tapper, tapper.tapped) for tapper in self._by_number.values() if tapper.tapped]
         # Before any tap is served: a tap is no recipient, but what becomes of a packet is noted for it too.
         lines = {packet: Packet(_line(sender, packet)) for _, packets in told for packet in packets}
-        reached = {packet: packet.handed + packet.queued for packet in lines}
+        reached = {packet: (packet.handed + packet.queued, packet.foreign_losses) for packet in lines}
         for tapper, packets in told:
             tapper.tapped = []
             if not tapper.is_ending:
                 tapper.out.offer(packets, sender.out.owner, may_block=False, heads=[lines[packet] for packet in packets])
                 self._settle(tapper)
-        for packet, recipients in reached.items():
-            packet.handed, packet.queued = recipients, 0
+        for packet, (recipients, losses) in reached.items():
+            packet.handed, packet.queued, packet.foreign_losses = recipients, 0, losses
 
     def _matching(self, key: bytes) -> list[_Connection]:
         """Return the connections that *key* reaches, by trying every pattern."""

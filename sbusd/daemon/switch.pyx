@@ -1533,6 +1533,7 @@ cdef class Switch:
             if pattern == connection.patterns.end():
                 self.buried.pop_front()
                 self.forget(connection)
+                is_over = now_ns() > end
         return 0
 
     cdef int forget(self, Connection* connection) except -1 with gil:

@@ -78,7 +78,8 @@ class Join:
     async def count(self) -> None:
         """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""
         while True:
-            for name, number in self.callers.counts.items():
+            # A copy: while one is written down, calls of another kind may be counted for the first time.
+            for name, number in tuple(self.callers.counts.items()):
                 if more := number - self._counted[name]:
                     await self._store.count(f"bus-{name.replace('_', '-')}", more)
                     self._counted[name] = number

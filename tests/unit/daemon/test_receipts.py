@@ -242,3 +242,20 @@ def test_a_further_demand_asks_again_whether_it_may_be_told(world: World) -> Non
     assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET)) == [WITHHELD]
     world.strangers.clear()
     assert publish(world, sender, b"CMSG receipt/always\0t", message(SECRET)) == [receipt(b"t", 1)]
+
+
+def test_what_a_tap_of_another_user_loses_is_no_recipient(world: World) -> None:
+    tap, sender = world.connect(), world.connect()
+    world.set_party(tap, 1)
+    world.set_party(sender, 2)
+    world.set_user_limits(1, 1, 300_000)
+    world.send(tap, b"CMSG tap/on\0")
+    world.run()
+    for _ in range(6):
+        world.send(sender, b"MSG a\0" + bytes(150_000))
+        world.run()
+    world.send(sender, b"CMSG receipt/undeliverable\0t")
+    world.send(sender, b"MSG a\0")
+    world.run()
+    assert world.switch.connection_counters(tap).lost_packets > 0
+    assert world.receive(sender) == [b"CMSG !/bus/receipt\0t\x000"]
