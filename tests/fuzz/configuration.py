@@ -14,7 +14,7 @@ from typing import get_type_hints
 
 from sbusd.config.documents import read_settings
 from sbusd.config.errors import ConfigError
-from sbusd.config.quantities import Count, Duration, Size
+from sbusd.config.quantities import NO_BOUND, Bound, Count, Duration, Size
 from sbusd.config.rules import MAX_PUBLISH_RULES
 from sbusd.config.settings import LEVELS, DaemonSettings
 from sbusd.config.users import LAST_UID
@@ -65,6 +65,7 @@ def _check_bounds(settings: object) -> None:
         value = getattr(settings, name)
         for spelling in getattr(hint, "__metadata__", ()):
             if isinstance(spelling, Count | Size | Duration):
-                assert spelling.least <= value <= spelling.most, name
+                is_unbounded = isinstance(spelling, Bound) and value == NO_BOUND
+                assert is_unbounded or spelling.least <= value <= spelling.most, name
         if is_dataclass(value):
             _check_bounds(value)
