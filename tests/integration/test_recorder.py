@@ -211,7 +211,7 @@ def test_a_recorder_that_is_too_slow_counts_what_it_missed(tapped_bus: Daemon, s
         for _ in range(30):
             # More than a queue of the bus holds; the barriers are only so that the publisher's own answers do not pile up.
             for _ in range(1_000):
-                publisher.publish(b"flood", bytes(300))
+                publisher.publish(b"flood", bytes(3_000))
             assert publisher.barrier() == []
     finally:
         os.kill(service.process.pid, signal.SIGCONT)
