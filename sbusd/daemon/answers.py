@@ -21,8 +21,9 @@ from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.chronicle import Chronicle
 from sbusd.daemon.contract import Switch
 from sbusd.daemon.explanation import explain
+from sbusd.daemon.holdings import Account
 from sbusd.daemon.journal import Journal
-from sbusd.daemon.quotas import Account, Accounts
+from sbusd.daemon.quotas import Accounts
 from sbusd.daemon.roster import Client, Roster
 from sbusd.protocol import controls
 from sbusd.protocol.batches import BATCH_HEAD, parse_batch
@@ -82,10 +83,6 @@ FEATURES = (
 
 _PATTERNS_AT_ONCE = 16
 
-_PING_HEAD = b"CMSG %b\0" % controls.PING
-_WHOAMI = b"CMSG " + controls.WHOAMI
-_WHOAMI_HEAD = _WHOAMI + b"\0"
-
 _QUOTAS = tuple(each.name for each in fields(Quotas))
 
 _RESERVED_FEATURES = frozenset({"conn", "presence", "secret"})
@@ -131,18 +128,6 @@ class Answers:
     def set_chronicle(self, chronicle: Chronicle) -> None:
         """Tell also what *chronicle* could not keep."""
         self._chronicle = chronicle
-
-    def at_once(self, client: Client, packet: bytes) -> bytes | None:
-        """Return the whole answer to a *packet* whose answer stands in it or is a constant of the connection, without parsing it.
-
-        Clients send such packets most: ``whoami`` when they come, and a ping wherever they must know that all before it is done. None for
-        any other packet: :meth:`to` has the answer then.
-        """
-        if packet.startswith(_PING_HEAD):
-            return packet
-        if packet == _WHOAMI:
-            return _WHOAMI_HEAD + client.credentials.key(self._keyspace.prefix)
-        return None
 
     def to(self, client: Client, packet: Control) -> bytes | None:
         """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.

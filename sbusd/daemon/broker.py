@@ -18,25 +18,25 @@ from sbusd.daemon import messages, wishes
 from sbusd.daemon.acceptance import Acceptance, Verdict
 from sbusd.daemon.answers import Answers
 from sbusd.daemon.chronicle import Chronicle
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal, Switch
+from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, Refusal
 from sbusd.daemon.heartbeat import Traffic
 from sbusd.daemon.inventory import Parts
 from sbusd.daemon.journal import Journal
 from sbusd.daemon.lifelines import Lifelines, is_hung_up
 from sbusd.daemon.logsink import Fact
 from sbusd.daemon.ownership import BusOwnership
-from sbusd.daemon.peer import credentials_of
 from sbusd.daemon.placement import Placements
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.presence import Presence
 from sbusd.daemon.quotas import Accounts, Excess, descriptor_limit
+from sbusd.daemon.reception import Reception
 from sbusd.daemon.revocation import revocations
 from sbusd.daemon.roster import Client, Roster
 from sbusd.daemon.tapping import Tapping
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
-from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, control_packet, error_packet, parse_packet
+from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
 from sbusd.protocol.printable import printable
 
 _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
@@ -55,11 +55,14 @@ MAX_SETTLE_SECONDS = 0.001
 _KEPT = wishes.LASTING | {controls.TAP_ON, controls.TAP_OFF}
 """Control messages that change what is kept for after a restart."""
 
+_MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS)
+"""Ends for what the client did or asked for."""
+
 _PEERS_OWN = (End.HANGUP, End.BROKEN)
 """Ends that are not the bus's doing."""
 
 
-class Broker:
+class Broker(Reception):
     """The sink of one switch, which it makes."""
 
     def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: Journal, make_switch: MakeSwitch) -> None:
@@ -76,9 +79,7 @@ class Broker:
             internal_errors=0,
             configuration_faults=0,
         )
-        self.switch: Switch = make_switch(
-            self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal)
-        )
+        self.switch = make_switch(self, settings.keyspace, settings.limits, tuple(error_packet(*_REFUSALS[refusal]) for refusal in Refusal))
         self.switch.set_publish_rules(self._acceptance.policy.publish_rules())
         self._accounts = Accounts(settings.quotas, ownership.owners, descriptor_limit(), separator=settings.keyspace.separator)
         self._lifelines = Lifelines(self._process_ended)
@@ -123,6 +124,7 @@ class Broker:
     def set_chronicle(self, chronicle: Chronicle) -> None:
         """Tell *chronicle* of every change from now on."""
         self._chronicle = chronicle
+        self.has_chronicle = True
         self._answers.set_chronicle(chronicle)
 
     def reconfigure(self, settings: DaemonSettings, ownership: BusOwnership) -> None:
@@ -178,53 +180,27 @@ class Broker:
 
     # -- the switch's sink
 
-    def connected(self, connection: int, fd: int) -> None:
-        """Take note of a new client, or refuse it."""
-        self._chronicle.numbered(connection)
-        try:
-            credentials = credentials_of(fd)
-        except OSError as error:
-            self._journal.record(messages.CREDENTIALS_UNKNOWN, connection=connection, reason=str(error))
-            self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel does not say who you are"))
-            return
-        if not self._ownership.admits(credentials.uid):
-            # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
-            self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
-            self._turn_away(connection, credentials, ErrorCode.EACCES, _not_admitted(credentials.uid))
-            return
-        excess = self._accounts.admit(connection, credentials)
-        if excess is not None:
-            self._count_excess(connection, credentials, excess)
-            self._turn_away(connection, credentials, ErrorCode.EDQUOT, excess.words)
-            return
-        client = self._roster.add(connection, credentials, time.time(), fd)
-        self._place(client)
-        self._chronicle.opened(client)
-        self._presence.connected(client)
-        if self._journal.keeps(messages.CLIENT_CONNECTED):
-            self._record(messages.CLIENT_CONNECTED, client)
+    def _refuse_unknown(self, connection: int, error: OSError) -> None:
+        """End a connection of which the kernel does not say whose it is."""
+        self._journal.record(messages.CREDENTIALS_UNKNOWN, connection=connection, reason=str(error))
+        self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel does not say who you are"))
 
-    def control(self, connection: int, packet: bytes) -> None:
-        """Handle a packet that is not a well-formed MSG."""
-        self._counts["control_packets"] += 1
-        client = self._roster.client_of(connection)
-        excess = self._accounts.charge_control(connection)
-        if excess is not None:
-            self._tell_excess(client, excess, packet)
-            return
-        try:
-            answer = self._answers.at_once(client, packet)
-            if answer is not None:
-                self.switch.send(connection, answer)
-            else:
-                self._handle(client, packet)
-        except ProtocolError as error:
-            self._refuse(client, error.code, error.words, packet)
-        except Exception as error:
-            # A defect of ours must end nobody but the client that found it, and must be seen.
-            self._counts["internal_errors"] += 1
-            self._record(messages.INTERNAL_ERROR, client, error=error, where="a control packet", reason=repr(error))
-            self._end(client, ErrorCode.EPROTO, "internal error; see the journal of the bus")
+    def _refuse_stranger(self, connection: int, credentials: Credentials) -> None:
+        """End the connection of a user who may not be here."""
+        # Never on the roster: a stranger who comes and is sent away must not be the last client, who ends the bus with -c.
+        self._journal.record(messages.CLIENT_REFUSED, uid=credentials.uid, pid=credentials.pid, connection=connection)
+        self._turn_away(connection, credentials, ErrorCode.EACCES, _not_admitted(credentials.uid))
+
+    def _refuse_connection(self, connection: int, credentials: Credentials, excess: Excess) -> None:
+        """End a connection that is one too many of its user's."""
+        self._count_excess(connection, credentials, excess)
+        self._turn_away(connection, credentials, ErrorCode.EDQUOT, excess.words)
+
+    def _fail(self, client: Client, error: Exception) -> None:
+        """End a client whose control packet has found a defect of ours: it must end nobody else, and must be seen."""
+        self._counts["internal_errors"] += 1
+        self._record(messages.INTERNAL_ERROR, client, error=error, where="a control packet", reason=repr(error))
+        self._end(client, ErrorCode.EPROTO, "internal error; see the journal of the bus")
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         """Record messages that were not routed; the sender has been told by the switch."""
@@ -255,32 +231,19 @@ class Broker:
         """Record that a connect could not be taken."""
         self._journal.record(messages.ACCEPT_FAILED, reason=os.strerror(errno))
 
-    def ended(self, connection: int, end: End, counters: ConnectionCounters) -> None:
-        """Forget a client."""
-        self._lifelines.forget(connection)
-        self._counts["descriptor_senders"] += end is End.DESCRIPTORS
-        client = self._roster.remove(connection)
-        if client is None:
-            return
-        self._chronicle.closed(client)
-        self._presence.ended(client, counters.queued_packets)
-        if end in (End.QUEUE_FULL, End.DESCRIPTORS):
+    def _record_end(self, client: Client, end: End, counters: ConnectionCounters) -> None:
+        """Write the records of an end that are due."""
+        if end in _MISBEHAVIOURS:
             self._record(messages.CLIENT_MISBEHAVED, client, reason=end.name.lower().replace("_", " "))
         if self._journal.keeps(messages.CLIENT_DISCONNECTED):
             self._record(messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._ownership.protected:
             self._record(messages.PROTECTED_USER_ENDED, client, reason=client.farewell or end.name.lower().replace("_", " "))
-        if self._ownership.ends_when_empty and not len(self._roster):
-            self.stop("the last client has left", for_good=True)
-
-    def closed(self, connection: int) -> None:
-        """Give back to its user what an ended connection held: until now it cost a descriptor."""
-        self._accounts.leave(connection)
 
     # -- packets
 
     def _handle(self, client: Client, data: bytes) -> None:
-        """Do what a packet asks for. Raises ProtocolError with what the client is to be told."""
+        """Do what a packet asks for that is no SUB. Raises ProtocolError with what the client is to be told."""
         packet = parse_packet(data)
         if type(packet) is not Control or packet.key in _KEPT:
             excess = self._accounts.charge_change(client.connection)
@@ -289,29 +252,16 @@ class Broker:
                 return
         if isinstance(packet, Control):
             self._control(client, packet)
-        elif isinstance(packet, Subscribe):
-            self._subscribe(client, packet.pattern)
         elif isinstance(packet, Unsubscribe):
             self._counts["unknown_unsubscriptions"] += not self._unsubscribe(client, packet.pattern)
         # A well-formed MSG does not come here: the switch keeps it.
 
-    def _subscribe(self, client: Client, pattern: bytes) -> None:
-        """Store a pattern, if the client may have it."""
-        verdict = self._acceptance.subscription(pattern, client.credentials, client.connection)
-        if verdict.code is not None:
-            self._record_refusal(client, verdict.code, pattern, verdict)
-            self._refuse(client, verdict.code, verdict.reason, b"SUB " + pattern)
-            return
-        excess = self._accounts.charge_subscription(client.connection, pattern)
-        if excess is not None:
-            self._tell_excess(client, excess, b"SUB " + pattern)
-        elif self._acceptance.names_process(pattern) and not self._bind(client, pattern):
-            self._accounts.release_subscription(client.connection, pattern)
-        else:
-            self.switch.subscribe(client.connection, pattern)
-            client.subscriptions += 1
-            self._chronicle.subscribed(client, pattern)
-            self._presence.subscribed(client, pattern)
+    def _refuse_subscription(self, client: Client, pattern: bytes, verdict: Verdict) -> None:
+        """Tell a client that it may not have a subscription."""
+        if verdict.code is None:
+            raise AssertionError("an allowed subscription is not refused")
+        self._record_refusal(client, verdict.code, pattern, verdict)
+        self._refuse(client, verdict.code, verdict.reason, b"SUB " + pattern)
 
     def _unsubscribe(self, client: Client, pattern: bytes) -> bool:
         """Remove one instance of a pattern and return True, or return False if there is none."""
@@ -456,15 +406,6 @@ class Broker:
         """End a connection with the last words of an error."""
         client.farewell = f"{code.name} {words}"
         self.switch.disconnect(client.connection, error_packet(code, words))
-
-    def _place(self, client: Client) -> None:
-        """Tell the switch whose a client is, and what it needs to hold it to rules, rights and quotas by itself."""
-        who = client.credentials
-        blocks_others, rules, sight = self._placements.of(who)
-        cred = who.key(self._acceptance.keyspace.prefix)
-        self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=cred)
-        quotas = self._accounts[client.connection].quotas
-        self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
 
     def _record_refusal(self, client: Client, code: ErrorCode, pattern: bytes, verdict: Verdict) -> None:
         """Write the record of a subscription that was refused: an attempt at a secret has a message of its own, for audits."""

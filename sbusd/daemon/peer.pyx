@@ -6,6 +6,7 @@ It is here and not in Python because ``socket.getsockopt`` takes 1,024 bytes at 
 
 from libc.errno cimport EINVAL, ENOPROTOOPT, ERANGE, ESRCH, errno
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
 from posix.types cimport gid_t
 
 from sbusd.daemon.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_SOCKET, getsockopt, peer_credentials, socklen_t
@@ -13,6 +14,10 @@ from sbusd.daemon.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_SOC
 import os
 
 from sbusd.protocol.credentials import Credentials
+
+cdef object _new = tuple.__new__            # without the function of Python's around it
+cdef bytes _latest_raw = b""
+cdef frozenset _latest_groups = frozenset()
 
 
 def credentials_of(int fd):
@@ -25,7 +30,7 @@ def credentials_of(int fd):
     cdef socklen_t length = sizeof(peer)
     if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
         raise OSError(errno, f"SO_PEERCRED: {os.strerror(errno)}")
-    return Credentials(peer.pid, peer.uid, peer.gid, frozenset(groups_of(fd)))
+    return _new(Credentials, (peer.pid, peer.uid, peer.gid, groups_of(fd)))
 
 
 def pidfd_of(int fd):
@@ -47,8 +52,9 @@ def pidfd_of(int fd):
     raise OSError(ESRCH if errno == EINVAL else errno, f"SO_PEERPIDFD: {os.strerror(errno)}")
 
 
-cdef list groups_of(int fd):
+cdef frozenset groups_of(int fd):
     """Return the peer's supplementary groups; the kernel says how much room they need where it does not suffice."""
+    global _latest_raw, _latest_groups
     cdef socklen_t length = 64 * sizeof(gid_t)
     cdef gid_t* groups = NULL
     cdef int status = -1
@@ -59,7 +65,11 @@ cdef list groups_of(int fd):
                 raise MemoryError
             status = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &length)
             if status == 0:
-                return [groups[i] for i in range(length // sizeof(gid_t))]
+                # One peer after another has the same: then they share one set, which is compared and hashed at once.
+                if length != len(_latest_raw) or memcmp(<const char*>_latest_raw, groups, length) != 0:
+                    _latest_raw = (<const char*>groups)[:length]
+                    _latest_groups = frozenset([groups[i] for i in range(length // sizeof(gid_t))])
+                return _latest_groups
             if errno != ERANGE:
                 raise OSError(errno, f"SO_PEERGROUPS: {os.strerror(errno)}")
             free(groups)

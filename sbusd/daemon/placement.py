@@ -29,16 +29,17 @@ class Placements:
     def __init__(self, policy: Policy, owners: frozenset[int]) -> None:
         self._policy = policy
         self._owners = owners
-        self._known: dict[tuple[int, int, frozenset[int]], Placement] = {}
+        self.known: dict[tuple[int, int, frozenset[int]], Placement] = {}
+        """What is known, by uid, gid and groups."""
 
     def of(self, who: Credentials) -> Placement:
         """Return what holds for a client with the credentials *who*; its pid does not matter."""
         key = who.uid, who.gid, who.groups
-        found = self._known.get(key)
+        found = self.known.get(key)
         if found is None:
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            found = self._known[key] = self._find(who)
+            if len(self.known) >= MAX_KNOWN:
+                self.known.clear()
+            found = self.known[key] = self._find(who)
         return found
 
     def _find(self, who: Credentials) -> Placement:

@@ -32,13 +32,13 @@ class Presence:
         self._own = own.key(keyspace.prefix)
         self._is_reserved = bool(keyspace.namespaces)
         self._clock = clock
-        self._listening: Counter[int] = Counter()
+        self.listening: Counter[int] = Counter()
         """Stored patterns for events, by connection; none is 0."""
 
     @property
     def is_heard(self) -> bool:
         """Whether anybody listens, or taps the bus."""
-        return bool(self._listening) or self._switch.is_tapped()
+        return bool(self.listening) or self._switch.is_tapped()
 
     def connected(self, client: Client) -> None:
         """Tell that a client has come."""
@@ -47,28 +47,28 @@ class Presence:
 
     def ended(self, client: Client, abandoned: int = 0) -> None:
         """Tell that a client has gone; the switch has forgotten it. Taps alone are told how many packets still waited for it."""
-        self._listening.pop(client.connection, None)
+        self.listening.pop(client.connection, None)
         if self.is_heard:
             self._tell("disconnect", client, Sight.OWN, count=abandoned)
 
     def subscribed(self, client: Client, pattern: bytes) -> None:
         """Tell of an instance of *pattern* that was just stored, if it is the first."""
         if self._is_about_events(pattern):
-            self._listening[client.connection] += 1
+            self.listening[client.connection] += 1
         if self.is_heard and self._switch.instances(client.connection, pattern) == 1:
             self._tell("subscribe", client, _sight(pattern), pattern)
 
     def resume(self, connection: int, pattern: bytes, count: int) -> None:
         """Take note of instances of *pattern* that outlived a restart; there is nothing to tell."""
         if self._is_about_events(pattern):
-            self._listening[connection] += count
+            self.listening[connection] += count
 
     def unsubscribed(self, client: Client, pattern: bytes) -> None:
         """Tell of an instance of *pattern* that was just removed, if it was the last."""
         if self._is_about_events(pattern):
-            self._listening[client.connection] -= 1
-            if not self._listening[client.connection]:
-                del self._listening[client.connection]
+            self.listening[client.connection] -= 1
+            if not self.listening[client.connection]:
+                del self.listening[client.connection]
         if self.is_heard and not self._switch.instances(client.connection, pattern):
             self._tell("unsubscribe", client, _sight(pattern), pattern)
 
@@ -88,7 +88,7 @@ class Presence:
         if pattern is not None:
             key += b"/" + pattern
             facts |= spell("pattern", pattern)
-        if self._listening:
+        if self.listening:
             payload = json.dumps(facts, separators=(",", ":")).encode()
             self._switch.announce(publish_packet(key, payload), sight=sight, uid=client.credentials.uid, cred=self._own)
         self._tapping.event(kind, key, client.credentials.uid, facts | more)

@@ -18,37 +18,22 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from sbusd.config.quotas import Quotas, QuotaSettings
-from sbusd.daemon.buckets import Bucket
-from sbusd.daemon.state import STORED_BYTES, AccountState, BucketState, HoldingState
+from sbusd.config.quotas import QuotaSettings
+from sbusd.daemon.holdings import Account, Bucket, Holding, Holdings
+from sbusd.daemon.state import AccountState, BucketState, HoldingState
 from sbusd.daemon.state_usage import StateUsage
 from sbusd.protocol.credentials import Credentials
 
 RESERVED_DESCRIPTORS = 32
 """Left to the bus itself: its listening socket, its epolls, the journal's socket, a file of its configuration."""
 
-MAX_ABSENT = 4_096
-"""Users without a connection that are kept, a kilobyte each."""
-
 PATIENCE_PACKETS = 1_000
 """Control packets of one connection that are refused for the rate of its user at once, before it is disconnected."""
 
 PATIENCE_RATE = 100
 """Of which so many are forgiven in a second."""
-
-SEGMENT_BYTES = 288
-"""Memory that a segment of a pattern takes in the switch at most, measured; the bytes of the pattern are there twice besides.
-
-Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
-"""
-
-IMAGES = 2
-"""How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
-
-KEPT_BYTES = IMAGES * STORED_BYTES
-"""What a pattern takes there in addition to its bytes."""
 
 TOP_HOLDERS = 3
 
@@ -83,49 +68,7 @@ class Excess:
     holders: str = ""
 
 
-@dataclass(slots=True, eq=False)
-class Holding:
-    """What one connection makes the bus hold: ``descriptors`` are its own and that of its process, if the bus watches that."""
-
-    pid: int
-    descriptors: int = 1
-    subscriptions: int = 0
-    pattern_bytes: int = 0
-    control_packets: int = 0
-    patience: Bucket | None = None
-    """Made with the first control packet that is refused."""
-
-
-@dataclass(slots=True, eq=False)
-class Account:
-    """One user: its quotas, and what all its connections together hold."""
-
-    credentials: Credentials
-    """Those of its latest connection, by which its quotas were found."""
-    quotas: Quotas
-    is_owner: bool
-    control: Bucket
-    attempts: Bucket
-    tells: Bucket
-    holdings: dict[int, Holding] = field(default_factory=dict)
-    descriptors: int = 0
-    subscriptions: int = 0
-    pattern_bytes: int = 0
-    refused: Counter[str] = field(default_factory=Counter)
-    """Refusals by quota, since the bus knows the user."""
-    untold: int = 0
-
-    @property
-    def uid(self) -> int:
-        """The user."""
-        return self.credentials.uid
-
-    def is_settled(self, now: float) -> bool:
-        """Return whether to forget the user would give it nothing."""
-        return self.control.full_at() <= now and self.attempts.full_at() <= now
-
-
-class Accounts:
+class Accounts(Holdings):
     """The users of one bus whose keys have this *separator*. *descriptors* is how many it may open; *clock* counts seconds, for tests."""
 
     def __init__(
@@ -137,76 +80,48 @@ class Accounts:
         separator: bytes = b"/",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(max(0, descriptors - RESERVED_DESCRIPTORS), separator, clock)
         self._settings = settings
         self._owners = owners
-        self._capacity = max(0, descriptors - RESERVED_DESCRIPTORS)
-        self._separator = separator
-        self._clock = clock
-        self._present: dict[int, Account] = {}
-        # In the order in which they left.
-        self._absent: dict[int, Account] = {}
-        self._by_connection: dict[int, Account] = {}
-        self._descriptors = 0
         self.state_usage = StateUsage()
         """What users' changes take in the kept state."""
-        self.forgotten_early = 0
-        """Users that were forgotten though that gave them something, because there were too many absent ones."""
 
     def configure(self, settings: QuotaSettings, owners: frozenset[int]) -> list[Account]:
         """Have other quotas from now on, and return the accounts of those who are there. What they hold beyond stays theirs."""
         self._settings, self._owners = settings, owners
-        now = self._clock()
-        for account in (*self._present.values(), *self._absent.values()):
-            self._assess(account, account.credentials, now)
-        return list(self._present.values())
+        now = self.now()
+        for account in (*self.present.values(), *self.departed.values()):
+            self.assess(account, account.credentials, now)
+        return list(self.present.values())
 
     def __getitem__(self, connection: int) -> Account:
         """Return the account of a connection. Raises KeyError if there is none."""
-        return self._by_connection[connection]
-
-    def admit(self, connection: int, credentials: Credentials) -> Excess | None:
-        """Charge a new connection to its user, or say why not; if it is not admitted, nothing is left of it but the attempt."""
-        now = self._clock()
-        account = self._present.pop(credentials.uid, None) or self._absent.pop(credentials.uid, None)
-        if account is None:
-            account = self._open(credentials, now)
-        elif credentials.gid == account.credentials.gid and credentials.groups == account.credentials.groups:
-            account.credentials = credentials
-        else:
-            self._assess(account, credentials, now)
-        excess = self._refuse_connection(account, now)
-        if excess is None:
-            account.holdings[connection] = Holding(credentials.pid)
-            account.descriptors += 1
-            self._descriptors += 1
-            self._by_connection[connection] = account
-        self._file(account, now)
-        return excess
+        return self.by_connection[connection]
 
     def readmit(self, connection: int, credentials: Credentials, held: HoldingState) -> None:
         """Charge a connection that outlived a restart to its user; it was admitted before, and is not refused for what changed since."""
-        now = self._clock()
-        account = self._present.get(credentials.uid)
+        now = self.now()
+        account = self.present.get(credentials.uid)
         if account is None:
-            account = self._present[credentials.uid] = self._open(credentials, now)
+            account = self.present[credentials.uid] = self.open_account(credentials, now)
         patience = None if held.patience is None else Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
         if patience is not None and held.patience is not None:
             _restore_bucket(patience, held.patience)
         account.holdings[connection] = Holding(credentials.pid, 0, control_packets=held.control_packets, patience=patience)
-        self._by_connection[connection] = account
+        self.by_connection[connection] = account
         self._hold_descriptor(account, connection, 1)
 
     def rehold(self, connection: int, pattern: bytes, count: int) -> None:
         """Charge *count* instances of a pattern that a connection held before a restart."""
-        self._hold_pattern(self._by_connection[connection], connection, count, count * self._memory_of(pattern))
+        self.hold_pattern(self.by_connection[connection], connection, count, count * self.memory_of(pattern))
 
     def rehold_descriptor(self, connection: int) -> None:
         """Charge the descriptor of the process of a connection that had it before a restart."""
-        self._hold_descriptor(self._by_connection[connection], connection, 1)
+        self._hold_descriptor(self.by_connection[connection], connection, 1)
 
     def holding_state(self, connection: int) -> HoldingState:
         """Return what a connection has done, for after a restart."""
-        held = self._by_connection[connection].holdings[connection]
+        held = self.by_connection[connection].holdings[connection]
         return HoldingState(held.control_packets, None if held.patience is None else _bucket_state(held.patience))
 
     def states(self) -> list[AccountState]:
@@ -220,121 +135,70 @@ class Accounts:
                 dict(each.refused),
                 each.untold,
             )
-            for each in (*self._present.values(), *self._absent.values())
+            for each in (*self.present.values(), *self.departed.values())
         ]
 
     def restore(self, states: list[AccountState], forgotten_early: int) -> None:
         """Let users go on where they were, after all connections are readmitted."""
-        now = self._clock()
+        now = self.now()
         self.forgotten_early += forgotten_early
         for each in states:
-            account = self._present.get(each.uid)
+            account = self.present.get(each.uid)
             if account is None:
                 # Who they are in detail the kernel says when they come again; until then only their rates matter.
-                account = self._absent[each.uid] = self._open(Credentials(0, each.uid, _NO_GROUP), now)
+                account = self.departed[each.uid] = self.open_account(Credentials(0, each.uid, _NO_GROUP), now)
             for bucket, state in ((account.control, each.control), (account.attempts, each.attempts), (account.tells, each.tells)):
                 _restore_bucket(bucket, state)
             account.refused.update(each.refused)
             account.untold = each.untold
 
-    def leave(self, connection: int) -> None:
-        """Give back all that a connection held; one that was not admitted held nothing."""
-        account = self._by_connection.pop(connection, None)
-        if account is None:
-            return
-        held = account.holdings.pop(connection)
-        account.descriptors -= held.descriptors
-        account.subscriptions -= held.subscriptions
-        account.pattern_bytes -= held.pattern_bytes
-        self._descriptors -= held.descriptors
-        if not account.holdings:
-            del self._present[account.uid]
-            self._file(account, self._clock())
-
-    def charge_control(self, connection: int) -> Excess | None:
-        """Charge a packet that is no MSG, or say why it is not to be handled."""
-        account = self._by_connection[connection]
-        held = account.holdings[connection]
-        held.control_packets += 1
-        now = self._clock()
-        if account.control.take(now):
-            return None
-        if held.patience is None:
-            held.patience = Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
-        quotas = account.quotas
-        words = (
-            f"{quotas.control_burst} of {quotas.control_burst} packets used by user {account.uid}; {quotas.control_rate} more come a second"
-        )
-        return self._refuse(account, Quota.CONTROL_RATE, words, now, ends=not held.patience.take(now))
-
     def charge_change(self, connection: int) -> Excess | None:
         """Return why nothing that is kept for after a restart may be changed for a connection, if so: see ``state_bytes``."""
-        account = self._by_connection[connection]
+        account = self.by_connection[connection]
         used, limit = self.state_usage.of(account.credentials.uid), account.quotas.state_bytes
         if used < limit:
             return None
         words = f"{used} of {limit} used by user {account.uid} until the state of the bus is rewritten, which is under way"
-        return self._refuse(account, Quota.STATE_BYTES, words, self._clock())
+        return self._refuse(account, Quota.STATE_BYTES, words, self.now())
 
     def state_bytes(self, uid: int) -> int:
         """Return how many bytes a user's changes may take in the kept state."""
-        account = self._present.get(uid) or self._absent.get(uid)
+        account = self.present.get(uid) or self.departed.get(uid)
         return self._settings.state_bytes if account is None else account.quotas.state_bytes
-
-    def charge_subscription(self, connection: int, pattern: bytes) -> Excess | None:
-        """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
-        account = self._by_connection[connection]
-        quotas, size = account.quotas, self._memory_of(pattern)
-        if account.subscriptions >= quotas.subscriptions:
-            quota, used, limit = Quota.SUBSCRIPTIONS, account.subscriptions, quotas.subscriptions
-        elif account.pattern_bytes + size > quotas.pattern_bytes:
-            quota, used, limit = Quota.PATTERN_BYTES, account.pattern_bytes, quotas.pattern_bytes
-        else:
-            self._hold_pattern(account, connection, 1, size)
-            return None
-        return self._refuse(account, quota, f"{used} of {limit} used by user {account.uid}", self._clock())
-
-    def release_subscription(self, connection: int, pattern: bytes) -> None:
-        """Give back one stored instance of *pattern*."""
-        self._hold_pattern(self._by_connection[connection], connection, -1, -self._memory_of(pattern))
 
     def charge_descriptor(self, connection: int) -> Excess | None:
         """Charge one more descriptor, for the process of a connection, or say why it is not to be opened."""
-        account = self._by_connection[connection]
+        account = self.by_connection[connection]
         limit, why = self._descriptors_of(account)
         if account.descriptors >= limit:
             words = f"{account.descriptors} of {limit} used by user {account.uid}{why}; to watch a process needs one"
-            return self._refuse(account, Quota.CONNECTIONS, words, self._clock())
+            return self._refuse(account, Quota.CONNECTIONS, words, self.now())
         self._hold_descriptor(account, connection, 1)
         return None
 
     def release_descriptor(self, connection: int) -> None:
         """Give back the descriptor of a connection's process."""
-        self._hold_descriptor(self._by_connection[connection], connection, -1)
+        self._hold_descriptor(self.by_connection[connection], connection, -1)
 
     def page(self, uid: int | None, after: int, size: int) -> tuple[list[Account], int | None]:
         """Return at most *size* of the users who are there with ids above *after*, and the id to start after for more, or None.
 
         *uid* is the only one who is looked for, None all.
         """
-        found = heapq.nsmallest(size + 1, (each for each in self._present if each > after and uid in (None, each)))
-        return [self._present[each] for each in found[:size]], found[size - 1] if len(found) > size else None
+        found = heapq.nsmallest(size + 1, (each for each in self.present if each > after and uid in (None, each)))
+        return [self.present[each] for each in found[:size]], found[size - 1] if len(found) > size else None
 
     def __len__(self) -> int:
         """Return how many users are there."""
-        return len(self._present)
+        return len(self.present)
 
     def absent(self) -> int:
         """Return how many users without a connection are kept."""
-        return len(self._absent)
-
-    def _memory_of(self, pattern: bytes) -> int:
-        """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
-        return (2 + IMAGES) * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1) + KEPT_BYTES
+        return len(self.departed)
 
     # -- one user
 
-    def _open(self, credentials: Credentials, now: float) -> Account:
+    def open_account(self, credentials: Credentials, now: float) -> Account:
         """Return the account of a user who is not known."""
         is_owner = credentials.uid in self._owners
         quotas = self._settings.of(credentials, is_owner=is_owner)
@@ -342,7 +206,7 @@ class Accounts:
         attempts = Bucket.full(quotas.connection_rate, quotas.connection_burst, now)
         return Account(credentials, quotas, is_owner, control, attempts, Bucket.full(_TELLS_PER_SECOND, _TELLS_AT_ONCE, now))
 
-    def _assess(self, account: Account, credentials: Credentials, now: float) -> None:
+    def assess(self, account: Account, credentials: Credentials, now: float) -> None:
         """Find a user's quotas anew."""
         account.credentials = credentials
         account.is_owner = credentials.uid in self._owners
@@ -352,47 +216,44 @@ class Accounts:
             account.control.resize(quotas.control_rate, quotas.control_burst, now)
             account.attempts.resize(quotas.connection_rate, quotas.connection_burst, now)
 
-    def _file(self, account: Account, now: float) -> None:
-        """Put an account to those who are there, or to the absent if there is something to remember."""
-        if account.holdings:
-            self._present[account.uid] = account
-        elif not account.is_settled(now):
-            self._absent[account.uid] = account
-            self._forget_absent(now)
-
-    def _forget_absent(self, now: float) -> None:
-        """Forget the longest absent: two that are settled for each that comes, so all are in time, and one too many in any case."""
-        for uid in list(self._first_absent(2)):
-            if self._absent[uid].is_settled(now):
-                del self._absent[uid]
-        if len(self._absent) > MAX_ABSENT:
-            del self._absent[next(iter(self._absent))]
-            self.forgotten_early += 1
-
-    def _first_absent(self, count: int) -> list[int]:
-        """Return the ids of those who left first."""
-        return [uid for uid, _ in zip(self._absent, range(count), strict=False)]
-
     def _descriptors_of(self, account: Account) -> tuple[int, str]:
         """Return how many descriptors a user may take, and why, if not for its quota."""
         quota = account.quotas.connections
-        half = (self._capacity - (self._descriptors - account.descriptors)) // 2
+        half = self.half_of(account)
         if account.is_owner or quota <= half:
             return quota, ""
         return max(0, half), ", half of the descriptors that others leave"
 
-    def _refuse_connection(self, account: Account, now: float) -> Excess | None:
-        """Charge the attempt, and return why a connection is not to be had, if so."""
-        if not account.attempts.take(now):
-            quotas = account.quotas
-            words = f"{quotas.connection_burst} of {quotas.connection_burst} attempts used by user {account.uid}"
-            more = f"; {quotas.connection_rate} more come a second"
-            return self._refuse(account, Quota.CONNECTION_RATE, words + more, now, ends=True)
+    def refuse_attempt(self, account: Account, now: float) -> Excess:
+        """Return why a connection is not to be had so soon after others."""
+        quotas = account.quotas
+        words = f"{quotas.connection_burst} of {quotas.connection_burst} attempts used by user {account.uid}"
+        more = f"; {quotas.connection_rate} more come a second"
+        return self._refuse(account, Quota.CONNECTION_RATE, words + more, now, ends=True)
+
+    def refuse_descriptor(self, account: Account, now: float) -> Excess:
+        """Return why one more connection is not to be had."""
         limit, why = self._descriptors_of(account)
-        if account.descriptors < limit:
-            return None
         words = f"{account.descriptors} of {limit} used by user {account.uid}{why}"
         return self._refuse(account, Quota.CONNECTIONS, words, now, ends=True)
+
+    def refuse_control(self, account: Account, held: Holding, now: float) -> Excess:
+        """Return why one more control packet of a connection is not to be handled."""
+        if held.patience is None:
+            held.patience = Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
+        quotas = account.quotas
+        words = (
+            f"{quotas.control_burst} of {quotas.control_burst} packets used by user {account.uid}; {quotas.control_rate} more come a second"
+        )
+        return self._refuse(account, Quota.CONTROL_RATE, words, now, ends=not held.patience.take(now))
+
+    def refuse_subscription(self, account: Account, used: int, limit: int) -> Excess:
+        """Return why a user may not store one more pattern."""
+        return self._refuse(account, Quota.SUBSCRIPTIONS, f"{used} of {limit} used by user {account.uid}", self.now())
+
+    def refuse_pattern(self, account: Account, used: int, limit: int) -> Excess:
+        """Return why a user's patterns may not take more memory."""
+        return self._refuse(account, Quota.PATTERN_BYTES, f"{used} of {limit} used by user {account.uid}", self.now())
 
     def _refuse(self, account: Account, quota: Quota, words: str, now: float, *, ends: bool = False) -> Excess:
         """Count a refusal, and return it, with what the record needs if one is due."""
@@ -404,19 +265,11 @@ class Accounts:
         untold, account.untold = account.untold, 0
         return Excess(quota, words, ends, untold, top_holders(account, quota))
 
-    def _hold_pattern(self, account: Account, connection: int, count: int, size: int) -> None:
-        """Add to what a connection and its user hold of patterns."""
-        held = account.holdings[connection]
-        held.subscriptions += count
-        held.pattern_bytes += size
-        account.subscriptions += count
-        account.pattern_bytes += size
-
     def _hold_descriptor(self, account: Account, connection: int, count: int) -> None:
         """Add to the descriptors that a connection, its user and all hold."""
         account.holdings[connection].descriptors += count
         account.descriptors += count
-        self._descriptors += count
+        self.descriptors += count
 
 
 def _bucket_state(bucket: Bucket) -> BucketState:

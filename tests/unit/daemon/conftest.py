@@ -51,7 +51,7 @@ def make_parlour(switch_kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
     def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
         made = Parlour(switch_kind, settings, ownership)
-        monkeypatch.setattr("sbusd.daemon.broker.credentials_of", made.credentials_of)
+        monkeypatch.setattr("sbusd.daemon.reception.credentials_of", made.credentials_of)
         parlours.append(made)
         return made
 

@@ -249,7 +249,7 @@ def test_a_defect_ends_only_the_client_that_found_it_and_is_seen(parlour: Parlou
     finder, other = parlour.guest(uid=ALICE), parlour.guest()
     with monkeypatch.context() as patch:
         patch.setattr("sbusd.daemon.broker.parse_packet", fail)
-        finder.subscribe(b"a")
+        finder.send(b"UNSUB a")
         told, end = finder.receive_all()
     assert (error_code(told), end) == ("EPROTO", b"")
     assert b"ZeroDivisionError" not in told

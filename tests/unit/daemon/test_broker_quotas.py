@@ -15,8 +15,9 @@ from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import answers, lifelines, quotas
 from sbusd.daemon.contract import UserCounters
+from sbusd.daemon.holdings import KEPT_BYTES, SEGMENT_BYTES
 from sbusd.daemon.ownership import BusOwnership
-from sbusd.daemon.quotas import KEPT_BYTES, RESERVED_DESCRIPTORS, SEGMENT_BYTES
+from sbusd.daemon.quotas import RESERVED_DESCRIPTORS
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.wire import error_code, message

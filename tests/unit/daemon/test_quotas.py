@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.config.quotas import QuotaOverride, QuotaSettings
-from sbusd.daemon import quotas
-from sbusd.daemon.quotas import KEPT_BYTES, PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, SEGMENT_BYTES, Accounts, Excess, Quota
+from sbusd.daemon.holdings import KEPT_BYTES, SEGMENT_BYTES
+from sbusd.daemon.quotas import PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, Accounts, Excess, Quota
 from sbusd.protocol.credentials import Credentials
 
 ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Credentials(1, 0, 0)
@@ -110,7 +108,7 @@ def test_a_user_who_has_nothing_left_is_forgotten() -> None:
 
 
 def test_the_absent_are_bounded_and_who_is_forgotten_early_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MAX_ABSENT", 5)
+    monkeypatch.setattr("sbusd.daemon.holdings.MAX_ABSENT", 5)
     bank = Bank()
     for uid in range(2000, 2020):
         bank.leave(bank.enter(Credentials(1, uid, uid)))
@@ -145,7 +143,7 @@ def test_a_process_that_is_watched_is_one_descriptor_more() -> None:
     bank.leave(connection)
     assert bank.charge_descriptor(other) is None
     bank.leave(other)
-    assert bank._descriptors == 0
+    assert bank.descriptors == 0
 
 
 # -- subscriptions
@@ -211,7 +209,7 @@ def test_control_packets_beyond_the_rate_are_refused_and_after_long_end_the_conn
 
 def test_the_record_names_who_holds_most_and_is_not_made_each_time() -> None:
     bank = Bank(QuotaSettings(subscriptions=10))
-    connections = [bank.enter(replace(ALICE, pid=pid)) for pid in (5, 6, 7, 8)]
+    connections = [bank.enter(ALICE._replace(pid=pid)) for pid in (5, 6, 7, 8)]
     for connection, count in zip(connections, (1, 4, 2, 3), strict=True):
         for _ in range(count):
             assert bank.charge_subscription(connection, b"a") is None
@@ -229,7 +227,7 @@ def test_the_record_names_who_holds_most_and_is_not_made_each_time() -> None:
 def test_connections_are_held_by_processes() -> None:
     bank = Bank(QuotaSettings(connections=5))
     for pid in (5, 6, 6, 6, 7):
-        bank.enter(replace(ALICE, pid=pid))
+        bank.enter(ALICE._replace(pid=pid))
     excess = bank.attempt(ALICE)
     assert excess is not None
     assert excess.holders == "pid 6: 3, pid 5: 1, pid 7: 1"
@@ -308,4 +306,4 @@ def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -
     assert sum(len(account.holdings) for account in bank.page(None, -1, 10)[0]) == len(live)
     for connection in live:
         bank.leave(connection)
-    assert len(bank) == bank._descriptors == 0
+    assert len(bank) == bank.descriptors == 0

@@ -18,7 +18,7 @@ def roster_of(*uids: int) -> tuple[Roster, list[Client]]:
     return roster, [roster.add(number, Credentials(number, uid, uid), 100.0 + number) for number, uid in enumerate(uids, 1)]
 
 
-def test_clients_come_in_order_and_go() -> None:
+def testclients_come_in_order_and_go() -> None:
     roster, clients = roster_of(ALICE, BOB, ALICE)
     assert list(roster) == clients
     assert roster[2] is clients[1]
@@ -30,7 +30,7 @@ def test_clients_come_in_order_and_go() -> None:
         roster[2]
 
 
-def test_two_clients_with_the_same_facts_are_two() -> None:
+def test_twoclients_with_the_same_facts_are_two() -> None:
     who = Credentials(1, ALICE, ALICE)
     assert Client(1, who, 0.0) != Client(1, who, 0.0)
 
@@ -85,7 +85,7 @@ def test_a_page_costs_what_is_on_it_and_not_what_stands_before(monkeypatch: pyte
         def values(self) -> NoReturn:
             raise AssertionError("it looks at all")
 
-    monkeypatch.setattr(roster, "_clients", Counted(roster._clients))
+    monkeypatch.setattr(roster, "clients", Counted(roster.clients))
     for viewer in (clients[0], clients[-1]):
         for after in (0, 777, 1_900):
             looks = 0
