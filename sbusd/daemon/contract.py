@@ -319,7 +319,12 @@ class Switch(Protocol):
         """
 
     def return_soon(self) -> None:
-        """Let :meth:`run` return after this turn: there is something to do between turns."""
+        """Let :meth:`run` return after this turn: there is something to do between turns.
+
+        Called between turns, it holds for the next call of :meth:`run` or :meth:`turn`: :meth:`run` then takes one turn, which does not
+        wait. It ends no turn early: whatever is ready has its part of the turn first, by rule 4. Therefore it keeps no message waiting,
+        however often it is called; for how long the work between turns may take is the caller's matter.
+        """
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*, any bytes without NUL; whether it is allowed is the sink's matter."""

@@ -73,7 +73,7 @@ class Journal:
         rate = settings.rate_per_cause_per_user
         self._sink = sink
         self._settings = settings
-        self._level = LEVELS.index(settings.level)
+        self.level = LEVELS.index(settings.level)
         self._clock = clock
         self._limiter: RateLimiter[LogMessage] = RateLimiter(rate.burst, rate.interval)
         self._state = _State()
@@ -101,7 +101,7 @@ class Journal:
                 rate = settings.rate_per_cause_per_user
                 self._limiter = RateLimiter(rate.burst, rate.interval)
                 self._changed.notify()
-            self._level = LEVELS.index(settings.level)
+            self.level = LEVELS.index(settings.level)
             self._settings = settings
 
     def record(
@@ -120,7 +120,7 @@ class Journal:
         *facts* fill the words of the message; *error* is an error of the bus itself, whose traceback goes to the journal alone.
         Returns at once and never raises: what cannot be written is counted.
         """
-        if message.priority > self._level:
+        if message.priority > self.level:
             return
         with self._changed:
             if self._allows(message, uid):
@@ -132,7 +132,7 @@ class Journal:
 
     def keeps(self, message: LogMessage) -> bool:
         """Return whether *message* is recorded at all under the level that holds; without it, :meth:`record` does nothing."""
-        return message.priority <= self._level
+        return message.priority <= self.level
 
     def flush(self, timeout: float = CLOSE_SECONDS) -> None:
         """Wait until what waits is written, for at most *timeout* seconds."""

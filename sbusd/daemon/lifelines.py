@@ -37,12 +37,12 @@ class Lifelines:
     def __init__(self, ended: Callable[[int, bytes], None]) -> None:
         self._ended = ended
         self._epoll = select.epoll()
-        self._by_connection: dict[int, _Lifeline] = {}
+        self.by_connection: dict[int, _Lifeline] = {}
         self._by_pidfd: dict[int, _Lifeline] = {}
 
     def __len__(self) -> int:
         """Return how many processes are held."""
-        return len(self._by_connection)
+        return len(self.by_connection)
 
     def fileno(self) -> int:
         """Return what is readable when :meth:`drain` has something to do."""
@@ -50,7 +50,7 @@ class Lifelines:
 
     def holds(self, connection: int) -> bool:
         """Return whether the process of *connection* is held, so that one more pattern costs no descriptor."""
-        return connection in self._by_connection
+        return connection in self.by_connection
 
     def bind(self, connection: int, fd: int, pattern: bytes) -> bool:
         """Bind one more stored instance of *pattern* to the process that connected the socket *fd*, which stays the caller's.
@@ -61,7 +61,7 @@ class Lifelines:
             ProcessLookupError: the process has ended.
             OSError: there is no descriptor or memory left.
         """
-        line = self._by_connection.get(connection)
+        line = self.by_connection.get(connection)
         if line is None:
             pidfd = pidfd_of(fd)
             if pidfd is None:
@@ -76,7 +76,7 @@ class Lifelines:
 
     def release(self, connection: int, pattern: bytes) -> bool:
         """Let go of one instance of *pattern*, and return whether that was the connection's last, so its descriptor is closed."""
-        line = self._by_connection.get(connection)
+        line = self.by_connection.get(connection)
         if line is None or pattern not in line.patterns:
             return False
         line.patterns[pattern] -= 1
@@ -86,7 +86,7 @@ class Lifelines:
 
     def forget(self, connection: int) -> bool:
         """Let go of all of a connection, and return whether there was anything."""
-        line = self._by_connection.pop(connection, None)
+        line = self.by_connection.pop(connection, None)
         if line is None:
             return False
         del self._by_pidfd[line.pidfd]
@@ -105,7 +105,7 @@ class Lifelines:
 
     def close(self) -> None:
         """Let go of everything."""
-        for connection in list(self._by_connection):
+        for connection in list(self.by_connection):
             self.forget(connection)
         self._epoll.close()
 
@@ -116,7 +116,7 @@ class Lifelines:
         except OSError:
             os.close(line.pidfd)
             raise
-        self._by_connection[line.connection] = self._by_pidfd[line.pidfd] = line
+        self.by_connection[line.connection] = self._by_pidfd[line.pidfd] = line
         return line
 
 

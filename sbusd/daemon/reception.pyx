@@ -14,6 +14,7 @@ from time import time
 from sbusd.daemon import messages
 from sbusd.daemon.contract import End
 from sbusd.daemon.peer import credentials_of
+from sbusd.daemon.placement import MAX_ALLOWED, MAX_ALLOWED_BYTES
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD
@@ -25,8 +26,12 @@ cdef bytes _WHOAMI_HEAD = _WHOAMI + b"\0"
 cdef bytes _SUB_HEAD = b"SUB "
 cdef bytes _EVENT_HEAD = EVENT_HEAD
 cdef bytes _SECRET_HEAD = SECRET_HEAD
+cdef bytes _RESERVED_HEAD = b"!/"       # whether such a pattern is allowed depends on more than user and groups
+cdef Py_ssize_t _LONGEST_ALLOWED = MAX_ALLOWED_BYTES
+cdef Py_ssize_t _MOST_ALLOWED = MAX_ALLOWED
 cdef object _CONNECTED = messages.CLIENT_CONNECTED
-cdef object _DISCONNECTED = messages.CLIENT_DISCONNECTED
+cdef int _CONNECTED_PRIORITY = messages.CLIENT_CONNECTED.priority
+cdef int _DISCONNECTED_PRIORITY = messages.CLIENT_DISCONNECTED.priority
 cdef object _DESCRIPTORS = End.DESCRIPTORS
 cdef object _HANGUP = End.HANGUP
 cdef Py_ssize_t _LONGEST = MAX_PACKET_BYTES
@@ -58,7 +63,9 @@ cdef class Reception:
         except OSError as error:
             self._refuse_unknown(connection, error)
             return
-        if not self._ownership.admits(credentials.uid):
+        uid = credentials.uid
+        allowed = self._ownership.allowed
+        if allowed is not None and uid not in allowed:
             self._refuse_stranger(connection, credentials)
             return
         excess = self._accounts.admit(connection, credentials)
@@ -71,7 +78,7 @@ cdef class Reception:
             self._chronicle.opened(client)
         if self.is_heard():
             self._presence.connected(client)
-        if self._journal.keeps(_CONNECTED):
+        if _CONNECTED_PRIORITY <= self._journal.level:
             self._record(_CONNECTED, client)
 
     def control(self, connection, bytes packet):
@@ -103,7 +110,8 @@ cdef class Reception:
 
     def ended(self, connection, end, counters):
         """Forget a client."""
-        self._lifelines.forget(connection)
+        if self._lifelines.by_connection:
+            self._lifelines.forget(connection)
         if end is _DESCRIPTORS:
             self._counts["descriptor_senders"] += 1
         client = self._roster.remove(connection)
@@ -113,7 +121,7 @@ cdef class Reception:
             self._chronicle.closed(client)
         if self.is_heard():
             self._presence.ended(client, counters.queued_packets)
-        if end is not _HANGUP or self._journal.keeps(_DISCONNECTED):
+        if end is not _HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
             self._record_end(client, end, counters)
         if self._ownership.ends_when_empty and not len(self._roster):
             self.stop("the last client has left", for_good=True)
@@ -129,19 +137,29 @@ cdef class Reception:
     cpdef _place(self, Client client):
         """Tell the switch whose a client is, and what it needs to hold it to rules, rights and quotas by itself."""
         who = client.credentials
-        blocks_others, rules, sight = self._placements.of(who)
+        uid = who.uid
+        placements = self._placements
+        found = placements.known.get((uid, who.gid, who.groups))
+        if found is None:
+            found = placements.find(who)
+        (blocks_others, rules, sight), client.allowed = found
         client.cred = who.key(self._acceptance.keyspace.prefix)
-        self.switch.set_party(client.connection, who.uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=client.cred)
+        self.switch.set_party(client.connection, uid, blocks_others=blocks_others, rules=rules, sight=sight, cred=client.cred)
         quotas = self._accounts.account_of(client.connection).quotas
-        self.switch.set_user_limits(who.uid, quotas.queued_packets, quotas.queued_bytes)
+        self.switch.set_user_limits(uid, quotas.queued_packets, quotas.queued_bytes)
 
     cpdef _subscribe(self, Client client, bytes pattern):
         """Store a pattern, if the client may have it."""
         connection = client.connection
-        verdict = self._acceptance.subscription(pattern, client.credentials, connection)
-        if verdict.code is not None:
-            self._refuse_subscription(client, pattern, verdict)
-            return
+        if pattern not in client.allowed:
+            verdict = self._acceptance.subscription(pattern, client.credentials, connection)
+            if verdict.code is not None:
+                self._refuse_subscription(client, pattern, verdict)
+                return
+            if len(pattern) <= _LONGEST_ALLOWED and not pattern.startswith(_RESERVED_HEAD):
+                if len(client.allowed) >= _MOST_ALLOWED:
+                    client.allowed.clear()
+                client.allowed.add(pattern)
         excess = self._accounts.charge_subscription(connection, pattern)
         if excess is not None:
             self._tell_excess(client, excess, _SUB_HEAD + pattern)

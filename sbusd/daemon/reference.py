@@ -219,6 +219,8 @@ class Switch:
         self._spare: int | None = _open_spare()
         self._listeners: dict[int, socket.socket] = {}
         self._watched: dict[int, Callable[[], None]] = {}
+        self._is_asked = False
+        """The next :meth:`run` does not wait."""
         self._by_fd: dict[int, _Connection] = {}
         self._by_number: dict[int, _Connection] = {}
         self._ending: list[_Connection] = []
@@ -362,6 +364,7 @@ class Switch:
             if told:
                 self._sink.lost(connection.number, told)
         self.take_down()
+        self._is_asked = False
         return len(ready)
 
     def take_down(self) -> None:
@@ -371,10 +374,11 @@ class Switch:
 
     def run(self, timeout_ms: int) -> None:
         """Take one turn."""
-        self.turn(timeout_ms)
+        self.turn(0 if self._is_asked else timeout_ms)
 
     def return_soon(self) -> None:
-        """Do nothing: `run` returns after each turn."""
+        """Let the next `run` not wait: it returns after each turn anyway."""
+        self._is_asked = True
 
     def _pending(self) -> list[_Connection]:
         """Return who goes on with what it sent before."""

@@ -9,6 +9,7 @@ cdef class Client:
     cdef readonly int fd
     cdef public object known_inode
     cdef public bytes cred
+    cdef public set allowed
     cdef public long long subscriptions
     cdef public str soft
     cdef public str hard

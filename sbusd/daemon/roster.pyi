@@ -16,6 +16,7 @@ class Client:
     def inode(self) -> int: ...
     known_inode: int
     cred: bytes
+    allowed: set[bytes]
     subscriptions: int
     soft: str
     hard: str

@@ -14,7 +14,8 @@ cdef class Client:
     ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``subscriptions`` counts stored instances;
     ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of what it is told of, if it has a tap; ``farewell`` is why the
     broker ends the connection, once it does. ``known_inode`` is 0 until :attr:`inode` is asked for: to learn it takes a system call.
-    ``cred`` is what ``whoami`` answers: the head of the client's secret keys, prepared once.
+    ``cred`` is what ``whoami`` answers: the head of the client's secret keys, prepared once. ``allowed`` are ordinary patterns that the
+    rules are known to allow it, shared by all clients with the same credentials but for the pid.
     """
 
     def __init__(self, connection, credentials, double since, int fd=-1, known_inode=0):

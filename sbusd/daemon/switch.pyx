@@ -95,6 +95,7 @@ cdef int TRUNCATED = Refusal.TRUNCATED
 cdef int POLICY = Refusal.POLICY
 cdef int NO_DESCRIPTOR = Refusal.NO_DESCRIPTOR
 cdef tuple _ENDS = tuple(End)         # by their numbers
+cdef object _new_tuple = tuple.__new__      # without the function of Python's around it
 cdef int SIGHT_ALL = Sight.ALL     # an owner, who could do worse to the bus anyway
 cdef int HANGUP = End.HANGUP, BROKEN = End.BROKEN, DISCONNECTED = End.DISCONNECTED
 cdef int QUEUE_FULL = End.QUEUE_FULL, DESCRIPTORS = End.DESCRIPTORS
@@ -108,6 +109,7 @@ cdef cppclass Connection:
     bint echo
     bint is_reading             # False once the peer has shut down its sending side
     bint is_at_end              # the peer has closed; taken down once what it sent before is routed
+    bint is_drained             # nothing is unread in its socket, and nothing can come any more: it is simply closed
     Passing passing             # whether descriptors can be among its unread packets
     bint has_descriptors        # they are; ended once what it sent before is routed
     bint is_ending              # to be taken down at the end of this turn, as `end`
@@ -213,7 +215,8 @@ cdef class Switch:
     cdef int64_t clock                          # nanoseconds: when what was served last ended
     cdef Account* served_account                # whose packets were read last
     cdef int64_t served_at, other_at            # when those were, and when another user's before
-    cdef bint is_disturbed                      # `run` is to return after this turn
+    cdef bint is_disturbed                      # `run` is to return after this turn, in which a descriptor or signal was seen
+    cdef bint is_asked                          # the same, by `return_soon`
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
     cdef int64_t routing_time                   # nanoseconds that walks and recipients of the batch at hand cost, by estimate
@@ -364,7 +367,7 @@ cdef class Switch:
         fresh.receipt.disclosure = Disclosure.UNDECIDED
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
-        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = fresh.is_closed = False
+        fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = fresh.is_closed = fresh.is_drained = False
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
@@ -500,25 +503,27 @@ cdef class Switch:
         cdef int count
         with nogil:
             count = self.take_turn(timeout_ms)
+        self.is_asked = False
         is_done = self.ending.empty() and self.buried.empty() and self.totals.remains is NULL
         return count if is_done else max(1, count)
 
     def run(self, int timeout_ms):
         """Take turns until a signal or a watched descriptor was seen, `return_soon` was called, or the time is over."""
         cdef int64_t end = now_ns() + <int64_t>timeout_ms * 1000000
-        cdef int left = timeout_ms
+        cdef int left = 0 if self.is_asked else timeout_ms
         with nogil:
             self.is_disturbed = False
             while True:
                 self.take_turn(left)
                 if timeout_ms >= 0:
                     left = <int>((end - self.clock + 999999) // 1000000)
-                if self.is_disturbed or (timeout_ms >= 0 and left <= 0):
+                if self.is_disturbed or self.is_asked or (timeout_ms >= 0 and left <= 0):
                     break
+        self.is_asked = False
 
     def return_soon(self):
-        """Let `run` return after this turn."""
-        self.is_disturbed = True
+        """Let `run` return after this turn, or after the next if none is under way."""
+        self.is_asked = True
 
     cdef int take_turn(self, int timeout_ms) except -1 nogil:
         """Take one turn, with the interpreter's lock only for what is not traffic."""
@@ -884,6 +889,10 @@ cdef class Switch:
         self.intake.limit = self.batch_of(connection)
         if connection.backlog is NULL:
             if events & (EPOLLHUP | EPOLLRDHUP) and ioctl(connection.out.fd, FIONREAD, &unread) == 0 and unread == 0:
+                if events & EPOLLHUP and connection.passing == REFUSED:
+                    # The kernel has said it before: neither side of the peer's is open, so nothing has come since.
+                    connection.is_at_end = connection.is_drained = True
+                    return 0
                 self.intake.limit = 1       # recvmmsg(2) would find the end of the stream as often as there is room for packets
             self.read(connection, events)
         else:
@@ -1504,7 +1513,12 @@ cdef class Switch:
         connection.out.told = connection.out.untold = 0
         self.by_id.erase(number)
         epoll_ctl(self.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
-        connection.is_closed = self.end_socket(connection.out.fd, connection.passing, number)
+        if connection.is_drained:
+            # Its peer sees the end already, and has left nothing of which the end could be hidden behind an error.
+            close(connection.out.fd)
+            connection.is_closed = True
+        else:
+            connection.is_closed = self.end_socket(connection.out.fd, connection.passing, number)
         connection.is_buried = True
         self.buried.push_back(connection.slot)
         self.unerased[number] = connection.slot
@@ -2054,10 +2068,10 @@ cdef class Switch:
 cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes):
     """Return a connection's counters, of which those of its queue are the caller's."""
     # In the order of the fields: by their names it takes four times as long, and each client has counters when it ends.
-    return ConnectionCounters(
+    return _new_tuple(ConnectionCounters, (
         connection.received_packets, connection.received_bytes, connection.out.delivered_packets, connection.out.delivered_bytes,
         queued_packets, queued_bytes, connection.out.lost_packets, connection.refused_packets,
-    )
+    ))
 
 
 cdef tuple queue_of(Entries* entries, unordered_map[uint64_t, size_t]* places, list packets):

@@ -5,10 +5,15 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
+from sbusd.config.settings import DaemonSettings
+from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.contract import Sight
-from sbusd.daemon.placement import MAX_KNOWN, Placement, Placements
+from sbusd.daemon.ownership import BusOwnership
+from sbusd.daemon.placement import MAX_ALLOWED, MAX_ALLOWED_BYTES, MAX_KNOWN, Placement, Placements
 from sbusd.daemon.policy import Policy
 from sbusd.protocol.credentials import Credentials
+from tests.support.parlour import MakeParlour
+from tests.support.wire import error_code
 
 ALICE = Credentials(10, 1000, 100, frozenset({27}))
 POLICY = Policy(
@@ -39,3 +44,52 @@ def test_many_users_do_not_take_memory_for_ever() -> None:
     for uid in range(3 * MAX_KNOWN):
         assert placements.of(ALICE._replace(uid=uid)).sight is (Sight.PRESENCE if uid == 1000 else Sight.OWN)
         assert len(placements.known) <= MAX_KNOWN
+
+
+CLOSED = PolicyRule(keys="lab/", subscribe="deny", groups=(27,))
+OWNERSHIP = BusOwnership(0, None, frozenset({0}))
+
+
+def test_what_one_user_is_allowed_opens_nothing_to_another_nor_after_new_rules(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
+    free, same_user, closed_out = parlour.guest(uid=1000), parlour.guest(uid=1000, groups=frozenset({27})), parlour.guest(uid=1001, gid=27)
+    for _ in range(2):
+        free.subscribe(b"lab/x")
+        assert free.barrier() == []
+        for each in (same_user, closed_out):
+            each.subscribe(b"lab/x")
+            assert [error_code(packet) for packet in each.barrier()] == ["EPERM"]
+    parlour.broker.reconfigure(DaemonSettings(policy=(PolicyRule(keys="lab/", subscribe="deny"),)), OWNERSHIP)
+    free.subscribe(b"lab/x")
+    assert [error_code(packet) for packet in free.barrier()] == ["EPERM"]
+    parlour.broker.reconfigure(DaemonSettings(), OWNERSHIP)
+    for each in (free, same_user, closed_out):
+        each.subscribe(b"lab/x")
+        assert each.barrier() == []
+
+
+def test_a_rule_is_looked_at_once_for_a_pattern_and_user_and_a_secret_each_time(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
+    with patch.object(Acceptance, "subscription", autospec=True, side_effect=Acceptance.subscription) as looked:
+        for pid in range(1, 10):
+            guest = parlour.guest(uid=1000, pid=pid)
+            guest.subscribe(b"lab/x")
+            assert guest.barrier() == []
+        assert looked.call_count == 1
+        other = parlour.guest(uid=1000, pid=77)
+        for pattern in (b"!/cred//1000//x", b"!/cred//1000//x"):
+            other.subscribe(pattern)
+        assert other.barrier() == []
+        assert looked.call_count == 3
+
+
+def test_many_patterns_do_not_take_memory_for_ever(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour()
+    guest = parlour.guest(uid=1000)
+    for number in range(3 * MAX_ALLOWED):
+        guest.subscribe(b"%d" % number)
+        guest.subscribe(b"%d/" % number + MAX_ALLOWED_BYTES * b"x")
+        assert guest.barrier() == []
+    allowed = parlour.broker._roster[guest.connection].allowed
+    assert 0 < len(allowed) <= MAX_ALLOWED
+    assert max(map(len, allowed)) <= MAX_ALLOWED_BYTES
