@@ -197,7 +197,7 @@ class Broker(Reception):
         self._turn_away(connection, credentials, ErrorCode.EDQUOT, excess.words)
 
     def _fail(self, client: Client, error: Exception) -> None:
-        """End a client whose control packet has found a defect of ours: it must end nobody else, and must be seen."""
+        """End a client, and it alone, whose control packet has found a defect of the bus, and record that."""
         self._counts["internal_errors"] += 1
         self._record(messages.INTERNAL_ERROR, client, error=error, where="a control packet", reason=repr(error))
         self._end(client, ErrorCode.EPROTO, "internal error; see the journal of the bus")
@@ -243,7 +243,7 @@ class Broker(Reception):
     # -- packets
 
     def _handle(self, client: Client, data: bytes) -> None:
-        """Do what a packet asks for that is no SUB. Raises ProtocolError with what the client is to be told."""
+        """Do what a packet other than SUB asks for. Raises ProtocolError with what the client is to be told."""
         packet = parse_packet(data)
         if type(packet) is not Control or packet.key in _KEPT:
             excess = self._accounts.charge_change(client.connection)

@@ -214,7 +214,7 @@ cdef class Holdings:
             self.file(account, self.now())
 
     cpdef charge_control(self, connection):
-        """Charge a packet that is no MSG, or say why it is not to be handled."""
+        """Charge a control packet, or say why it is not to be handled."""
         cdef Account account = self.account_of(connection)
         cdef Holding held = <Holding>account.holdings[connection]
         cdef double now = self.now()

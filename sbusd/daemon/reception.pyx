@@ -2,8 +2,8 @@
 """The control plane's most frequent work: to take in a client, answer `whoami` and a ping, store a subscription, and forget a client.
 
 It is the part of `sbusd.daemon.broker.Broker` that each short-lived client costs, and is compiled for that. It decides nothing: rules,
-rights and quotas are those of Python's `acceptance`, `placement` and `quotas`, and whatever is refused, recorded or told of is the matter
-of the broker, whose methods with a leading underscore are called for it. Spec: sbus-protocol(7) §4, §6, §8.
+rights and quotas are those of Python's `acceptance`, `placement` and `quotas`. Whatever is refused, recorded or reported is the matter of
+the broker, whose methods with a leading underscore are called for it. Spec: sbus-protocol(7) §4, §6, §8.
 """
 
 from sbusd.daemon.holdings cimport Holdings
@@ -90,7 +90,7 @@ cdef class Reception:
             self._tell_excess(client, excess, packet)
             return
         try:
-            # Whose answer stands in the packet, or is a constant of the connection, is not parsed: clients send these most.
+            # A packet whose answer is an echo, or a constant of the connection, is not parsed: clients send these most.
             if packet.startswith(_PING_HEAD):
                 self.switch.send(connection, packet)
             elif packet == _WHOAMI:
@@ -131,7 +131,7 @@ cdef class Reception:
         self._accounts.leave(connection)
 
     cdef bint is_heard(self) except -1:
-        """Return whether anybody is to be told of what happens to connections."""
+        """Return whether any client gets events about connections."""
         return bool(self._presence.listening) or self.switch.is_tapped()
 
     cpdef _place(self, Client client):

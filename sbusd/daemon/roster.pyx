@@ -12,7 +12,7 @@ cdef class Client:
     """One connection as the broker knows it.
 
     ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``subscriptions`` counts stored instances;
-    ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of what it is told of, if it has a tap; ``farewell`` is why the
+    ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, if it has one; ``farewell`` is why the
     broker ends the connection, once it does. ``known_inode`` is 0 until :attr:`inode` is asked for: to learn it takes a system call.
     ``cred`` is what ``whoami`` answers: the head of the client's secret keys, prepared once. ``allowed`` are ordinary patterns that the
     rules are known to allow it, shared by all clients with the same credentials but for the pid.
@@ -73,7 +73,7 @@ cdef class Roster:
         return connection in self.clients
 
     def __getitem__(self, connection):
-        """Return a client. Raises KeyError if there is no such connection."""
+        """Return a client. Raises KeyError if the connection is not a client's."""
         return self.clients[connection]
 
     cpdef Client add(self, connection, credentials, double since, int fd=-1, inode=0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import socket
 
 import pytest
 
@@ -452,3 +453,26 @@ def test_only_who_has_the_right_holds_up_publishers_of_other_users(make_parlour:
     assert (sent < 60) is may_block
     arrived = [packet for packet in slow.receive_all() if packet.startswith(b"MSG")]
     assert (len(arrived) == sent) is may_block
+
+
+# -- ends
+
+
+def test_a_client_that_has_shut_down_both_directions_reads_what_it_was_sent_and_then_the_end(parlour: Parlour) -> None:
+    guest = parlour.guest(uid=ALICE)
+    guest.send(b"CMSG !/bus/ping\0x")
+    parlour.run()
+    guest.socket.shutdown(socket.SHUT_RDWR)
+    assert guest.receive_all() == [b"CMSG !/bus/ping\0x", b""]
+    assert parlour.switch.counters().connections == 0
+    assert parlour.switch.closing() == []
+
+
+def test_what_was_sent_before_a_hang_up_is_handled_with_nothing_behind_it(parlour: Parlour) -> None:
+    guest, listener = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    listener.subscribe(b"a")
+    assert listener.barrier() == []
+    guest.publish(b"a", b"1")
+    guest.close()
+    assert listener.barrier() == [message(b"a", b"1")]
+    assert parlour.switch.connections() == [listener.connection]

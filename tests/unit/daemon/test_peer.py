@@ -42,6 +42,15 @@ def test_any_number_of_supplementary_groups(needs_root: None, count: int) -> Non
     assert accepted_from(User(61_003, 61_003, groups)).groups == frozenset(groups)
 
 
+def test_no_peer_has_the_groups_of_the_one_before(needs_root: None) -> None:
+    """Sets that are equal one after another are one object; others of the same size, and none, are different."""
+    wanted = [(70_000,), (70_000,), (70_001,), (), (), (70_000, 70_001), (70_000,)]
+    found = [accepted_from(User(61_003, 61_003, groups)).groups for groups in wanted]
+    assert found == [frozenset(groups) for groups in wanted]
+    assert found[0] is found[1]
+    assert found[0] is not found[2]
+
+
 def test_what_is_no_connected_unix_socket_is_an_error() -> None:
     reader, writer = os.pipe()
     try:
