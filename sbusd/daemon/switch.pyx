@@ -23,6 +23,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.daemon.ancillary cimport REFUSED, Passing, hang_up, receive_checked, refuse_passing, waiting_descriptors
+from sbusd.daemon.avl cimport Item, first, item_behind, text_of
 from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.intake cimport (
     BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
@@ -39,6 +40,7 @@ from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
     ACCEPTING, BLOCKS, BUFFER, ENDING, ERASING, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS, Stalls,
 )
+from sbusd.daemon.subscriptions cimport Stored, free_stored, instances_of, remove_stored, store_instance
 from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
 
@@ -141,7 +143,7 @@ cdef cppclass Connection:
     string head_text            # what names it as a sender; empty until somebody wants that
     Head head                   # the same, for outboxes
     bint wants_senders
-    cpp_map[string, uint32_t] patterns
+    Item* patterns              # each with how many instances are stored, see `subscriptions`; NULL: none
     uint64_t instances          # of all of them
     uint64_t received_packets
     uint64_t received_bytes
@@ -365,6 +367,7 @@ cdef class Switch:
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
         fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = fresh.is_closed = False
+        fresh.patterns = NULL
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
@@ -1518,19 +1521,16 @@ cdef class Switch:
     cdef int erase_some(self, int64_t end) except -1 nogil:
         """Erase patterns of those who are buried, the first first, one at least, until the time is *end*."""
         cdef Connection* connection
-        cdef cpp_map[string, uint32_t].iterator pattern
+        cdef Item* pattern
         cdef bint is_over = False
         while self.buried.size() and not is_over:
             connection = self.slots[self.buried.front()]
-            pattern = connection.patterns.begin()
-            while pattern != connection.patterns.end() and not is_over:
-                self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
+            while connection.patterns is not NULL and not is_over:
+                pattern = first(connection.patterns)
+                self.router.erase(connection.slot, text_of(pattern), pattern.length)
+                remove_stored(&connection.patterns, text_of(pattern), pattern.length)
                 is_over = now_ns() > end
-                if dereference(pattern).second > 1:
-                    connection.patterns[dereference(pattern).first] = dereference(pattern).second - 1
-                else:
-                    pattern = connection.patterns.erase(pattern)
-            if pattern == connection.patterns.end():
+            if connection.patterns is NULL:
                 self.buried.pop_front()
                 self.forget(connection)
                 is_over = now_ns() > end
@@ -1669,7 +1669,7 @@ cdef class Switch:
     def subscribe(self, uint64_t connection, bytes pattern):
         """Store one more instance of *pattern*."""
         cdef Connection* subscriber = self.find(connection)
-        preincrement(subscriber.patterns[<string>pattern])
+        store_instance(&subscriber.patterns, pattern, len(pattern))
         subscriber.instances += 1
         self.subscriptions += 1
         self.router.insert(subscriber.slot, pattern, len(pattern))
@@ -1677,13 +1677,8 @@ cdef class Switch:
     def unsubscribe(self, uint64_t connection, bytes pattern):
         """Remove one instance of *pattern* and return True, or return False if there is none."""
         cdef Connection* subscriber = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
-        if stored == subscriber.patterns.end():
+        if not remove_stored(&subscriber.patterns, pattern, len(pattern)):
             return False
-        if dereference(stored).second == 1:
-            subscriber.patterns.erase(stored)
-        else:
-            subscriber.patterns[<string>pattern] = dereference(stored).second - 1
         subscriber.instances -= 1
         self.subscriptions -= 1
         self.router.erase(subscriber.slot, pattern, len(pattern))
@@ -1692,8 +1687,7 @@ cdef class Switch:
     def instances(self, uint64_t connection, bytes pattern):
         """Return how many instances of *pattern* the connection has stored."""
         cdef Connection* subscriber = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
-        return 0 if stored == subscriber.patterns.end() else dereference(stored).second
+        return instances_of(&subscriber.patterns, pattern, len(pattern))
 
     def send(self, uint64_t connection, bytes packet):
         """Hand *packet* to the connection, behind all that waits for it."""
@@ -1781,18 +1775,26 @@ cdef class Switch:
 
     def patterns(self, uint64_t connection):
         """Return the connection's patterns, each with how many instances are stored."""
-        return {<bytes>entry.first: entry.second for entry in self.find(connection).patterns}
+        cdef Connection* holder = self.find(connection)
+        cdef Item* pattern = first(holder.patterns)
+        found = {}
+        while pattern is not NULL:
+            found[text_of(pattern)[:pattern.length]] = (<Stored*>pattern).instances
+            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
+        return found
 
     def patterns_after(self, uint64_t connection, bytes after, uint32_t most):
         """Return up to *most* of the connection's patterns behind *after* in the order of their bytes; None: the first."""
         cdef Connection* holder = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator pattern = holder.patterns.begin()
+        cdef Item* pattern
         found = []
-        if after is not None:
-            pattern = holder.patterns.upper_bound(<string>after)
-        while pattern != holder.patterns.end() and len(found) < most:
-            found.append(<bytes>dereference(pattern).first)
-            preincrement(pattern)
+        if after is None:
+            pattern = first(holder.patterns)
+        else:
+            pattern = item_behind(holder.patterns, after, len(after))
+        while pattern is not NULL and len(found) < most:
+            found.append(text_of(pattern)[:pattern.length])
+            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
         return found
 
     def recipients(self, bytes key):
@@ -2025,6 +2027,8 @@ cdef class Switch:
         self.is_measured = False
         self.stalls = None
         for slot in range(self.slots.size()):
+            if self.slots[slot] is not NULL:
+                free_stored(&self.slots[slot].patterns)
             if self.slots[slot] is not NULL and self.slots[slot].is_buried:
                 del self.slots[slot]
                 self.slots[slot] = NULL
