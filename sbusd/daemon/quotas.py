@@ -38,17 +38,18 @@ PATIENCE_PACKETS = 1_000
 PATIENCE_RATE = 100
 """Of which so many are forgiven in a second."""
 
-SEGMENT_BYTES = 288
+SEGMENT_BYTES = 240
 """Memory that a segment of a pattern takes in the switch at most, measured; the bytes of the pattern are there twice besides.
 
+That much it takes where another pattern has, or had, the same segments in front; a segment of which there is one takes its bytes alone.
 Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
 """
 
 IMAGES = 2
 """How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
 
-KEPT_BYTES = IMAGES * STORED_BYTES
-"""What a pattern takes there in addition to its bytes."""
+PATTERN_BYTES = 120 + IMAGES * STORED_BYTES
+"""What a pattern takes in addition: at most 120 in the switch, measured, and what its records in the kept state have beside its bytes."""
 
 TOP_HOLDERS = 3
 
@@ -330,7 +331,7 @@ class Accounts:
 
     def _memory_of(self, pattern: bytes) -> int:
         """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
-        return (2 + IMAGES) * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1) + KEPT_BYTES
+        return (2 + IMAGES) * len(pattern) + SEGMENT_BYTES * (pattern.count(self._separator) + 1) + PATTERN_BYTES
 
     # -- one user
 

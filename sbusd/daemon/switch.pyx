@@ -81,6 +81,8 @@ cdef enum:
     RELEASED_PACKETS = 256      # so many are freed until it is looked whether the time is over
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
+    KEPT_HEAP_BYTES = 8388608   # so much freed memory is kept for the next packets
+    MAPPED_BYTES = 1048576      # blocks from this size on have pages of their own: no packet, which would be faulted in each time
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
 cdef uint64_t WATCHED = <uint64_t>2 << 32
@@ -254,6 +256,9 @@ cdef class Switch:
         # What was freed into fast bins is merged all at once by whichever large allocation comes next: 9 to 18 ms after the end of a
         # connection with many patterns. Source: mallopt(3), malloc_consolidate in glibc.
         mallopt(M_MXFAST, 0)
+        # Else what a queue drains is given back to the kernel 128 KiB at a time, and faulted in again for the next packets.
+        mallopt(M_TRIM_THRESHOLD, KEPT_HEAP_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         self.sink = sink
         self.router = Router(keyspace, limits.cache_bytes)
         self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
