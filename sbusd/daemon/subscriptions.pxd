@@ -8,7 +8,7 @@ from sbusd.daemon.avl cimport Item
 cdef struct Stored:
     Item item                           # by its pattern
     uint32_t instances
-    char text[4]                        # the pattern; its first bytes are those that would be lost to alignment
+    char text[4]                        # the pattern
 
 
 cdef void store_instance(Item** stored, const char* pattern, size_t length) noexcept nogil

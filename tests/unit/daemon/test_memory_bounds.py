@@ -218,9 +218,10 @@ def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
     faults = []
     for _ in range(20):
         before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-        publish_many(world, sender, packet, 32)
+        publish_many(world, sender, packet, 130)
         world.drain(reader)
         faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
     assert world.switch.connection_counters(reader).lost_packets == 0
-    assert sum(faults[10:]) < 10 * 32
+    # Those that are left are of the test, which reads into new memory; with what was given back they are 16 for each packet.
+    assert sum(faults[10:]) < 10 * 130 * 8
     world.close()
