@@ -4,8 +4,8 @@ from libc.stdint cimport uint8_t, uint32_t
 
 
 cdef struct Item:
-    Item* left                          # with the texts before its own
-    Item* right                         # with those behind
+    Item* left                          # with the texts that sort before its own
+    Item* right                         # with those that sort after it
     uint32_t length                     # of its text
     uint8_t height                      # of the tree from here on down
     uint8_t text_at                     # how many bytes behind its start its text begins

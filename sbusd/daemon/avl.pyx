@@ -32,7 +32,7 @@ cdef char* text_of(Item* item) noexcept nogil:
 
 
 cdef int compare(const char* text, size_t length, Item* item) noexcept nogil:
-    """Return a number below, at or above 0: a text stands before that of an item, is the same, or stands behind it."""
+    """Return a number below, at or above 0: a text sorts before that of an item, is equal to it, or sorts after it."""
     cdef int order = memcmp(text, text_of(item), min(length, <size_t>item.length))
     if order == 0 and length != item.length:
         return -1 if length < item.length else 1
@@ -59,7 +59,7 @@ cdef Item* first(Item* root) noexcept nogil:
 
 
 cdef Item* item_behind(Item* root, const char* text, size_t length) noexcept nogil:
-    """Return the first item whose text stands behind *text*, which need not be there, or NULL."""
+    """Return the first item whose text sorts after *text*, which need not be in the tree, or NULL."""
     cdef Item* found = NULL
     while root is not NULL:
         if compare(text, length, root) < 0:

@@ -77,7 +77,7 @@ cdef void free_stems(vector[Stem*]& stems, vector[Item*]& items) noexcept nogil:
 
 
 cdef void free_items(vector[Item*]& items, vector[Node*]& nodes) noexcept nogil:
-    """Free children with all beside them in their trees, and add the nodes of branches to *nodes*, which are still to be freed."""
+    """Free children with the trees below them, and add the nodes of branches to *nodes*, which are still to be freed."""
     cdef Item* item
     while not items.empty():
         item = items.back()
@@ -104,7 +104,7 @@ cdef char* tail_of(Child* leaf) noexcept nogil:
 
 
 cdef Child* new_child(const char* segment, size_t length, const char* tail, size_t tail_length) noexcept nogil:
-    """Return a child that is led to by a segment, and has a tail; nobody has subscribed to it yet."""
+    """Return a child that is led to by a segment, and has a tail. It has no subscribers yet."""
     cdef Child* child
     if memchr(segment, c'*', length) is not NULL:
         length = 0          # its literal is on its stem
@@ -302,7 +302,7 @@ cdef void split(Child** link, const char* segment, size_t n, const char* rest, s
     branch.item.right = leaf.item.right
     branch.item.height = leaf.item.height
     link[0] = branch
-    # What is left of both begins with a separator.
+    # The rest of both begins with a separator.
     while left > 1 and length > 1:
         n = segment_length(tail + 1, left - 1, separator)
         m = segment_length(rest + 1, length - 1, separator)

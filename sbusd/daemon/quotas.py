@@ -49,7 +49,7 @@ IMAGES = 2
 """How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
 
 PATTERN_BYTES = 120 + IMAGES * STORED_BYTES
-"""What a pattern takes in addition: at most 120 in the switch, measured, and what its records in the kept state have beside its bytes."""
+"""What a pattern takes in addition: at most 120 in the switch, measured, and the heads of its records in the kept state."""
 
 TOP_HOLDERS = 3
 
