@@ -9,7 +9,7 @@ from sbusd.protocol.credentials import Credentials
 MAX_ABSENT: int
 SEGMENT_BYTES: int
 IMAGES: int
-KEPT_BYTES: int
+PATTERN_BYTES: int
 
 class Bucket:
     rate: float

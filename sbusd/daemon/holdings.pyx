@@ -15,20 +15,21 @@ from sbusd.daemon.state import STORED_BYTES
 MAX_ABSENT = 4_096
 """Users without a connection that are kept, a kilobyte each."""
 
-SEGMENT_BYTES = 288
+SEGMENT_BYTES = 240
 """Memory that a segment of a pattern takes in the switch at most, measured; the bytes of the pattern are there twice besides.
 
+That much it takes where another pattern has, or had, the same segments in front; a segment of which there is one takes its bytes alone.
 Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
 """
 
 IMAGES = 2
 """How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
 
-KEPT_BYTES = IMAGES * STORED_BYTES
-"""What a pattern takes there in addition to its bytes."""
+PATTERN_BYTES = 120 + IMAGES * STORED_BYTES
+"""What a pattern takes in addition: at most 120 in the switch, measured, and the heads of its records in the kept state."""
 
 cdef long long _SEGMENT_BYTES = SEGMENT_BYTES
-cdef long long _KEPT_BYTES = KEPT_BYTES
+cdef long long _PATTERN_BYTES = PATTERN_BYTES
 cdef long long PATTERN_COPIES = 2 + IMAGES
 
 
@@ -248,7 +249,7 @@ cdef class Holdings:
     cpdef long long memory_of(self, bytes pattern):
         """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
         cdef long long segments = pattern.count(self.separator) + 1
-        return PATTERN_COPIES * <long long>len(pattern) + _SEGMENT_BYTES * segments + _KEPT_BYTES
+        return PATTERN_COPIES * <long long>len(pattern) + _SEGMENT_BYTES * segments + _PATTERN_BYTES
 
     # -- one user
 

@@ -108,7 +108,7 @@ cdef extern from "<endian.h>" nogil:
 
 cdef extern from "<malloc.h>" nogil:
     int mallopt(int parameter, int value)
-    int M_MXFAST
+    int M_MXFAST, M_TRIM_THRESHOLD, M_MMAP_THRESHOLD
 
 cdef extern from "<unistd.h>" nogil:
     int close(int fd)

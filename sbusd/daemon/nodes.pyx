@@ -1,25 +1,29 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""The trie of patterns: one node for each segment of each pattern.
+"""The trie of patterns: one node for each segment that patterns share.
 
-A node's children are kept by their whole segment in an ordered map, not in a hash table, so that no choice of patterns makes it
+What no other pattern shares is one block, a *leaf*: the segment that parts the pattern from all others, and behind it the rest, which
+is compared with a key only when that comes so far. So most patterns take one block. A second pattern with the same segment makes a
+*branch* of it, with a node, for each segment that both have.
+
+A node's children are kept by their whole segment in a balanced tree, not in a hash table, so that no choice of patterns makes it
 slow; and, for segments that end with a star, in a radix tree of the literals before the star (the *stems*), in which all those
 that begin a key's segment lie on one path: finding them costs the length of the segment, however many are stored.
 Slots are small numbers that the switch gives its connections. Everything here runs without the interpreter.
 """
 
-from libc.stdint cimport uint32_t
-from libc.string cimport memchr, memcmp
-from libcpp.map cimport map as cpp_map
-from libcpp.string cimport string
+from libc.stdint cimport uint32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memchr, memcmp, memcpy
 from libcpp.vector cimport vector
-from cython.operator cimport dereference, preincrement
+from cython.operator cimport dereference
 
-ctypedef cpp_map[string, Node*] Children
+from sbusd.daemon.avl cimport Item, cut, link_of, new_item, put
+from sbusd.daemon.stems cimport climb, grow, on_stem, prune
 
 
 cdef struct Step:
-    Node* parent            # of the node that this step of a walk led to
+    Node* parent            # of the child that this step of a walk led to
     const char* segment     # of the pattern, which led there
     size_t length
 
@@ -41,28 +45,25 @@ cdef bint is_empty(Node* node) noexcept nogil:
 cdef void free_node(Node* node) noexcept nogil:
     """Free a node with all below it. A pattern may be as deep as it is long: the stack would not hold a call for each level."""
     cdef vector[Node*] nodes
+    cdef vector[Item*] items
     cdef vector[Stem*] stems
-    cdef Children.iterator child
     nodes.push_back(node)
     while not nodes.empty():
         node = nodes.back()
         nodes.pop_back()
         if node.exact is not NULL:
-            child = node.exact.begin()
-            while child != node.exact.end():
-                nodes.push_back(dereference(child).second)
-                preincrement(child)
-            del node.exact
+            items.push_back(node.exact)
         if node.starred is not NULL:
             stems.push_back(node.starred)
         free_many(&node.here)
         free_many(&node.rest)
         del node
-        free_stems(stems, nodes)
+        free_stems(stems, items)
+        free_items(items, nodes)
 
 
-cdef void free_stems(vector[Stem*]& stems, vector[Node*]& nodes) noexcept nogil:
-    """Free stems with all their branches, and add what hangs on them to *nodes*, which are still to be freed."""
+cdef void free_stems(vector[Stem*]& stems, vector[Item*]& items) noexcept nogil:
+    """Free stems with all their branches, and add what hangs on them to *items*, which are still to be freed."""
     cdef Stem* stem
     cdef size_t i
     while not stems.empty():
@@ -70,127 +71,57 @@ cdef void free_stems(vector[Stem*]& stems, vector[Node*]& nodes) noexcept nogil:
         stems.pop_back()
         for i in range(stem.branches.size()):
             stems.push_back(stem.branches[i])
-        if stem.node is not NULL:
-            nodes.push_back(stem.node)
+        if stem.child is not NULL:
+            items.push_back(&stem.child.item)
         del stem
 
 
-cdef Stem* new_stem(const char* text, size_t length) noexcept nogil:
-    """Return a stem with nothing on it."""
-    cdef Stem* stem = new Stem()
-    stem.text.assign(text, length)
-    stem.node = NULL
-    return stem
-
-
-cdef size_t branch_of(Stem* stem, char byte) noexcept nogil:
-    """Return where the branch that begins with *byte* stands, or would stand; a stem has 256 branches at most."""
-    cdef size_t place = 0
-    while place < stem.branches.size() and <unsigned char>stem.branches[place].text[0] < <unsigned char>byte:
-        place += 1
-    return place
-
-
-cdef size_t common_length(string& text, const char* other, size_t length) noexcept nogil:
-    """Return how many bytes two texts share at their start."""
-    cdef size_t n = 0
-    while n < length and n < text.size() and text[n] == other[n]:
-        n += 1
-    return n
-
-
-cdef Node* grow(Stem* stem, const char* literal, size_t length) noexcept nogil:
-    """Return the node that hangs on a literal, made if need be."""
-    cdef size_t place, shared
-    cdef Stem* branch
-    cdef Stem* fork
-    while length > 0:
-        place = branch_of(stem, literal[0])
-        if place == stem.branches.size() or stem.branches[place].text[0] != literal[0]:
-            stem.branches.insert(stem.branches.begin() + place, new_stem(literal, length))
-            shared = length
+cdef void free_items(vector[Item*]& items, vector[Node*]& nodes) noexcept nogil:
+    """Free children with the trees below them, and add the nodes of branches to *nodes*, which are still to be freed."""
+    cdef Item* item
+    while not items.empty():
+        item = items.back()
+        items.pop_back()
+        if item.left is not NULL:
+            items.push_back(item.left)
+        if item.right is not NULL:
+            items.push_back(item.right)
+        if is_branch(<Child*>item):
+            nodes.push_back((<Child*>item).ends.held.node)
         else:
-            branch = stem.branches[place]
-            shared = common_length(branch.text, literal, length)
-            if shared < branch.text.size():
-                fork = new_stem(literal, shared)
-                fork.branches.push_back(branch)
-                branch.text.erase(0, shared)
-                stem.branches[place] = fork
-        stem = stem.branches[place]
-        literal += shared
-        length -= shared
-    if stem.node is NULL:
-        stem.node = new_node()
-    return stem.node
+            free_many(&(<Child*>item).ends)
+        free(item)
 
 
-cdef Node* on_stem(Stem* stem, const char* literal, size_t length) noexcept nogil:
-    """Return the node that hangs on exactly this literal, or NULL."""
-    cdef size_t place
-    cdef Stem* branch
-    while length > 0:
-        place = branch_of(stem, literal[0])
-        if place == stem.branches.size():
-            return NULL
-        branch = stem.branches[place]
-        if common_length(branch.text, literal, length) < branch.text.size():
-            return NULL
-        literal += branch.text.size()
-        length -= branch.text.size()
-        stem = branch
-    return stem.node
+cdef bint is_branch(Child* child) noexcept nogil:
+    """Return whether a child has a node; otherwise it is a leaf."""
+    return child.ends.count == BRANCH
 
 
-cdef bint prune(Stem* root, const char* literal, size_t length) noexcept nogil:
-    """Take the empty node off a literal, and join what needs no fork any more; return whether *root* itself can go."""
-    cdef vector[Stem*] above
-    cdef Stem* stem = root
-    while length > 0:
-        above.push_back(stem)
-        stem = stem.branches[branch_of(stem, literal[0])]
-        literal += stem.text.size()
-        length -= stem.text.size()
-    free_node(stem.node)
-    stem.node = NULL
-    while not above.empty() and tidy_branch(above.back(), stem):
-        stem = above.back()
-        above.pop_back()
-    return root.node is NULL and root.branches.empty()
+cdef char* tail_of(Child* leaf) noexcept nogil:
+    """Return where the rest of a leaf's pattern begins."""
+    return leaf.text + leaf.item.length
 
 
-cdef bint tidy_branch(Stem* stem, Stem* branch) noexcept nogil:
-    """Take away a branch that holds nothing, or is a fork no more; return whether *stem* may now be such a one."""
-    cdef size_t place = branch_of(stem, branch.text[0])
-    if branch.node is not NULL or branch.branches.size() > 1:
-        return False
-    if branch.branches.empty():
-        stem.branches.erase(stem.branches.begin() + place)
-    else:
-        branch.branches[0].text.insert(0, branch.text)
-        stem.branches[place] = branch.branches[0]
-    del branch
-    return True
+cdef Child* new_child(const char* segment, size_t length, const char* tail, size_t tail_length) noexcept nogil:
+    """Return a child that is led to by a segment, and has a tail. It has no subscribers yet."""
+    cdef Child* child
+    if memchr(segment, c'*', length) is not NULL:
+        length = 0          # its literal is on its stem
+    child = <Child*>new_item(sizeof(Child) - sizeof(child.text), segment, length, tail_length)
+    child.ends.count = 0
+    child.tail_length = tail_length
+    if tail_length:
+        memcpy(tail_of(child), tail, tail_length)
+    return child
 
 
-cdef void climb(Stem* stem, const char* segment, size_t length, vector[Node*]& reached) noexcept nogil:
-    """Add the nodes of all literals that *segment* begins with."""
-    cdef size_t place
-    cdef Stem* branch
-    while True:
-        if stem.node is not NULL:
-            reached.push_back(stem.node)
-        if length == 0:
-            return
-        place = branch_of(stem, segment[0])
-        if place == stem.branches.size():
-            return
-        branch = stem.branches[place]
-        if branch.text.size() > length or memcmp(branch.text.data(), segment, branch.text.size()) != 0:
-            return
-        segment += branch.text.size()
-        length -= branch.text.size()
-        stem = branch
+cdef Child* new_branch(const char* segment, size_t length) noexcept nogil:
+    """Return a child with an empty node."""
+    cdef Child* child = new_child(segment, length, NULL, 0)
+    child.ends.count = BRANCH
+    child.ends.held.node = new_node()
+    return child
 
 
 cdef size_t place_of(vector[Subscriber]& subscribers, uint32_t slot) noexcept nogil:
@@ -295,9 +226,19 @@ cdef bint is_live(const char* pattern, size_t length, char separator) noexcept n
 cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil:
     """Store one instance of a pattern that can match."""
     cdef size_t n
+    cdef Child** link
     while length > 0:
         n = segment_length(pattern, length, separator)
-        node = child_for(node, pattern, n)
+        link = child_of(node, pattern, n)
+        if link is NULL:
+            add_instance(&add_leaf(node, pattern, n, length).ends, slot)
+            return
+        if not is_branch(link[0]):
+            if has_tail(link[0], pattern + n, length - n):
+                add_instance(&link[0].ends, slot)
+                return
+            split(link, pattern, n, pattern + n, length - n, separator)
+        node = link[0].ends.held.node
         if n == length:
             add_instance(&node.here, slot)
             return
@@ -307,98 +248,165 @@ cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t le
     add_instance(&node.rest, slot)
 
 
-cdef Node* child_for(Node* node, const char* segment, size_t length) noexcept nogil:
-    """Return the child for a pattern's segment, made if need be."""
+cdef bint has_tail(Child* leaf, const char* tail, size_t length) noexcept nogil:
+    """Return whether a leaf's pattern ends with these bytes behind its segment."""
+    return leaf.tail_length == length and memcmp(tail_of(leaf), tail, length) == 0
+
+
+cdef Child** child_of(Node* node, const char* segment, size_t length) noexcept nogil:
+    """Return what points to the child for a pattern's segment, or NULL if there is none."""
     cdef const char* star = <const char*>memchr(segment, c'*', length)
-    cdef string label
-    cdef Children.iterator child
+    if star is NULL:
+        return <Child**>link_of(&node.exact, segment, length)
+    if node.starred is NULL:
+        return NULL
+    return on_stem(node.starred, segment, star - segment)
+
+
+cdef void add_child(Node* node, const char* segment, size_t length, Child* child) noexcept nogil:
+    """Add the child for a pattern's segment, for which there is none."""
+    cdef const char* star = <const char*>memchr(segment, c'*', length)
+    if star is NULL:
+        put(&node.exact, &child.item)
+    else:
+        grow(&node.starred, segment, star - segment)[0] = child
+
+
+cdef Child* add_leaf(Node* node, const char* pattern, size_t n, size_t length) noexcept nogil:
+    """Add the child for a pattern's first segment, of *n* bytes, with the rest of the pattern as its tail, and return it."""
+    cdef Child* leaf = new_child(pattern, n, pattern + n, length - n)
+    add_child(node, pattern, n, leaf)
+    return leaf
+
+
+cdef bint is_same_segment(const char* segment, size_t length, const char* other, size_t other_length) noexcept nogil:
+    """Return whether two segments of patterns lead to the same child: all stars behind a literal are one."""
+    cdef const char* star = <const char*>memchr(segment, c'*', length)
+    cdef const char* other_star = <const char*>memchr(other, c'*', other_length)
+    if (star is NULL) != (other_star is NULL):
+        return False
     if star is not NULL:
-        if node.starred is NULL:
-            node.starred = new_stem(b"", 0)
-        return grow(node.starred, segment, star - segment)
-    if node.exact is NULL:
-        node.exact = new Children()
-    label.assign(segment, length)
-    child = node.exact.find(label)
-    if child != node.exact.end():
-        return dereference(child).second
-    dereference(node.exact)[label] = new_node()
-    return dereference(node.exact)[label]
+        length = star - segment
+        other_length = other_star - other
+    return length == other_length and memcmp(segment, other, length) == 0
+
+
+cdef void split(Child** link, const char* segment, size_t n, const char* rest, size_t length, char separator) noexcept nogil:
+    """Make a branch of a leaf, to which a segment of *n* bytes leads, and of each further segment that it has in common with *rest*."""
+    cdef Child* leaf = link[0]
+    cdef Child* branch = new_branch(segment, n)
+    cdef Node* node = branch.ends.held.node
+    cdef const char* tail = tail_of(leaf)
+    cdef size_t left = leaf.tail_length, m
+    branch.item.left = leaf.item.left
+    branch.item.right = leaf.item.right
+    branch.item.height = leaf.item.height
+    link[0] = branch
+    # The rest of both begins with a separator.
+    while left > 1 and length > 1:
+        n = segment_length(tail + 1, left - 1, separator)
+        m = segment_length(rest + 1, length - 1, separator)
+        if not is_same_segment(tail + 1, n, rest + 1, m):
+            break
+        branch = new_branch(tail + 1, n)
+        add_child(node, tail + 1, n, branch)
+        node = branch.ends.held.node
+        tail += n + 1
+        left -= n + 1
+        rest += m + 1
+        length -= m + 1
+    if left == 0:
+        node.here = leaf.ends
+    elif left == 1:
+        node.rest = leaf.ends
+    else:
+        add_leaf(node, tail + 1, segment_length(tail + 1, left - 1, separator), left - 1).ends = leaf.ends
+    free(leaf)
 
 
 cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil:
-    """Remove one instance of a pattern, and the nodes that nothing hangs on any more; return whether there was one."""
+    """Remove one instance of a pattern, and what nothing hangs on any more; return whether there was one."""
     cdef vector[Step] steps
     cdef Step step
     cdef Node* node = root
-    cdef bint removed, ends_here = False
-    while length > 0:
+    cdef Child** link
+    cdef Subscribers* ends = NULL
+    while length > 0 and ends is NULL:
         step.parent = node
         step.segment = pattern
         step.length = segment_length(pattern, length, separator)
         steps.push_back(step)
-        node = child_of(node, pattern, step.length)
-        if node is NULL:
+        link = child_of(node, pattern, step.length)
+        if link is NULL:
             return False
+        if not is_branch(link[0]):
+            if not has_tail(link[0], pattern + step.length, length - step.length):
+                return False
+            ends = &link[0].ends
+            break
+        node = link[0].ends.held.node
         if step.length == length:
-            ends_here = True
+            ends = &node.here
             break
         pattern += step.length + 1
         length -= step.length + 1
-    if ends_here:
-        removed = remove_instance(&node.here, slot)
-    else:
-        removed = remove_instance(&node.rest, slot)
-    while not steps.empty() and is_empty(node):
-        step = steps.back()
+    if not remove_instance(&node.rest if ends is NULL else ends, slot):
+        return False
+    while not steps.empty() and drop_child(steps.back()):
         steps.pop_back()
-        drop_child(step.parent, step.segment, step.length)
-        node = step.parent
-    return removed
+    return True
 
 
-cdef Node* child_of(Node* node, const char* segment, size_t length) noexcept nogil:
-    """Return the child for a pattern's segment, or NULL."""
-    cdef const char* star = <const char*>memchr(segment, c'*', length)
-    cdef string label
-    cdef Children.iterator child
-    if star is not NULL and node.starred is not NULL:
-        return on_stem(node.starred, segment, star - segment)
-    if star is NULL and node.exact is not NULL:
-        label.assign(segment, length)
-        child = node.exact.find(label)
-        if child != node.exact.end():
-            return dereference(child).second
-    return NULL
+cdef bint drop_child(Step step) noexcept nogil:
+    """Free the child that a step led to, if nothing hangs on it; return whether it did."""
+    cdef const char* star = <const char*>memchr(step.segment, c'*', step.length)
+    cdef Child** link = child_of(step.parent, step.segment, step.length)
+    cdef Child* child = link[0]
+    if not (is_empty(child.ends.held.node) if is_branch(child) else child.ends.count == 0):
+        return False
+    if star is NULL:
+        cut(&step.parent.exact, step.segment, step.length)
+    else:
+        link[0] = NULL
+        prune(&step.parent.starred, step.segment, star - step.segment)
+    if is_branch(child):
+        del child.ends.held.node
+    free(child)
+    return True
 
 
-cdef void drop_child(Node* node, const char* segment, size_t length) noexcept nogil:
-    """Free the child for a pattern's segment, which is there and empty."""
-    cdef const char* star = <const char*>memchr(segment, c'*', length)
-    cdef string label
-    cdef Children.iterator child
-    if star is not NULL:
-        if prune(node.starred, segment, star - segment):
-            del node.starred
-            node.starred = NULL
-        return
-    label.assign(segment, length)
-    child = node.exact.find(label)
-    free_node(dereference(child).second)
-    node.exact.erase(child)
-    if node.exact.empty():
-        del node.exact
-        node.exact = NULL
-
-
-cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Node*]& reached) noexcept nogil:
+cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Child*]& reached) noexcept nogil:
     """Add the children that take one segment of a key: the one that spells it out and, *with_stars*, those that begin it."""
-    cdef Children.iterator child
-    cdef string label
-    if node.exact is not NULL:
-        label.assign(segment, length)
-        child = node.exact.find(label)
-        if child != node.exact.end():
-            reached.push_back(dereference(child).second)
+    cdef Child** link = <Child**>link_of(&node.exact, segment, length)
+    if link is not NULL:
+        reached.push_back(link[0])
     if node.starred is not NULL and with_stars:
         climb(node.starred, segment, length, reached)
+
+
+cdef bint takes(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil:
+    """Return whether the tail of a leaf takes the *rest* of a key behind the leaf's segment, which begins with a separator or is empty.
+
+    No wildcard takes any of the next *guarded* segments. Each segment that is compared is counted in *visited*.
+    """
+    cdef const char* tail = tail_of(leaf)
+    cdef const char* star
+    cdef size_t left = leaf.tail_length, n, m
+    while left > 0 and length > 0:
+        if left == 1:
+            return guarded == 0         # it ends with a separator, and takes whatever follows
+        visited[0] += 1
+        n = segment_length(tail + 1, left - 1, separator)
+        m = segment_length(rest + 1, length - 1, separator)
+        star = <const char*>memchr(tail + 1, c'*', n)
+        if star is NULL:
+            if n != m or memcmp(tail + 1, rest + 1, n) != 0:
+                return False
+        elif guarded or <size_t>(star - tail) - 1 > m or memcmp(tail + 1, rest + 1, star - tail - 1) != 0:
+            return False
+        tail += n + 1
+        left -= n + 1
+        rest += m + 1
+        length -= m + 1
+        guarded -= guarded > 0
+    return left == 0 and length == 0

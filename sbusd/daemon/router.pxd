@@ -3,7 +3,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp.vector cimport vector
 
-from sbusd.daemon.nodes cimport Node, Subscribers
+from sbusd.daemon.nodes cimport Child, Node, Subscribers
 
 
 cdef struct Route:
@@ -46,7 +46,7 @@ cdef class Router:
     cdef object _heads                  # keeps the bytes that `heads` points into
     cdef vector[Head] heads
     cdef vector[Node*] frontier
-    cdef vector[Node*] following
+    cdef vector[Child*] reached
     cdef vector[uint32_t] found
     cdef vector[uint64_t] marks         # by slot: the last match that has seen it
     cdef object _rules                  # keeps the bytes that `prefixes` points into

@@ -15,7 +15,7 @@ from libcpp.vector cimport vector
 from cython.operator cimport dereference
 
 from sbusd.daemon.nodes cimport (
-    Node, Subscribers, descend, erase_below, free_node, insert_below, is_empty, is_live, new_node, segment_length,
+    Child, Node, Subscribers, descend, erase_below, free_node, insert_below, is_branch, is_empty, is_live, new_node, segment_length, takes,
 )
 
 import os
@@ -162,24 +162,33 @@ cdef class Router:
         """Set `found` to the slots with a pattern that takes *key*: the walk goes down one level for each segment."""
         cdef uint32_t depth = 0
         cdef size_t n, i
+        cdef Child* child
         self.mark += 1
         self.found.clear()
         self.frontier.clear()
         self.frontier.push_back(self.root)
         while True:
             n = segment_length(key, length, self.separator)
-            self.following.clear()
+            self.reached.clear()
             for i in range(self.frontier.size()):
                 if depth >= guard:
                     self.collect(&self.frontier[i].rest)
-                descend(self.frontier[i], key, n, depth >= guard, self.following)
-            self.visited += self.following.size()
-            self.frontier.swap(self.following)
-            if n == length or self.frontier.empty():
-                break
-            key += n + 1
-            length -= n + 1
+                descend(self.frontier[i], key, n, depth >= guard, self.reached)
+            self.visited += self.reached.size()
+            self.frontier.clear()
+            key += n
+            length -= n
             depth += 1
+            for i in range(self.reached.size()):
+                child = self.reached[i]
+                if is_branch(child):
+                    self.frontier.push_back(child.ends.held.node)
+                elif takes(child, key, length, self.separator, guard - depth if guard > depth else 0, &self.visited):
+                    self.collect(&child.ends)
+            if length == 0 or self.frontier.empty():
+                break
+            key += 1
+            length -= 1
         for i in range(self.frontier.size()):
             self.collect(&self.frontier[i].here)
 

@@ -23,6 +23,7 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 
 from sbusd.daemon.ancillary cimport REFUSED, Passing, hang_up, receive_checked, refuse_passing, waiting_descriptors
+from sbusd.daemon.avl cimport Item, first, item_behind, text_of
 from sbusd.daemon.heads cimport append_sender
 from sbusd.daemon.intake cimport (
     BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
@@ -39,6 +40,7 @@ from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
     ACCEPTING, BLOCKS, BUFFER, ENDING, ERASING, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS, Stalls,
 )
+from sbusd.daemon.subscriptions cimport Stored, free_stored, instances_of, remove_stored, store_instance
 from sbusd.daemon.taps cimport Taps
 from sbusd.daemon.router cimport Route, Router
 
@@ -79,6 +81,8 @@ cdef enum:
     RELEASED_PACKETS = 256      # so many are freed until it is looked whether the time is over
     GIVEN_TURNS = 1             # for who gives way to nobody: somebody may be about to come, and looking costs a microsecond
     LARGE_BYTES = 65536         # packets from this size on make it worth giving the buffer's pages back
+    KEPT_HEAP_BYTES = 8388608   # so much freed memory is kept for the next packets
+    MAPPED_BYTES = 1048576      # blocks from this size on have pages of their own: no packet, which would be faulted in each time
 
 cdef uint64_t LISTENER = <uint64_t>1 << 32      # kinds of epoll data; below them, a connection's slot
 cdef uint64_t WATCHED = <uint64_t>2 << 32
@@ -143,7 +147,7 @@ cdef cppclass Connection:
     string head_text            # what names it as a sender; empty until somebody wants that
     Head head                   # the same, for outboxes
     bint wants_senders
-    cpp_map[string, uint32_t] patterns
+    Item* patterns              # each with how many instances are stored, see `subscriptions`; NULL: none
     uint64_t instances          # of all of them
     uint64_t received_packets
     uint64_t received_bytes
@@ -255,6 +259,9 @@ cdef class Switch:
         # What was freed into fast bins is merged all at once by whichever large allocation comes next: 9 to 18 ms after the end of a
         # connection with many patterns. Source: mallopt(3), malloc_consolidate in glibc.
         mallopt(M_MXFAST, 0)
+        # Else what a queue drains is given back to the kernel 128 KiB at a time, and faulted in again for the next packets.
+        mallopt(M_TRIM_THRESHOLD, KEPT_HEAP_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
         self.sink = sink
         self.router = Router(keyspace, limits.cache_bytes)
         self.taps = Taps(KeySpace(keyspace.separator, is_guarded=False), limits.cache_bytes)
@@ -368,6 +375,7 @@ cdef class Switch:
         fresh.head.kept = NULL
         fresh.echo = fresh.is_reading = True
         fresh.is_ending = fresh.is_at_end = fresh.has_descriptors = fresh.is_buried = fresh.is_closed = fresh.is_drained = False
+        fresh.patterns = NULL
         fresh.instances = 0
         fresh.passing = refuse_passing(fd, is_new)
         # The process before may have looked at a packet of no bytes, which the next look then passes over: nothing is taken out any more.
@@ -1532,19 +1540,16 @@ cdef class Switch:
     cdef int erase_some(self, int64_t end) except -1 nogil:
         """Erase patterns of those who are buried, the first first, one at least, until the time is *end*."""
         cdef Connection* connection
-        cdef cpp_map[string, uint32_t].iterator pattern
+        cdef Item* pattern
         cdef bint is_over = False
         while self.buried.size() and not is_over:
             connection = self.slots[self.buried.front()]
-            pattern = connection.patterns.begin()
-            while pattern != connection.patterns.end() and not is_over:
-                self.router.erase(connection.slot, dereference(pattern).first.data(), dereference(pattern).first.size())
+            while connection.patterns is not NULL and not is_over:
+                pattern = first(connection.patterns)
+                self.router.erase(connection.slot, text_of(pattern), pattern.length)
+                remove_stored(&connection.patterns, text_of(pattern), pattern.length)
                 is_over = now_ns() > end
-                if dereference(pattern).second > 1:
-                    connection.patterns[dereference(pattern).first] = dereference(pattern).second - 1
-                else:
-                    pattern = connection.patterns.erase(pattern)
-            if pattern == connection.patterns.end():
+            if connection.patterns is NULL:
                 self.buried.pop_front()
                 self.forget(connection)
                 is_over = now_ns() > end
@@ -1683,7 +1688,7 @@ cdef class Switch:
     def subscribe(self, uint64_t connection, bytes pattern):
         """Store one more instance of *pattern*."""
         cdef Connection* subscriber = self.find(connection)
-        preincrement(subscriber.patterns[<string>pattern])
+        store_instance(&subscriber.patterns, pattern, len(pattern))
         subscriber.instances += 1
         self.subscriptions += 1
         self.router.insert(subscriber.slot, pattern, len(pattern))
@@ -1691,13 +1696,8 @@ cdef class Switch:
     def unsubscribe(self, uint64_t connection, bytes pattern):
         """Remove one instance of *pattern* and return True, or return False if there is none."""
         cdef Connection* subscriber = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
-        if stored == subscriber.patterns.end():
+        if not remove_stored(&subscriber.patterns, pattern, len(pattern)):
             return False
-        if dereference(stored).second == 1:
-            subscriber.patterns.erase(stored)
-        else:
-            subscriber.patterns[<string>pattern] = dereference(stored).second - 1
         subscriber.instances -= 1
         self.subscriptions -= 1
         self.router.erase(subscriber.slot, pattern, len(pattern))
@@ -1706,8 +1706,7 @@ cdef class Switch:
     def instances(self, uint64_t connection, bytes pattern):
         """Return how many instances of *pattern* the connection has stored."""
         cdef Connection* subscriber = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator stored = subscriber.patterns.find(<string>pattern)
-        return 0 if stored == subscriber.patterns.end() else dereference(stored).second
+        return instances_of(&subscriber.patterns, pattern, len(pattern))
 
     def send(self, uint64_t connection, bytes packet):
         """Hand *packet* to the connection, behind all that waits for it."""
@@ -1795,18 +1794,26 @@ cdef class Switch:
 
     def patterns(self, uint64_t connection):
         """Return the connection's patterns, each with how many instances are stored."""
-        return {<bytes>entry.first: entry.second for entry in self.find(connection).patterns}
+        cdef Connection* holder = self.find(connection)
+        cdef Item* pattern = first(holder.patterns)
+        found = {}
+        while pattern is not NULL:
+            found[text_of(pattern)[:pattern.length]] = (<Stored*>pattern).instances
+            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
+        return found
 
     def patterns_after(self, uint64_t connection, bytes after, uint32_t most):
         """Return up to *most* of the connection's patterns behind *after* in the order of their bytes; None: the first."""
         cdef Connection* holder = self.find(connection)
-        cdef cpp_map[string, uint32_t].iterator pattern = holder.patterns.begin()
+        cdef Item* pattern
         found = []
-        if after is not None:
-            pattern = holder.patterns.upper_bound(<string>after)
-        while pattern != holder.patterns.end() and len(found) < most:
-            found.append(<bytes>dereference(pattern).first)
-            preincrement(pattern)
+        if after is None:
+            pattern = first(holder.patterns)
+        else:
+            pattern = item_behind(holder.patterns, after, len(after))
+        while pattern is not NULL and len(found) < most:
+            found.append(text_of(pattern)[:pattern.length])
+            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
         return found
 
     def recipients(self, bytes key):
@@ -2039,6 +2046,8 @@ cdef class Switch:
         self.is_measured = False
         self.stalls = None
         for slot in range(self.slots.size()):
+            if self.slots[slot] is not NULL:
+                free_stored(&self.slots[slot].patterns)
             if self.slots[slot] is not NULL and self.slots[slot].is_buried:
                 del self.slots[slot]
                 self.slots[slot] = NULL

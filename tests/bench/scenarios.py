@@ -177,7 +177,7 @@ def wildcards(bench: Bench) -> list[Line]:
             before = laden.private_bytes()  # with as many connections
         stack.enter_context(bench.generator.held(laden, plan.holders, plan.wildcards // plan.holders))
         each = (laden.private_bytes() - before) / plan.wildcards
-        lines.append(Line(f"{plan.wildcards:,} idle wildcards: memory for each", Unit.BYTES, (each,), Bound(600)))
+        lines.append(Line(f"{plan.wildcards:,} idle wildcards: memory for each", Unit.BYTES, (each,), Bound(200)))
         for keys, words in ((1, "one key"), (plan.deliveries, "each key new")):
             values, references = in_turns(plan.rounds, partial(bench.flow, laden, keys=keys), partial(bench.flow, free, keys=keys))
             name = f"{plan.wildcards:,} idle wildcards, {words}: rate, to that without"

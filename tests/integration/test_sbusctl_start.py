@@ -55,3 +55,11 @@ def test_the_help_imports_no_command(shell: Shell) -> None:
     imported = _imported(shell, "--help")
     assert not {name for name in imported if name.startswith("sbusd.ctl.commands.")}
     assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbusd.config", "sbusd.report"}
+
+
+def test_the_help_of_a_command_imports_no_other(shell: Shell) -> None:
+    imported = _imported(shell, "call", "--help")
+    own = {name for name in imported if name.startswith("sbusd.ctl.commands.")}
+    assert "sbusd.ctl.commands.call" in own
+    assert len(own) == 2  # it reads its data as pub does
+    assert not imported & {"asyncio", "rich", "pyarrow", "pyroute2", "redis", "aiohttp", "sbusd.config", "sbusd.report"}

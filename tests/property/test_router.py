@@ -164,3 +164,37 @@ def test_stems_as_deep_as_literals_are_long_come_and_go() -> None:
     for slot, pattern in enumerate(patterns[1::2]):
         assert router.remove(2 * slot + 1, pattern)
     assert router.is_bare
+
+
+def test_many_segments_beside_each_other_come_and_go_in_any_order() -> None:
+    """Each is found, and none that has gone, while the tree of a node is rebalanced around it."""
+    router = Router(KeySpace(), 0)
+    order = [number * 7_919 % 5_000 for number in range(5_000)]
+    for number in order:
+        router.add(number, b"a/%d/*/x" % number)
+    for number in order[::3]:
+        assert router.remove(number, b"a/%d/*/x" % number)
+    gone = set(order[::3])
+    for number in range(5_000):
+        assert router.lookup(b"a/%d/q/x" % number)[0] == ([] if number in gone else [number])
+    for number in sorted(set(order) - gone):
+        assert router.remove(number, b"a/%d/*/x" % number)
+    assert router.is_bare
+
+
+def test_a_pattern_that_parts_late_from_another_leaves_that_where_it_was() -> None:
+    """They are one up to a segment, of which a star more makes no other, and then two."""
+    router = Router(KeySpace(), 0)
+    router.add(1, b"a/b*/c/d/e")
+    router.add(2, b"a/b**/c/d/f*")
+    router.add(3, b"a/b*/c/")
+    router.add(4, b"a/b*/c")
+    assert router.lookup(b"a/bx/c/d/e") == ([1, 3], None)
+    assert router.lookup(b"a/b/c/d/fg") == ([2, 3], None)
+    assert router.lookup(b"a/b/c") == ([4], None)
+    for slot, pattern in ((2, b"a/b**/c/d/f*"), (3, b"a/b*/c/"), (4, b"a/b*/c")):
+        assert router.remove(slot, pattern)
+        assert not router.remove(slot, pattern)
+    assert router.lookup(b"a/b/c/d/e") == ([1], None)
+    assert router.remove(1, b"a/b*/c/d/e")
+    assert router.is_bare

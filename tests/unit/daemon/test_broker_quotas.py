@@ -15,7 +15,7 @@ from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.daemon import answers, lifelines, quotas
 from sbusd.daemon.contract import UserCounters
-from sbusd.daemon.holdings import KEPT_BYTES, SEGMENT_BYTES
+from sbusd.daemon.holdings import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.quotas import RESERVED_DESCRIPTORS
 from sbusd.protocol import controls
@@ -111,7 +111,7 @@ def test_patterns_of_too_many_bytes_are_dropped(make_parlour: MakeParlour) -> No
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"abc")
     guest.subscribe(b"def")
-    assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 334 of 576 used by user 1000"]
+    assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 406 of 480 used by user 1000"]
 
 
 def test_what_a_connection_held_comes_back_when_it_ends(make_parlour: MakeParlour) -> None:
@@ -196,7 +196,7 @@ def test_an_owner_sees_all_users_and_others_themselves(make_parlour: MakeParlour
         "connections": 1,
         "descriptors": 1,
         "subscriptions": 2,
-        "pattern_bytes": 2 * (SEGMENT_BYTES + KEPT_BYTES) + 20,
+        "pattern_bytes": 2 * (SEGMENT_BYTES + PATTERN_BYTES) + 20,
         "state_bytes": 0,
         "queued_packets": 0,
         "queued_bytes": 0,

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.config.quotas import QuotaOverride, QuotaSettings
-from sbusd.daemon.holdings import KEPT_BYTES, SEGMENT_BYTES
+from sbusd.daemon.holdings import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.daemon.quotas import PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, Accounts, Excess, Quota
 from sbusd.protocol.credentials import Credentials
 
@@ -162,15 +162,15 @@ def test_subscriptions_of_all_connections_are_one_user_s() -> None:
     bank.release_subscription(first, b"a")
     assert bank.charge_subscription(second, b"a") is None
     bank.leave(second)
-    assert (bank[first].subscriptions, bank[first].pattern_bytes) == (1, SEGMENT_BYTES + KEPT_BYTES + 4)
+    assert (bank[first].subscriptions, bank[first].pattern_bytes) == (1, SEGMENT_BYTES + PATTERN_BYTES + 4)
 
 
 def test_bytes_of_patterns_are_bounded_apart() -> None:
-    bank = Bank(QuotaSettings(pattern_bytes=3 * SEGMENT_BYTES + 2 * KEPT_BYTES + 40))
+    bank = Bank(QuotaSettings(pattern_bytes=3 * SEGMENT_BYTES + 2 * PATTERN_BYTES + 40))
     connection = bank.enter(ALICE)
     assert bank.charge_subscription(connection, b"a/2345") is None
     for pattern in (b"12345", b"/"):
-        words = f"pattern_bytes: {2 * SEGMENT_BYTES + KEPT_BYTES + 24} of {3 * SEGMENT_BYTES + 2 * KEPT_BYTES + 40} used by user 1000"
+        words = f"pattern_bytes: {2 * SEGMENT_BYTES + PATTERN_BYTES + 24} of {3 * SEGMENT_BYTES + 2 * PATTERN_BYTES + 40} used by user 1000"
         assert refused(bank.charge_subscription(connection, pattern)) == (Quota.PATTERN_BYTES, words)
     assert bank.charge_subscription(connection, b"1.34") is None
 
@@ -179,7 +179,7 @@ def test_what_a_segment_is_depends_on_the_separator() -> None:
     bank = Accounts(QuotaSettings(), frozenset(), 1 << 20, separator=b".")
     bank.admit(1, ALICE)
     bank.charge_subscription(1, b"a.b/c")
-    assert bank[1].pattern_bytes == 2 * SEGMENT_BYTES + KEPT_BYTES + 20
+    assert bank[1].pattern_bytes == 2 * SEGMENT_BYTES + PATTERN_BYTES + 20
     bank.release_subscription(1, b"a.b/c")
     assert bank[1].pattern_bytes == 0
 
@@ -278,7 +278,7 @@ def test_other_settings_hold_for_those_who_are_there_and_forgive_nothing() -> No
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=120))
 def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -> None:
-    bank = Bank(QuotaSettings(connections=4, subscriptions=6, pattern_bytes=4 * (SEGMENT_BYTES + KEPT_BYTES)))
+    bank = Bank(QuotaSettings(connections=4, subscriptions=6, pattern_bytes=4 * (SEGMENT_BYTES + PATTERN_BYTES)))
     live: list[int] = []
     stored: list[tuple[int, bytes]] = []
     for action, who, size in steps:
@@ -300,8 +300,8 @@ def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -
     for account in bank.page(None, -1, 10)[0]:
         own = [each for each in stored if bank[each[0]] is account]
         assert account.subscriptions == len(own) <= 6
-        assert account.pattern_bytes == sum(4 * len(pattern) + SEGMENT_BYTES + KEPT_BYTES for _, pattern in own)
-        assert account.pattern_bytes <= 4 * (SEGMENT_BYTES + KEPT_BYTES)
+        assert account.pattern_bytes == sum(4 * len(pattern) + SEGMENT_BYTES + PATTERN_BYTES for _, pattern in own)
+        assert account.pattern_bytes <= 4 * (SEGMENT_BYTES + PATTERN_BYTES)
         assert account.descriptors == len(account.holdings) <= 4
     assert sum(len(account.holdings) for account in bank.page(None, -1, 10)[0]) == len(live)
     for connection in live:
