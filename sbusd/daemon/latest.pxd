@@ -1,6 +1,6 @@
 # Where a message waits that a newer one of its key replaces. See latest.pyx.
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from sbusd.daemon.outbox cimport Entry, Outbox
 
@@ -10,7 +10,6 @@ cdef Entry* older_of(Outbox* box, const char* data) noexcept nogil
 cdef void learn(Outbox* box, uint64_t number, const char* data, uint32_t payer) noexcept nogil
 cdef void move_key(Outbox* box, const char* data) noexcept nogil
 cdef void unlearn(Outbox* box, uint64_t number, Entry entry) noexcept nogil
-cdef void charge_key(Outbox* box, uint32_t payer, int64_t count) noexcept nogil
 cdef void set_order(Outbox* box, int order) noexcept nogil
 cdef size_t replaceable_from(Outbox* box) noexcept nogil
 cdef void restore_keys(Outbox* box, size_t first) noexcept nogil

@@ -15,7 +15,8 @@ from libcpp.utility cimport pair
 
 from sbusd.daemon.outbox cimport ORDER_LATEST, KnownKey, Keys, Packet, bytes_in
 from sbusd.daemon.packets cimport KNOWN_KEY_BYTES, data_of, leave
-from sbusd.daemon.pools cimport NOBODY, charge_known
+from sbusd.daemon.pools cimport charge_known
+from sbusd.daemon.rooms cimport charge_key, owner_of
 
 cdef extern from *:
     """
@@ -72,16 +73,6 @@ cdef void unlearn(Outbox* box, uint64_t number, Entry entry) noexcept nogil:
         box.keys = NULL
 
 
-cdef void charge_key(Outbox* box, uint32_t payer, int64_t count) noexcept nogil:
-    """Account for one key more that is known of a payer's messages, or one less."""
-    cdef uint32_t owner = NOBODY if box.account is NULL else box.account.uid
-    charge_known(&box.room, owner, payer, count, KNOWN_KEY_BYTES)
-    if box.account is not NULL:
-        charge_known(&box.account.room, owner, payer, count, KNOWN_KEY_BYTES)
-    box.totals.queued_bytes += count * KNOWN_KEY_BYTES
-    box.totals.held_bytes += count * KNOWN_KEY_BYTES
-
-
 cdef void set_order(Outbox* box, int order) noexcept nogil:
     """Set the order of messages that wait. Those that wait now are not replaced, and replace nothing."""
     if order == box.order:
@@ -94,7 +85,7 @@ cdef void set_order(Outbox* box, int order) noexcept nogil:
 cdef void forget_keys(Outbox* box) noexcept nogil:
     """Know of no key any more. It may be a million, so their memory is freed later, and is charged until then."""
     cdef uint64_t guests = 0, bytes_each = KNOWN_KEY_BYTES
-    cdef uint32_t owner = NOBODY if box.account is NULL else box.account.uid
+    cdef uint32_t owner = owner_of(box)
     cdef size_t i
     cdef uint32_t payer
     cdef int64_t count, known = box.keys.size()

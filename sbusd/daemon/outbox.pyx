@@ -16,12 +16,12 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libcpp.deque cimport deque
 
-from sbusd.daemon.latest cimport charge_key, is_replaceable, learn, move_key, older_of, unlearn
+from sbusd.daemon.latest cimport is_replaceable, learn, move_key, older_of, unlearn
 from sbusd.daemon.orders cimport choose
 from sbusd.daemon.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
-from sbusd.daemon.packets cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, new_packet, release, release_entry, size_of
-from sbusd.daemon.pacing cimport is_crowded
-from sbusd.daemon.pools cimport charge, discharge, has_space, may_share, vacate
+from sbusd.daemon.packets cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, new_packet, release, release_entry
+from sbusd.daemon.pools cimport has_space, may_share, vacate
+from sbusd.daemon.rooms cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
 from sbusd.daemon.libc cimport iovec, mmsghdr
 
 cdef enum:
@@ -31,11 +31,6 @@ cdef enum:
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
 cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
 cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
-
-
-cdef uint32_t owner_of(Outbox* box) noexcept nogil:
-    """Return the uid that an outbox belongs to."""
-    return NOBODY if box.account is NULL else box.account.uid
 
 
 cdef void open_outbox(
@@ -88,36 +83,6 @@ cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept no
         parts[2 * place + 1].iov_len = bytes_in(packet)
     headers[place].msg_hdr.msg_iov = &parts[2 * place]
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
-
-
-cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
-    """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
-    cdef Account* account = box.account
-    if account is NULL:
-        return True
-    cost += account.leaving_bytes
-    if not has_space(&account.room, cost) or not may_share(&account.room, account.uid, payer, cost):
-        return False
-    # A user may hold at most as much of the bus's memory as it leaves free.
-    return box.totals.held_bytes + account.room.bytes + cost <= box.totals.held_limit
-
-
-cdef void charge_entry(Outbox* box, Entry entry) noexcept nogil:
-    """Account for a packet that begins to wait."""
-    charge(&box.room, owner_of(box), entry.payer, size_of(entry))
-    if box.account is not NULL:
-        charge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
-    box.totals.queued_packets += 1
-    box.totals.queued_bytes += size_of(entry)
-
-
-cdef void discharge_entry(Outbox* box, Entry entry) noexcept nogil:
-    """Account for a packet that waits no more."""
-    discharge(&box.room, owner_of(box), entry.payer, size_of(entry))
-    if box.account is not NULL:
-        discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
-    box.totals.queued_packets -= 1
-    box.totals.queued_bytes -= size_of(entry)
 
 
 cdef Entry entry_for(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
@@ -218,30 +183,6 @@ cdef Outcome tell_replaced(Outbox* box) noexcept nogil:
             box.untold_replaced = 0
             box.totals.deliveries += 1
     return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
-
-
-cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
-    """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
-    cdef bint fits, has_share
-    if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
-        box.is_failed = box.is_failed or box.soft == MODE_ERROR
-        return False
-    if not has_room(box, payer, cost):
-        # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
-        return False
-    fits = has_space(&box.room, cost)
-    has_share = may_share(&box.room, owner_of(box), payer, cost)
-    if box.soft == MODE_BLOCK or not fits or not has_share:
-        if may_block and (box.soft == MODE_BLOCK or box.hard == MODE_BLOCK):
-            box.has_blocked = BLOCKED_BY_MODE
-        elif is_paced and has_share and (fits or payer == owner_of(box)):
-            box.has_blocked = PACED
-        else:
-            box.is_failed = box.is_failed or (box.soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
-            return False
-    elif is_paced and is_crowded(box, payer, 1, cost):
-        box.has_blocked = PACED
-    return True
 
 
 cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
