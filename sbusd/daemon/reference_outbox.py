@@ -133,7 +133,8 @@ class Outbox:
     waiting: list[Entry] = field(default_factory=list)
     notes: list[Entry] = field(default_factory=list)
     fixed: int = 0
-    """So many of the first that wait are not replaced, whatever comes; with the order ``latest`` each message behind them has a key of its own."""
+    """So many of the first that wait are not replaced, whatever comes. With the order ``latest`` each message behind them has a key of its
+    own."""
     replaced_packets: int = 0
     untold_replaced: int = 0
     batch_bytes: int = 0
@@ -435,7 +436,7 @@ class Outbox:
 
     def _let_go(self, entry: Entry) -> None:
         """Account for a packet that waits no more."""
-        packet, head, payer = entry
+        packet, head, _ = entry
         for part in (packet, head) if head else (packet,):
             part.holders -= 1
             if not part.holders:

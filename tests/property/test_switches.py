@@ -93,7 +93,9 @@ class TwoSwitches(RuleBasedStateMachine):
     @rule(
         target=clients,
         patterns=st.lists(PATTERNS, max_size=3),
-        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard", b"pace/on", b"order/latest"]), max_size=2),
+        wishes=st.lists(
+            st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard", b"pace/on", b"order/latest"]), max_size=2
+        ),
         user=USERS,
         blocks_others=st.booleans(),
         rules=st.integers(0, 15),
