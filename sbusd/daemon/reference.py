@@ -38,8 +38,9 @@ from sbusd.daemon.contract import (
     SwitchCounters,
     UserCounters,
 )
-from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
+from sbusd.daemon.reference_outbox import Entry, Outbox, Packet
 from sbusd.daemon.reference_pacing import PACED_BYTES, Hold
+from sbusd.daemon.reference_rooms import Account, Pool
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError

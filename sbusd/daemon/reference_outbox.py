@@ -20,18 +20,17 @@ from sbusd.daemon.contract import (
     HardMode,
     Order,
     SoftMode,
-    UserCounters,
     packet_bytes,
     waiting_bytes,
 )
+from sbusd.daemon.reference_rooms import Account, Payer, Pool
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
 
 FLUSH_ROUNDS = 4
 BATCH_PACKETS = 64
 NOTICE_BYTES = 48
 _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-_Payer = int | None
-Entry = tuple["Packet", "Packet | None", _Payer]
+Entry = tuple["Packet", "Packet | None", Payer]
 """What waits: a packet, what goes in front of it, and who published it."""
 
 _Line = tuple["Packet", "Packet | None"]
@@ -56,65 +55,6 @@ class Packet:
     """Of the discarded: for connections of other users than its publisher."""
     missed: list[int] = field(default_factory=list)
     time: int = 0
-
-
-@dataclass(slots=True)
-class Pool:
-    """Room that several users share: its bounds, what is in it, and how much of that is from users other than its owner."""
-
-    packets_limit: int
-    bytes_limit: int
-    packets: int = 0
-    bytes: int = 0
-    guest_packets: Counter[int] = field(default_factory=Counter)
-    guest_bytes: Counter[int] = field(default_factory=Counter)
-
-    def has_space(self, length: int) -> bool:
-        """Return whether one more packet fits."""
-        return self.packets < self.packets_limit and self.bytes + length <= self.bytes_limit
-
-    def may_share(self, owner: _Payer, payer: _Payer, length: int) -> bool:
-        """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
-        if payer == owner or payer is None or owner is None:
-            return True
-        return (
-            self.packets + self.guest_packets[payer] + 1 <= self.packets_limit
-            and self.bytes + self.guest_bytes[payer] + length <= self.bytes_limit
-        )
-
-    def is_pressed(self, owner: _Payer, payer: _Payer, packets: int = 0, size: int = 0) -> bool:
-        """Return whether so many more packets would leave less than a quarter of what their publisher may take."""
-        packets, size, own_packets, own_bytes = self.packets + packets, self.bytes + size, packets, size
-        if payer != owner and payer is not None and owner is not None:
-            packets += own_packets + self.guest_packets[payer]
-            size += own_bytes + self.guest_bytes[payer]
-        return packets > self.packets_limit - self.packets_limit // 4 or size > self.bytes_limit - self.bytes_limit // 4
-
-    def charge(self, owner: _Payer, payer: _Payer, length: int, sign: int = 1, *, packets: int = 1) -> None:
-        """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more; with no *packets* for bytes alone."""
-        self.packets += sign * packets
-        self.bytes += sign * length
-        if payer != owner and payer is not None and owner is not None:
-            self.guest_packets[payer] += sign * packets
-            self.guest_bytes[payer] += sign * length
-
-
-@dataclass(slots=True, eq=False)
-class Account:
-    """One user: what waits for all its connections, and how many those are."""
-
-    uid: int
-    room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
-    connections: int = 0
-    lost_packets: int = 0
-    unread: int = 0
-    """Bytes that its connections have sent and that are not handled yet."""
-    held_up: set[int] = field(default_factory=set)
-    """Connections that are not read until those are fewer."""
-
-    def counters(self) -> UserCounters:
-        """Return the counters of the contract."""
-        return UserCounters(self.room.packets, self.room.bytes, self.lost_packets)
 
 
 @dataclass(slots=True, eq=False)
@@ -156,7 +96,7 @@ class Outbox:
     lost_packets: int = 0
 
     @property
-    def owner(self) -> _Payer:
+    def owner(self) -> Payer:
         """The uid that it belongs to, None while it is nobody's."""
         return None if self.account is None else self.account.uid
 
@@ -165,7 +105,7 @@ class Outbox:
         room = self.room
         return room.packets * 100 <= room.packets_limit * percent and room.bytes * 100 <= room.bytes_limit * percent
 
-    def may_go_on(self, payer: _Payer, low_water: int, *, is_paced: bool) -> bool:
+    def may_go_on(self, payer: Payer, low_water: int, *, is_paced: bool) -> bool:
         """Return whether enough has drained for a publisher that waits."""
         if not self.room.packets:
             return True
@@ -176,7 +116,7 @@ class Outbox:
     def offer(
         self,
         packets: list[Packet],
-        payer: _Payer,
+        payer: Payer,
         *,
         may_block: bool,
         is_paced: bool = False,
@@ -206,7 +146,7 @@ class Outbox:
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
-    def post(self, data: bytes, payer: _Payer = None) -> None:
+    def post(self, data: bytes, payer: Payer = None) -> None:
         """Hand over one packet of the bus itself, behind those that wait already; no mode applies to it, every bound does.
 
         *payer* is the uid of who caused it; None: the client itself.
@@ -287,7 +227,7 @@ class Outbox:
         head = message[: message.index(0) + 1]
         return next((self.fixed + place for place, entry in enumerate(self._known()) if entry[0].data.startswith(head)), None)
 
-    def _know(self, payer: _Payer, sign: int = 1) -> None:
+    def _know(self, payer: Payer, sign: int = 1) -> None:
         """Account for one key more that is known of a payer's messages, or with *sign* -1 for one less."""
         self.count["held"] += sign * KNOWN_KEY_BYTES
         for room in self._rooms():
@@ -391,7 +331,7 @@ class Outbox:
             return errno.EPIPE
         return 0
 
-    def _has_room(self, payer: _Payer, cost: int) -> bool:
+    def _has_room(self, payer: Payer, cost: int) -> bool:
         """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
         if self.account is None:
             return True
@@ -400,7 +340,7 @@ class Outbox:
             return False
         return self.count["held"] + room.bytes + cost <= self.held_limit
 
-    def _may_wait(self, payer: _Payer, cost: int, *, may_block: bool, is_paced: bool) -> bool:
+    def _may_wait(self, payer: Payer, cost: int, *, may_block: bool, is_paced: bool) -> bool:
         """Decide by the modes whether a packet that the socket did not take may wait."""
         if self.soft in {SoftMode.DISCARD, SoftMode.ERROR}:
             self.is_failed |= self.soft is SoftMode.ERROR
@@ -454,7 +394,7 @@ class Outbox:
         """Return the pools that a packet here is charged to."""
         return (self.room,) if self.account is None else (self.room, self.account.room)
 
-    def _discard(self, packet: Packet, payer: _Payer) -> None:
+    def _discard(self, packet: Packet, payer: Payer) -> None:
         """Lose a packet that *payer* has published and that was routed here."""
         self._lose()
         packet.discarded += 1
