@@ -286,7 +286,8 @@ BURST_UID = 61_001
 def bursts(bench: Bench) -> list[Line]:
     """A burst at full speed from a C publisher to a healthy subscriber in Python that reads by ``batches()``: how much of it comes.
 
-    All bursts are added up: a median would hide what one of them lost. The publisher is another user if root runs this. Only then is the line about what is promised, so its name says whose it is.
+    All bursts are added up: a median would hide what one of them lost. The publisher is another user if root runs this. Only then is the
+    line about what is promised, so its name says whose it is.
     """
     is_root = os.geteuid() == 0
     whose = "another user's" if is_root else "the same user's"
