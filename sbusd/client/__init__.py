@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         Unanswered,
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
-    from sbusd.client.messages import Gap, Item, Message, Reconnected
+    from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
     from sbusd.client.presence import Change, PresenceEvent, PresenceItem
     from sbusd.client.service import Request, ServiceError
     from sbusd.client.statistics import Statistics
@@ -78,6 +78,7 @@ __all__ = [
     "Reconnected",
     "RemoteError",
     "RemoteRefusal",
+    "Replaced",
     "Request",
     "SbusError",
     "Scope",
@@ -120,7 +121,7 @@ _MODULES = {
         "Unanswered",
     ),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
-    "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected"),
+    "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected", "Replaced"),
     "sbusd.client.presence": ("Change", "PresenceEvent", "PresenceItem"),
     "sbusd.client.service": ("Request", "ServiceError"),
     "sbusd.client.statistics": ("Statistics",),

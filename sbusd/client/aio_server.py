@@ -12,7 +12,7 @@ from sbusd.client.aio_link import AioLink
 from sbusd.client.deadline import Deadline
 from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.messages import Gap, Item, Message
+from sbusd.client.messages import Gap, Item, Message, Replaced
 from sbusd.client.service import LOG, Reception, Task
 from sbusd.client.serving import AT_ONCE, begin_serving
 
@@ -50,7 +50,10 @@ class AsyncServer:
         """Take in one item; return what to send at once."""
         if isinstance(item, Message):
             return self._reception.receive(item, time.time())
-        self._reception.note_missing(item.lost if isinstance(item, Gap) else 0)
+        if isinstance(item, Replaced):
+            self._reception.note_missing(item.count)
+        else:
+            self._reception.note_missing(item.lost if isinstance(item, Gap) else 0)
         return b""
 
     def _start_some(self) -> None:

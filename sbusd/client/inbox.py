@@ -6,7 +6,7 @@ Rules:
    that every packet can be received whatever the bound: memory stays below the bound plus one packet. With ``Overflow.BLOCK`` what
    came in one batch with it is taken too: below the bound plus the largest packet.
 2. A gap stands exactly where packets are missing, between the last one before and the first one after. It takes no room.
-3. Nothing that is not a packet can grow the queue: gaps, and reconnections with nothing between them, are added up.
+3. Nothing that is not a packet can grow the queue: gaps, and reconnections and replacements with nothing between them, are added up.
 4. Messages of one batch wait as one :class:`~sbusd.client.runs.Run`, and count as if each waited alone. Whose turn has come is in
    ``ready``: it has left the queue, though nobody has taken it yet.
 """
@@ -17,7 +17,7 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 from sbusd.client.runs import Run
 
 QUEUE_PACKETS = 65_536
@@ -143,6 +143,16 @@ class Inbox:
         if self.lost:
             self._place_gap()
         items.append(event)
+
+    def put_replaced(self, count: int) -> None:
+        """Note that *count* messages were replaced by newer ones, which come behind this."""
+        items = self.items
+        if items and not self.lost and isinstance(last := items[-1], Replaced):
+            items[-1] = Replaced(last.count + count)
+            return
+        if self.lost:
+            self._place_gap()
+        items.append(Replaced(count))
 
     def take(self) -> Item | None:
         """Return what came first, or None if nothing waits."""

@@ -43,5 +43,16 @@ class Reconnected:
     seconds: float
 
 
-Item = Message | Gap | Reconnected
+@dataclass(frozen=True, slots=True)
+class Replaced:
+    """So many messages that waited for this connection were replaced by newer ones of their keys, which come behind this.
+
+    It comes with the order ``latest`` alone: ``bus.tell("order/latest")``. Which subscription they were for is not known, so each gets it.
+    Several in a row, with nothing between them, are added up into one.
+    """
+
+    count: int
+
+
+Item = Message | Gap | Replaced | Reconnected
 """What a subscription yields."""

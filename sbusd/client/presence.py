@@ -7,7 +7,7 @@ import enum
 import json
 from dataclasses import dataclass
 
-from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD
 from sbusd.protocol.peers import Peer, make_peer
@@ -47,6 +47,8 @@ def presence_item(item: Item) -> PresenceItem:
     Raises:
         ProtocolError: EPROTO if a message is no event, as no bus sends it.
     """
+    if isinstance(item, Replaced):
+        return Gap(item.count)  # of events each counts, also where a newer one has the same key
     if not isinstance(item, Message):
         return item
     word, _, rest = item.key.removeprefix(EVENT_HEAD).partition(b"/")

@@ -79,6 +79,7 @@ class Session:
         self._sole: Inbox | None = None
         self._unsettled = 0
         self._last_words: tuple[int, RemoteRefusal] | None = None
+        self._replaced = 0
         self._received = self._lost_remote = self._lost_unknown = self._unclaimed = self._refused = self._refusals_dropped = 0
         self._retired_delivered = self._retired_discarded = self._reconnects = self._attempts = self._batches = self._batchless = 0
 
@@ -290,6 +291,7 @@ class Session:
             delivered=self._retired_delivered + sum(inbox.delivered for inbox in inboxes),
             lost_local=self._retired_discarded + sum(inbox.discarded for inbox in inboxes),
             lost_remote=self._lost_remote,
+            replaced=self._replaced,
             lost_unknown=self._lost_unknown,
             unclaimed=self._unclaimed,
             refusals=self._refused,
@@ -386,6 +388,8 @@ class Session:
             self._receive_error(payload)
         elif key == controls.LOST:
             self._receive_lost(payload)
+        elif key == controls.REPLACED:
+            self._receive_replaced(payload)
         elif key == controls.PING and (token := self._ledger.passed(payload)) is not None:
             if self._unsettled and token >= self._unsettled:
                 self._unsettled = 0
@@ -410,9 +414,7 @@ class Session:
 
     def _receive_lost(self, payload: bytes) -> None:
         """Put a gap into every subscription, and see to it that no call waits for an answer that is lost."""
-        if not (payload.isdigit() and len(payload) < 20):
-            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {controls.LOST.decode()} with {payload[:24]!r} in place of a count")
-        count = int(payload)
+        count = _parse_count(controls.LOST, payload)
         self._lost_remote += count
         self._lost_unknown += not count
         for inbox in self._all_inboxes():
@@ -421,6 +423,13 @@ class Session:
             self._send_barrier()
         if self.listener is not None:
             self.listener.lost()
+
+    def _receive_replaced(self, payload: bytes) -> None:
+        """Say in every subscription how many messages were replaced."""
+        count = _parse_count(controls.REPLACED, payload)
+        self._replaced += count
+        for inbox in self._all_inboxes():
+            inbox.put_replaced(count)
 
     def _send_call(self, call: Call, *packets: bytes) -> Call:
         """Put a request and its barriers into ``outgoing``, and return its call."""
@@ -478,3 +487,10 @@ class Session:
     def _choose_sole(self) -> None:
         """Note the inbox that every message is for: the only one there is, unless messages of an ended subscription may be under way."""
         self._sole = None if self._unsettled or self.listener is not None else self._routes.sole
+
+
+def _parse_count(key: bytes, payload: bytes) -> int:
+    """Return the count in a notice of the bus. Raises ProtocolError if it is none."""
+    if not (payload.isdigit() and len(payload) < 20):
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {key.decode()} with {payload[:24]!r} in place of a count")
+    return int(payload)

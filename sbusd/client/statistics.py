@@ -20,6 +20,8 @@ class Statistics:
     """Packets that the bus said it discarded for this connection; each is in a ``Gap``."""
     lost_unknown: int = 0
     """How often the bus said that it had been killed, and does not know what it lost; each is a ``Gap`` of 0."""
+    replaced: int = 0
+    """Messages that the bus said it replaced by newer ones of their keys, with the order ``latest``; each is in a ``Replaced``."""
     unclaimed: int = 0
     """Messages that no subscription matched any more, and control messages that nobody waited for."""
     refusals: int = 0

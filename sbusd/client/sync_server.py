@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from sbusd.client.deadline import Deadline
 from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.messages import Gap, Item, Message
+from sbusd.client.messages import Gap, Item, Message, Replaced
 from sbusd.client.service import LOG, Reception, Result, Task
 from sbusd.client.serving import DRAINED_AT_ONCE, begin_serving
 from sbusd.client.sync_link import SyncLink
@@ -55,7 +55,10 @@ class Server:
         """Take in one item; return what to send at once."""
         if isinstance(item, Message):
             return self._reception.receive(item, time.time())
-        self._reception.note_missing(item.lost if isinstance(item, Gap) else 0)
+        if isinstance(item, Replaced):
+            self._reception.note_missing(item.count)
+        else:
+            self._reception.note_missing(item.lost if isinstance(item, Gap) else 0)
         return b""
 
     def _run_next(self) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call, Expects
-from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 from sbusd.client.session import Session
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
@@ -87,6 +87,8 @@ def tap_item(item: Item) -> TapItem:
     Raises:
         ProtocolError: EPROTO if that is no record, as no bus sends it.
     """
+    if isinstance(item, Replaced):
+        return Gap(item.count)  # of records each counts, also where a newer one has the same key
     if not isinstance(item, Message):
         return item
     line, _, packet = item.payload.partition(b"\n")

@@ -57,6 +57,7 @@ class Connection:
     soft: str | None = None
     hard: str | None = None
     order: str | None = None
+    replaced_packets: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ class ConnectionSettings:
     echo: bool = True
     soft: Annotated[int, Within(0, 4)] = 0
     hard: Annotated[int, Within(1, 4)] = 1
-    order: Annotated[int, Within(0, 3)] = 0
+    order: Annotated[int, Within(0, 4)] = 0
     sender: bool = False
     batch: bool = False
     pace: bool = False
@@ -70,6 +70,9 @@ class ConnectionProgress:
     """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
     reads: Annotated[int, Within(1, 65)] = 64
     """Packets that are read from its socket at once; batches are packets here."""
+    replaced_packets: Count = 0
+    untold_replaced: Count = 0
+    """Replaced, and the peer is not told yet."""
     receipt_always: bool = False
     """That is for every message, and not for an undeliverable one alone."""
 
@@ -88,6 +91,9 @@ class Queue:
     unread: tuple[tuple[Count, bool], ...] = ()
     """What the connection itself has sent and was not handled yet, in order: each the place of a packet, and whether the kernel had cut
     it. The rest of a batch that was being handled is a batch."""
+
+    fixed: Count = 0
+    """So many of the first in ``waiting`` are not replaced: they were there before the client chose the order ``latest``."""
 
     @property
     def is_empty(self) -> bool:
@@ -121,5 +127,6 @@ class SwitchTotals:
     batched_packets: Count = 0
     blocks: Count = 0
     fallbacks: Count = 0
+    replaced_packets: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost to each user who is there."""

@@ -10,7 +10,9 @@ The rules of delivery, which the tests hold both switches to:
 2. A recipient gets a packet once, however many of its patterns match, in the order in which the switch read them.
 3. What a recipient's socket does not take is for its soft mode; what its queue does not take, for its hard mode. What is discarded
    is counted, and as soon as there is room the recipient is told ``CMSG !/bus/lost NUL <count>``: with ``Order.QUEUE`` in the place
-   of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages.
+   of the gap. Packets of the bus itself keep their order among themselves whatever the order of messages. What ``Order.LATEST`` replaces
+   is not lost: it is counted for itself, and told by ``CMSG !/bus/replaced NUL <count>`` before messages go out again, if none of the
+   bus's own packets waits.
 4. A turn reads at most ``batch_packets`` from each readable connection, and from all of a user together while others can be read, so
    that neither a client nor many of one user can keep the others waiting. The compiled switch reads for ``turn_time`` at most while
    others are there, reads one whose packets are costly in smaller batches, puts back what stands behind control packets that took
@@ -116,6 +118,9 @@ class Order(enum.IntEnum):
     RANDOM = 2
     """The one that frees most memory, of the oldest :data:`RANDOM_PACKETS`: the largest that no other queue holds; among equals the
     oldest."""
+    LATEST = 3
+    """The oldest; of a client's messages with the same key only the newest waits, in the place that the key has: no key is kept waiting
+    by how often others come. Messages that waited before this order was chosen stay as they are."""
 
 
 class Sight(enum.IntEnum):
@@ -156,6 +161,10 @@ by a line as long as their number. The compiled switch has it in ``outbox.pxd``.
 
 RANDOM_PACKETS = 4096
 """Packets among which ``Order.RANDOM`` chooses: to look at all of a long queue for each that is sent would keep all others waiting."""
+
+
+KNOWN_KEY_BYTES = 64
+"""Memory of the knowledge where a key waits, with ``Order.LATEST``; charged to the recipient's user."""
 
 
 ENTRY_BYTES = 26
@@ -201,10 +210,12 @@ class ConnectionCounters(NamedTuple):
     """Meant for it and discarded, because its queue was full or its socket could never take a packet of that size."""
     refused_packets: int
     """MSG of its own that were not routed."""
+    replaced_packets: int
+    """MSG that waited for it with ``Order.LATEST`` until a newer one of the same key took their place."""
 
 
 class SwitchCounters(NamedTuple):
-    """What the switch has done. ``deliveries == delivered + queued + lost + abandoned`` holds between turns."""
+    """What the switch has done. ``deliveries == delivered + queued + lost + replaced + abandoned`` holds between turns."""
 
     connections: int
     accepted: int
@@ -240,6 +251,8 @@ class SwitchCounters(NamedTuple):
     """Times that a publisher began to wait for a recipient."""
     fallbacks: int
     """Times that a recipient's mode fell back to ``discard``, because it had blocked publishers for too long."""
+    replaced_packets: int
+    """MSG that waited until a newer one of the same key took their place: ``Order.LATEST``."""
 
 
 class Sink(Protocol):

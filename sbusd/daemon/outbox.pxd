@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.deque cimport deque
+from libcpp.map cimport map as cpp_map
 from libcpp.vector cimport vector
 
 from sbusd.daemon.libc cimport iovec, le32toh
@@ -27,6 +28,7 @@ cdef enum Sequence:         # the numbers of Order
     ORDER_QUEUE = 0
     ORDER_STACK = 1
     ORDER_RANDOM = 2
+    ORDER_LATEST = 3
 
 cdef struct Packet:         # its bytes follow it in the same allocation
     Totals* totals          # where its memory is counted
@@ -46,6 +48,32 @@ cdef struct Entry:
 
 
 ctypedef deque[Entry] Entries   # grows without moving what is in it: a vector of a million would be copied in one turn
+
+
+cdef extern from *:
+    """
+    #ifndef SBUSD_KNOWN_KEY
+    #define SBUSD_KNOWN_KEY
+    #include <cstdint>
+    #include <cstring>
+    #include <functional>
+    #include <string_view>
+    struct KnownKey {
+        uint64_t hash;              // so that keys that begin alike are not compared byte by byte
+        mutable const char* data;   // of the message that waits; its key ends with NUL
+        KnownKey(const char* text = "") : hash(std::hash<std::string_view>{}(std::string_view(text))), data(text) {}
+        bool operator<(const KnownKey& other) const {
+            return hash != other.hash ? hash < other.hash : strcmp(data, other.data) < 0;
+        }
+    };
+    #endif
+    """
+    cdef cppclass KnownKey:
+        KnownKey() noexcept nogil
+        KnownKey(const char*) noexcept nogil
+
+
+ctypedef cpp_map[KnownKey, uint64_t] Keys   # and the number of the entry; in order, for a hash table would grow in one turn
 
 
 cdef struct Head:           # what goes in front of a packet of a batch, for those who asked for it
@@ -83,13 +111,15 @@ cdef struct Totals:         # of all outboxes of a switch; the fields of SwitchC
     uint64_t abandoned_packets
     uint64_t delivered_batches  # what went out several in one,
     uint64_t batched_packets    # and how many those were
+    uint64_t replaced_packets
     uint64_t held_bytes         # memory of all packets that wait, each counted once, and of their places in queues
     uint64_t held_limit
     Remains* remains            # queues that were given up
 
 
 cdef struct Remains:            # what waited in a queue that was given up, until its memory is free
-    Entries* entries
+    Entries* entries            # NULL: none
+    Keys* keys                  # what was known of them; NULL: nothing
     Account* account            # who is charged for it until then; NULL: nobody
     Remains* next
 
@@ -138,6 +168,10 @@ cdef cppclass Outbox:
     Pool room
     Entries* waiting            # in order of arrival; NULL: nothing
     Entries* notes              # packets of the bus itself that do not wait their turn among messages; NULL: none
+    uint64_t taken_out          # how many entries have left the front of `waiting`: the number of the first one there
+    Keys* keys                  # of ORDER_LATEST: where messages wait that are; NULL: none
+    uint64_t replaced_packets
+    uint64_t untold_replaced    # replaced, and the peer is not told yet
     uint64_t delivered_packets
     uint64_t delivered_bytes
     uint64_t lost_packets

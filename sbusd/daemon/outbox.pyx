@@ -4,7 +4,9 @@
 
 A packet that the socket takes is never copied: it goes out from the buffer in which it was received. The first recipient that
 has to wait makes one copy, which all later ones share by reference. Packets that are discarded are lost: counted, and told to the
-client as ``CMSG !/bus/lost NUL <count>`` as soon as there is room, in the place of the gap where messages go in their order.
+client as ``CMSG !/bus/lost NUL <count>`` as soon as there is room, in the place of the gap where messages go in their order. With the
+order ``latest`` a message takes the place of an older one of its key (`latest`). What was replaced is counted, and the client is told
+before messages go out again; that notice never waits itself, so no bound keeps it from the client.
 
 Room is given out in pools (`pools`): a connection's queue, and all queues of a user. The memory of the bus is shared by users in the
 same way: each may hold at most as much as it leaves free.
@@ -14,13 +16,12 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libcpp.deque cimport deque
 
+from sbusd.daemon.latest cimport is_replaceable, learn, move_key, older_of, unlearn
 from sbusd.daemon.orders cimport choose
 from sbusd.daemon.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
-from sbusd.daemon.packets cimport (
-    ENTRY_BYTES, cost_of, data_of, leave_behind, new_packet, release, release_entry, size_of,
-)
-from sbusd.daemon.pacing cimport is_crowded
-from sbusd.daemon.pools cimport charge, discharge, has_space, may_share, vacate
+from sbusd.daemon.packets cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, new_packet, release, release_entry
+from sbusd.daemon.pools cimport has_space, may_share, vacate
+from sbusd.daemon.rooms cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
 from sbusd.daemon.libc cimport iovec, mmsghdr
 
 cdef enum:
@@ -30,11 +31,6 @@ cdef enum:
 cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
 cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
 cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
-
-
-cdef uint32_t owner_of(Outbox* box) noexcept nogil:
-    """Return the uid that an outbox belongs to."""
-    return NOBODY if box.account is NULL else box.account.uid
 
 
 cdef void open_outbox(
@@ -53,6 +49,8 @@ cdef void open_outbox(
     box.room.packets_limit = packets_limit
     box.room.bytes_limit = bytes_limit
     box.waiting = box.notes = NULL
+    box.keys = NULL
+    box.taken_out = box.replaced_packets = box.untold_replaced = 0
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
     box.left_packets = box.left_bytes = 0
     box.is_parted = False
@@ -87,20 +85,8 @@ cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept no
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
 
 
-cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
-    """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
-    cdef Account* account = box.account
-    if account is NULL:
-        return True
-    cost += account.leaving_bytes
-    if not has_space(&account.room, cost) or not may_share(&account.room, account.uid, payer, cost):
-        return False
-    # A user may hold at most as much of the bus's memory as it leaves free.
-    return box.totals.held_bytes + account.room.bytes + cost <= box.totals.held_limit
-
-
-cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
-    """Let a packet wait, behind *head* if that is not NULL."""
+cdef Entry entry_for(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
+    """Return an entry, which holds what is in it and is accounted for."""
     cdef Entry entry
     entry.packet = packet
     entry.head = head
@@ -109,11 +95,13 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
     if head is not NULL:
         head.references += 1
     box.totals.held_bytes += ENTRY_BYTES
-    charge(&box.room, owner_of(box), payer, size_of(entry))
-    if box.account is not NULL:
-        charge(&box.account.room, box.account.uid, payer, size_of(entry))
-    box.totals.queued_packets += 1
-    box.totals.queued_bytes += size_of(entry)
+    charge_entry(box, entry)
+    return entry
+
+
+cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
+    """Let a packet wait, behind *head* if that is not NULL."""
+    cdef Entry entry = entry_for(box, packet, head, payer)
     if is_note:
         if box.notes is NULL:
             box.notes = new deque[Entry]()
@@ -126,11 +114,7 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
 
 cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
     """Account for a packet that waits no more, and release it."""
-    discharge(&box.room, owner_of(box), entry.payer, size_of(entry))
-    if box.account is not NULL:
-        discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
-    box.totals.queued_packets -= 1
-    box.totals.queued_bytes -= size_of(entry)
+    discharge_entry(box, entry)
     release_entry(entry, box.totals)
 
 
@@ -187,29 +171,18 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     return True
 
 
-cdef bint is_kept(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
-    """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
-    cdef bint fits, has_share
-    if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
-        box.is_failed = box.is_failed or box.soft == MODE_ERROR
-        return False
-    if not has_room(box, payer, cost):
-        # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
-        return False
-    fits = has_space(&box.room, cost)
-    has_share = may_share(&box.room, owner_of(box), payer, cost)
-    if box.soft == MODE_BLOCK or not fits or not has_share:
-        if may_block and (box.soft == MODE_BLOCK or box.hard == MODE_BLOCK):
-            box.has_blocked = BLOCKED_BY_MODE
-        elif is_paced and has_share and (fits or payer == owner_of(box)):
-            box.has_blocked = PACED
-        else:
-            box.is_failed = box.is_failed or (box.soft != MODE_BLOCK and box.hard == MODE_ERROR and not fits)
-            return False
-    elif is_paced and is_crowded(box, payer, 1, cost):
-        box.has_blocked = PACED
-    # A notice goes in front of a packet that is kept, not of one that is lost too: notices must not fill the queue.
-    return tell_loss(box)
+cdef Outcome tell_replaced(Outbox* box) noexcept nogil:
+    """Tell the peer how many messages were replaced since it was last told; return whether the socket takes more."""
+    cdef char text[NOTICE_BYTES]
+    cdef Outcome outcome = ALL_TAKEN
+    if box.untold_replaced:
+        parts[0].iov_base = text
+        parts[0].iov_len = snprintf(text, sizeof(text), "CMSG !/bus/replaced%c%llu", 0, <unsigned long long>box.untold_replaced)
+        line_up(0, &parts[0], NULL)
+        if transmit(box, headers, 1, &outcome):
+            box.untold_replaced = 0
+            box.totals.deliveries += 1
+    return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
 
 
 cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
@@ -221,13 +194,53 @@ cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
     return kept[0] is not NULL
 
 
+cdef bint may_keep(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
+    """Decide whether a packet may wait behind the others."""
+    # A notice goes in front of a packet that is kept, not of one that is lost too: notices must not fill the queue.
+    return may_wait(box, payer, cost, may_block, is_paced) and tell_loss(box)
+
+
+cdef bint may_replace(Outbox* box, Entry older, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
+    """Decide whether a packet may wait in the place of an older one, whose room it has then."""
+    cdef bint decision
+    charge_key(box, older.payer, -1)
+    discharge_entry(box, older)
+    decision = may_wait(box, payer, cost, may_block, is_paced)
+    charge_entry(box, older)
+    charge_key(box, older.payer, 1)
+    return decision
+
+
+cdef void replace(Outbox* box, Entry* older, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
+    """Let a packet wait in the place of an older one of its key."""
+    cdef Entry gone = older[0]
+    charge_key(box, gone.payer, -1)
+    older[0] = entry_for(box, packet, head, payer)
+    charge_key(box, payer, 1)
+    move_key(box, data_of(packet))      # the older one's bytes are freed
+    let_go(box, gone)
+    box.replaced_packets += 1
+    box.untold_replaced += 1
+    box.totals.replaced_packets += 1
+
+
 cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint is_paced, Head* head) noexcept nogil:
     """Let one packet of a batch wait, or lose it."""
-    cdef size_t cost = cost_of(batch.parts[index].iov_len, 0 if head is NULL else head.part.iov_len)
+    cdef iovec* part = &batch.parts[index]
+    cdef size_t cost = cost_of(part.iov_len, 0 if head is NULL else head.part.iov_len)
+    # What stands behind the packets of a batch are the bus's own words for its sender.
+    cdef bint is_own = index >= BATCH_PACKETS
+    cdef bint has_key = not is_own and is_replaceable(box, <const char*>part.iov_base, part.iov_len)
+    cdef Entry* older = older_of(box, <const char*>part.iov_base) if has_key else NULL
     cdef Packet* kept_head = NULL
+    cdef bint may
+    cost += KNOWN_KEY_BYTES if has_key else 0
+    if older is NULL:
+        may = may_keep(box, batch.payer, cost, may_block, is_paced)
+    else:
+        may = may_replace(box, older[0], batch.payer, cost, may_block, is_paced)
     batch.has_copies = True
-    if (not is_kept(box, batch.payer, cost, may_block, is_paced)
-            or not make_copy(&batch.kept[index], &batch.parts[index], box.totals)
+    if (not may or not make_copy(&batch.kept[index], part, box.totals)
             or (head is not NULL and not make_copy(&head.kept, &head.part, box.totals))):
         discard(box, batch, index)
         return
@@ -235,8 +248,12 @@ cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint i
         batch.tally[index].queued += 1
     if head is not NULL:
         kept_head = head.kept
-    # What stands behind the packets of a batch are the bus's own words for its sender.
-    keep(box, batch.kept[index], kept_head, batch.payer, index >= BATCH_PACKETS and box.order != ORDER_QUEUE)
+    if older is not NULL:
+        replace(box, older, batch.kept[index], kept_head, batch.payer)
+        return
+    keep(box, batch.kept[index], kept_head, batch.payer, is_own and box.order != ORDER_QUEUE)
+    if has_key:
+        learn(box, box.taken_out + box.waiting.size() - 1, data_of(batch.kept[index]), batch.payer)
 
 
 cdef Head* head_for(Head* heads, size_t stride, uint32_t index) noexcept nogil:
@@ -349,6 +366,8 @@ cdef void take_out(Outbox* box, size_t count) noexcept nogil:
     """Let go of the first *count* of the chosen messages."""
     cdef size_t i, kept = 0
     for i in range(count):
+        if box.keys is not NULL:
+            unlearn(box, box.taken_out + chosen[i], box.waiting[0][chosen[i]])
         let_go(box, box.waiting[0][chosen[i]])
         box.waiting[0][chosen[i]].packet = NULL
         kept = max(kept, chosen[i] + 1)
@@ -363,6 +382,7 @@ cdef void take_out(Outbox* box, size_t count) noexcept nogil:
             box.waiting.pop_back()
         else:
             box.waiting.pop_front()
+            box.taken_out += 1
 
 
 cdef Outcome send_notes(Outbox* box) noexcept nogil:
@@ -417,6 +437,7 @@ cdef void tell_in_place(Outbox* box) noexcept nogil:
     moved = box.waiting.back()
     box.waiting.pop_back()
     box.waiting.push_front(moved)
+    box.taken_out -= 1
 
 
 cdef void flush(Outbox* box) noexcept nogil:
@@ -428,6 +449,8 @@ cdef void flush(Outbox* box) noexcept nogil:
         if waiting_count(box) == 0:
             break
         outcome = send_notes(box)
+        if outcome == ALL_TAKEN:
+            outcome = tell_replaced(box)
         if outcome == ALL_TAKEN:
             outcome = send_messages(box)
         if outcome == PEER_GONE:
@@ -458,23 +481,10 @@ cdef void abandon(Outbox* box) noexcept nogil:
         vacate(&box.account.room, &box.room)
     box.room.packets = box.room.bytes = 0
     box.room.shares.clear()
-    leave(box, box.waiting)
-    leave(box, box.notes)
+    leave(box.waiting, box.keys, box.account, box.totals)
+    leave(box.notes, NULL, box.account, box.totals)
     box.waiting = box.notes = NULL
-
-
-cdef void leave(Outbox* box, Entries* entries) noexcept nogil:
-    """Leave behind the entries of a queue that is given up, or release them at once if there is no memory even for that."""
-    cdef Entry entry
-    if entries is NULL or leave_behind(entries, box.account, box.totals):
-        return
-    while not entries.empty():
-        entry = entries.back()
-        entries.pop_back()
-        if box.account is not NULL:
-            box.account.leaving_bytes -= size_of(entry)
-        release_entry(entry, box.totals)
-    del entries
+    box.keys = NULL
 
 
 cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil:
@@ -482,6 +492,6 @@ cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil:
     wait behind that: of the losses among it the sink alone is told."""
     abandon(box)
     box.told += box.untold
-    box.untold = 0
+    box.untold = box.untold_replaced = 0
     box.is_parted = True
     post(box, words, length)

@@ -2,10 +2,11 @@
 
 from libc.stdint cimport uint64_t
 
-from sbusd.daemon.outbox cimport Account, Entries, Entry, Packet, Totals, bytes_in
+from sbusd.daemon.outbox cimport Account, Entries, Entry, Keys, Packet, Totals, bytes_in
 
 cdef enum:
     ENTRY_BYTES = 26        # an entry, and its part of a block of entries and of the list of those blocks: contract.waiting_bytes
+    KNOWN_KEY_BYTES = 64    # contract.KNOWN_KEY_BYTES: a node of the map, and the word of the allocator
 
 
 cdef inline uint64_t block_bytes(size_t length) noexcept nogil:
@@ -27,5 +28,5 @@ cdef char* data_of(Packet* packet) noexcept nogil
 cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil
 cdef void release(Packet* packet) noexcept nogil
 cdef void release_entry(Entry entry, Totals* totals) noexcept nogil
-cdef bint leave_behind(Entries* entries, Account* account, Totals* totals) noexcept nogil
+cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil
 cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil

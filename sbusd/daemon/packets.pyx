@@ -6,7 +6,7 @@ A queue can hold a million packets. To free them takes longer than a turn may, s
 its user is charged until that is done.
 """
 
-from libc.stdint cimport uint64_t
+from libc.stdint cimport SIZE_MAX, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -47,34 +47,54 @@ cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
         release(entry.head)
 
 
-cdef bint leave_behind(Entries* entries, Account* account, Totals* totals) noexcept nogil:
-    """Keep the entries of a queue that was given up until they are released; return whether there is memory for that."""
-    cdef Remains* remains = <Remains*>malloc(sizeof(Remains))
-    if remains is NULL:
-        return False
-    remains.entries = entries
-    remains.account = account
-    remains.next = totals.remains
-    totals.remains = remains
-    return True
+cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil:
+    """Leave behind the entries of a queue that is given up, and what was known of them, until they are released; if there is no memory even
+    for that, release them at once. *account*, if not NULL, is charged until then."""
+    cdef Remains* remains = <Remains*>malloc(sizeof(Remains)) if entries is not NULL or keys is not NULL else NULL
+    cdef Remains short
+    if remains is not NULL:
+        remains.entries, remains.keys = entries, keys
+        remains.account = account
+        remains.next = totals.remains
+        totals.remains = remains
+    elif entries is not NULL or keys is not NULL:
+        short.entries, short.keys = entries, keys
+        short.account = account
+        release_some(&short, totals, SIZE_MAX)
+        del short.entries
+        del short.keys
 
 
-cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
-    """Release up to *most* entries of a queue that was given up. Return its user if nothing of that one is left, connections neither."""
-    cdef Remains* remains = totals.remains
-    cdef Account* account = remains.account
+cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept nogil:
+    """Release up to *most* keys and entries of a queue that was given up; return whether nothing is left."""
     cdef Entry entry
-    while most and not remains.entries.empty():
+    # The keys go first: they refer to the packets, though nothing is compared any more.
+    while most and remains.keys is not NULL and not remains.keys.empty():
+        most -= 1
+        remains.keys.erase(remains.keys.begin())
+        totals.held_bytes -= KNOWN_KEY_BYTES
+        if remains.account is not NULL:
+            remains.account.leaving_bytes -= KNOWN_KEY_BYTES
+    while most and remains.entries is not NULL and not remains.entries.empty():
         most -= 1
         entry = remains.entries.back()
         remains.entries.pop_back()
-        if account is not NULL:
-            account.leaving_bytes -= size_of(entry)
+        if remains.account is not NULL:
+            remains.account.leaving_bytes -= size_of(entry)
         release_entry(entry, totals)
-    if not remains.entries.empty():
+    return ((remains.keys is NULL or remains.keys.empty()) and (remains.entries is NULL or remains.entries.empty()))
+
+
+cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
+    """Release up to *most* keys and entries of a queue that was given up. Return its user if nothing of that one is left, connections
+    neither."""
+    cdef Remains* remains = totals.remains
+    cdef Account* account = remains.account
+    if not release_some(remains, totals, most):
         return NULL
     totals.remains = remains.next
     del remains.entries
+    del remains.keys
     free(remains)
     if account is NULL or account.connections or account.leaving_bytes:
         return NULL

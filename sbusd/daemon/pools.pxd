@@ -1,6 +1,6 @@
 # The shape of shared room, for outboxes. See pools.pyx.
 
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 cdef enum:
@@ -11,6 +11,7 @@ cdef struct Share:
     uint32_t uid
     uint64_t packets
     uint64_t bytes
+    uint64_t keys           # known of its packets, with ORDER_LATEST; counted in queues alone
 
 
 cdef cppclass Pool:         # room that several users share
@@ -26,4 +27,5 @@ cdef bint is_pressed(Pool* pool, uint32_t owner, uint32_t payer, uint64_t packet
 cdef bint has_space(Pool* pool, size_t length) noexcept nogil
 cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
 cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil
+cdef void charge_known(Pool* pool, uint32_t owner, uint32_t payer, int64_t count, size_t size) noexcept nogil
 cdef void vacate(Pool* pool, Pool* queue) noexcept nogil

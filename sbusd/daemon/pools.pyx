@@ -6,7 +6,7 @@ A publisher of another user, a *guest*, may hold at most as much as it leaves fr
 the rest, so that none can keep the next one out. The owner's own packets have no such bound.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 
 cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
@@ -61,6 +61,7 @@ cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noex
             fresh.uid = payer
             fresh.packets = 1
             fresh.bytes = length
+            fresh.keys = 0
             pool.shares.push_back(fresh)
         else:
             share.packets += 1
@@ -79,6 +80,16 @@ cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
         if share.packets == 0:
             share[0] = pool.shares.back()
             pool.shares.pop_back()
+
+
+cdef void charge_known(Pool* pool, uint32_t owner, uint32_t payer, int64_t count, size_t size) noexcept nogil:
+    """Account for *count* keys more of *size* bytes that are known of a payer's packets, or less where that is negative."""
+    cdef Share* share
+    pool.bytes += count * <int64_t>size
+    if is_guest(pool, owner, payer):
+        share = share_of(pool, payer)
+        share.keys += count
+        share.bytes += count * <int64_t>size
 
 
 cdef void vacate(Pool* pool, Pool* queue) noexcept nogil:

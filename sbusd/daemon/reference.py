@@ -38,8 +38,9 @@ from sbusd.daemon.contract import (
     SwitchCounters,
     UserCounters,
 )
-from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
+from sbusd.daemon.reference_outbox import Entry, Outbox, Packet
 from sbusd.daemon.reference_pacing import PACED_BYTES, Hold
+from sbusd.daemon.reference_rooms import Account, Pool
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
@@ -129,7 +130,7 @@ class _Connection:
         """Return the counters of the contract."""
         out = self.out
         delivered = (out.delivered_packets, out.delivered_bytes, out.room.packets, out.room.bytes, out.lost_packets)
-        return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets)
+        return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets, out.replaced_packets)
 
 
 def _entry(entry: Entry, places: dict[int, int]) -> QueueEntry:
@@ -911,7 +912,7 @@ class Switch:
 
     def set_order(self, connection: int, order: Order) -> None:
         """Set the order of messages that wait."""
-        self._by_number[connection].out.order = order
+        self._by_number[connection].out.set_order(order)
 
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*."""
@@ -1041,6 +1042,7 @@ class Switch:
             receipt_token=None if token is None else token.decode("latin-1"),
             receipt_always=always,
             untold=done.out.untold,
+            untold_replaced=done.out.untold_replaced,
             unreported=done.out.told,
             blocks=tuple(done.blocked),
             paces=tuple(number for number, is_paced in done.blocked.items() if is_paced),
@@ -1065,7 +1067,7 @@ class Switch:
             waiting, notes = (tuple(_entry(entry, places) for entry in each) for each in lists)
             unread = tuple((len(packets) + place, is_cut) for place, (_, is_cut) in enumerate(connection.unread))
             packets += [packet for packet, _ in connection.unread]
-            queue = Queue(waiting, notes, unread)
+            queue = Queue(waiting, notes, unread, connection.out.replaceable_from)
             if not queue.is_empty:
                 queues[number] = queue
         return packets, queues
@@ -1089,6 +1091,7 @@ class Switch:
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
         restored.refused_packets, restored.reads = progress.refused_packets, progress.reads
         out.delivered_packets, out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
+        out.replaced_packets, out.untold_replaced = progress.replaced_packets, progress.untold_replaced
         out.lost_packets, out.untold, out.told = progress.lost_packets, progress.untold, progress.unreported
         if progress.receipt_token is not None:
             restored.receipt = progress.receipt_token.encode("latin-1"), progress.receipt_always

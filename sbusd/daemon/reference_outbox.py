@@ -13,15 +13,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from sbusd.daemon.continuation import Queue
-from sbusd.daemon.contract import ENTRY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, UserCounters, packet_bytes, waiting_bytes
+from sbusd.daemon.contract import (
+    ENTRY_BYTES,
+    KNOWN_KEY_BYTES,
+    RANDOM_PACKETS,
+    HardMode,
+    Order,
+    SoftMode,
+    packet_bytes,
+    waiting_bytes,
+)
+from sbusd.daemon.reference_rooms import Account, Payer, Pool
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
 
 FLUSH_ROUNDS = 4
 BATCH_PACKETS = 64
 NOTICE_BYTES = 48
 _WAIT = frozenset({errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM})
-_Payer = int | None
-Entry = tuple["Packet", "Packet | None", _Payer]
+Entry = tuple["Packet", "Packet | None", Payer]
 """What waits: a packet, what goes in front of it, and who published it."""
 
 _Line = tuple["Packet", "Packet | None"]
@@ -48,65 +57,6 @@ class Packet:
     time: int = 0
 
 
-@dataclass(slots=True)
-class Pool:
-    """Room that several users share: its bounds, what is in it, and how much of that is from users other than its owner."""
-
-    packets_limit: int
-    bytes_limit: int
-    packets: int = 0
-    bytes: int = 0
-    guest_packets: Counter[int] = field(default_factory=Counter)
-    guest_bytes: Counter[int] = field(default_factory=Counter)
-
-    def has_space(self, length: int) -> bool:
-        """Return whether one more packet fits."""
-        return self.packets < self.packets_limit and self.bytes + length <= self.bytes_limit
-
-    def may_share(self, owner: _Payer, payer: _Payer, length: int) -> bool:
-        """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
-        if payer == owner or payer is None or owner is None:
-            return True
-        return (
-            self.packets + self.guest_packets[payer] + 1 <= self.packets_limit
-            and self.bytes + self.guest_bytes[payer] + length <= self.bytes_limit
-        )
-
-    def is_pressed(self, owner: _Payer, payer: _Payer, packets: int = 0, size: int = 0) -> bool:
-        """Return whether so many more packets would leave less than a quarter of what their publisher may take."""
-        packets, size, own_packets, own_bytes = self.packets + packets, self.bytes + size, packets, size
-        if payer != owner and payer is not None and owner is not None:
-            packets += own_packets + self.guest_packets[payer]
-            size += own_bytes + self.guest_bytes[payer]
-        return packets > self.packets_limit - self.packets_limit // 4 or size > self.bytes_limit - self.bytes_limit // 4
-
-    def charge(self, owner: _Payer, payer: _Payer, length: int, sign: int = 1) -> None:
-        """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more."""
-        self.packets += sign
-        self.bytes += sign * length
-        if payer != owner and payer is not None and owner is not None:
-            self.guest_packets[payer] += sign
-            self.guest_bytes[payer] += sign * length
-
-
-@dataclass(slots=True, eq=False)
-class Account:
-    """One user: what waits for all its connections, and how many those are."""
-
-    uid: int
-    room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
-    connections: int = 0
-    lost_packets: int = 0
-    unread: int = 0
-    """Bytes that its connections have sent and that are not handled yet."""
-    held_up: set[int] = field(default_factory=set)
-    """Connections that are not read until those are fewer."""
-
-    def counters(self) -> UserCounters:
-        """Return the counters of the contract."""
-        return UserCounters(self.room.packets, self.room.bytes, self.lost_packets)
-
-
 @dataclass(slots=True, eq=False)
 class Outbox:
     """What waits for one client. ``count`` are the switch's counters; ``held`` among them is the memory of all that waits."""
@@ -122,6 +72,11 @@ class Outbox:
     order: Order = Order.QUEUE
     waiting: list[Entry] = field(default_factory=list)
     notes: list[Entry] = field(default_factory=list)
+    fixed: int = 0
+    """So many of the first that wait are not replaced, whatever comes. With the order ``latest`` each message behind them has a key of its
+    own."""
+    replaced_packets: int = 0
+    untold_replaced: int = 0
     batch_bytes: int = 0
     """The longest batch that it is sent; 0: it is sent none."""
     is_broken: bool = False
@@ -141,7 +96,7 @@ class Outbox:
     lost_packets: int = 0
 
     @property
-    def owner(self) -> _Payer:
+    def owner(self) -> Payer:
         """The uid that it belongs to, None while it is nobody's."""
         return None if self.account is None else self.account.uid
 
@@ -150,7 +105,7 @@ class Outbox:
         room = self.room
         return room.packets * 100 <= room.packets_limit * percent and room.bytes * 100 <= room.bytes_limit * percent
 
-    def may_go_on(self, payer: _Payer, low_water: int, *, is_paced: bool) -> bool:
+    def may_go_on(self, payer: Payer, low_water: int, *, is_paced: bool) -> bool:
         """Return whether enough has drained for a publisher that waits."""
         if not self.room.packets:
             return True
@@ -161,7 +116,7 @@ class Outbox:
     def offer(
         self,
         packets: list[Packet],
-        payer: _Payer,
+        payer: Payer,
         *,
         may_block: bool,
         is_paced: bool = False,
@@ -187,15 +142,11 @@ class Outbox:
             self._discard(left.pop(0)[0], payer)
             self._tell_loss()
         for packet, head in left:
-            if self._is_kept(payer, _cost(packet, head), may_block=may_block, is_paced=is_paced):
-                self._keep((packet, head, payer))
-                packet.queued += 1
-            else:
-                self._discard(packet, payer)
+            self._hold((packet, head, payer), may_block=may_block, is_paced=is_paced)
         if outcome == errno.EMSGSIZE or (self.untold and not self.room.packets):
             self.flush()
 
-    def post(self, data: bytes, payer: _Payer = None) -> None:
+    def post(self, data: bytes, payer: Payer = None) -> None:
         """Hand over one packet of the bus itself, behind those that wait already; no mode applies to it, every bound does.
 
         *payer* is the uid of who caused it; None: the client itself.
@@ -219,13 +170,76 @@ class Outbox:
             else:
                 self._lose()
 
+    def set_order(self, order: Order) -> None:
+        """Set the order of messages that wait. Those that wait now are not replaced, and replace nothing."""
+        if order is not self.order:
+            for _, _, payer in self._known():
+                self._know(payer, -1)
+            self.order, self.fixed = order, len(self.waiting)
+
+    @property
+    def replaceable_from(self) -> int:
+        """How many of the first that wait are not replaced, as the next switch is told."""
+        return self.fixed if self.order is Order.LATEST else 0
+
+    def _hold(self, entry: Entry, *, may_block: bool, is_paced: bool) -> None:
+        """Let a packet wait, or lose it. With the order ``latest`` it takes the place of an older one of its key."""
+        packet, head, payer = entry
+        has_key = self.order is Order.LATEST and not packet.is_note
+        place = self._place_of(packet.data) if has_key else None
+        cost = _cost(packet, head) + KNOWN_KEY_BYTES * has_key
+        if place is None:
+            # A notice goes in front of a packet that is kept.
+            may = self._may_wait(payer, cost, may_block=may_block, is_paced=is_paced) and self._tell_loss()
+        else:
+            older = self.waiting[place]
+            self._know(older[2], -1)
+            self._charge(older, -1)
+            may = self._may_wait(payer, cost, may_block=may_block, is_paced=is_paced)
+            self._charge(older)
+            self._know(older[2])
+        if not may:
+            self._discard(packet, payer)
+            return
+        packet.queued += 1
+        self._keep(entry)
+        if has_key:
+            self._know(payer)
+        if place is not None:
+            self._replace(place)
+
+    def _replace(self, place: int) -> None:
+        """Put the packet that came last in the *place* of the older one of its key."""
+        older = self.waiting[place]
+        self._know(older[2], -1)
+        self._let_go(older)
+        self.waiting[place] = self.waiting.pop()
+        self.replaced_packets += 1
+        self.untold_replaced += 1
+        self.count["replaced_packets"] += 1
+
+    def _known(self) -> list[Entry]:
+        """Return the messages that newer ones replace."""
+        return self.waiting[self.fixed :] if self.order is Order.LATEST else []
+
+    def _place_of(self, message: bytes) -> int | None:
+        """Return where an older message waits that *message* replaces."""
+        head = message[: message.index(0) + 1]
+        return next((self.fixed + place for place, entry in enumerate(self._known()) if entry[0].data.startswith(head)), None)
+
+    def _know(self, payer: Payer, sign: int = 1) -> None:
+        """Account for one key more that is known of a payer's messages, or with *sign* -1 for one less."""
+        self.count["held"] += sign * KNOWN_KEY_BYTES
+        for room in self._rooms():
+            room.charge(self.owner, payer, KNOWN_KEY_BYTES, sign, packets=0)
+
     def flush(self) -> None:
         """Send what waits, as far as the socket takes it and the turn's share goes."""
         for _ in range(FLUSH_ROUNDS):
             self._tell_loss()
             if not self.room.packets:
                 break
-            outcome = self._send_notes() or self._send_messages()
+            outcome = self._send_notes() or self._tell_replaced() or self._send_messages()
             if self.is_broken:
                 self.abandon()
             if outcome in {errno.EAGAIN, errno.EPIPE}:
@@ -238,6 +252,9 @@ class Outbox:
         for entries, as_note in ((queue.waiting, False), (queue.notes, True)):
             for place, head, payer in entries:
                 self._keep((packets[place], None if head is None else packets[head], payer), as_note=as_note)
+        self.fixed = queue.fixed
+        for _, _, payer in self._known():
+            self._know(payer)
 
     def abandon(self) -> None:
         """Give up what waits."""
@@ -245,16 +262,19 @@ class Outbox:
         if not self.is_parted:
             self.left_packets += self.room.packets
             self.left_bytes += self.room.bytes
+        for _, _, payer in self._known():
+            self._know(payer, -1)
         for entry in (*self.notes, *self.waiting):
             self._let_go(entry)
         self.notes.clear()
         self.waiting.clear()
+        self.fixed = 0
 
     def part(self, words: bytes) -> None:
         """Offer *words* as the last that the client is told; what waits is given up, and what it was not told of with it."""
         self.abandon()
         self.told += self.untold
-        self.untold = 0
+        self.untold = self.untold_replaced = 0
         self.is_parted = True
         self.post(words)
 
@@ -311,7 +331,7 @@ class Outbox:
             return errno.EPIPE
         return 0
 
-    def _has_room(self, payer: _Payer, cost: int) -> bool:
+    def _has_room(self, payer: Payer, cost: int) -> bool:
         """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
         if self.account is None:
             return True
@@ -320,8 +340,8 @@ class Outbox:
             return False
         return self.count["held"] + room.bytes + cost <= self.held_limit
 
-    def _is_kept(self, payer: _Payer, cost: int, *, may_block: bool, is_paced: bool) -> bool:
-        """Decide by the modes whether a packet that the socket did not take may wait; a notice goes in front of one that does."""
+    def _may_wait(self, payer: Payer, cost: int, *, may_block: bool, is_paced: bool) -> bool:
+        """Decide by the modes whether a packet that the socket did not take may wait."""
         if self.soft in {SoftMode.DISCARD, SoftMode.ERROR}:
             self.is_failed |= self.soft is SoftMode.ERROR
             return False
@@ -339,38 +359,42 @@ class Outbox:
                 return False
         elif is_paced and any(room.is_pressed(self.owner, payer, 1, cost) for room in self._rooms()):
             self.has_blocked = self.has_paced = True
-        return self._tell_loss()
+        return True
 
     def _keep(self, entry: Entry, *, as_note: bool | None = None) -> None:
         """Let a packet wait; *as_note* says whether among the notes, where it is not for the packet and the order to say."""
-        packet, head, payer = entry
+        packet, head, _ = entry
         for part in (packet, head) if head else (packet,):
             if not part.holders:
                 self.count["held"] += packet_bytes(len(part.data))
             part.holders += 1
         self.count["held"] += ENTRY_BYTES
-        for room in self._rooms():
-            room.charge(self.owner, payer, _cost(packet, head))
+        self._charge(entry)
         if as_note is None:
             as_note = packet.is_note and self.order is not Order.QUEUE
         (self.notes if as_note else self.waiting).append(entry)
 
     def _let_go(self, entry: Entry) -> None:
         """Account for a packet that waits no more."""
-        packet, head, payer = entry
+        packet, head, _ = entry
         for part in (packet, head) if head else (packet,):
             part.holders -= 1
             if not part.holders:
                 self.count["held"] -= packet_bytes(len(part.data))
         self.count["held"] -= ENTRY_BYTES
+        self._charge(entry, -1)
+
+    def _charge(self, entry: Entry, sign: int = 1) -> None:
+        """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more."""
+        packet, head, payer = entry
         for room in self._rooms():
-            room.charge(self.owner, payer, _cost(packet, head), -1)
+            room.charge(self.owner, payer, _cost(packet, head), sign)
 
     def _rooms(self) -> tuple[Pool, ...]:
         """Return the pools that a packet here is charged to."""
         return (self.room,) if self.account is None else (self.room, self.account.room)
 
-    def _discard(self, packet: Packet, payer: _Payer) -> None:
+    def _discard(self, packet: Packet, payer: Payer) -> None:
         """Lose a packet that *payer* has published and that was routed here."""
         self._lose()
         packet.discarded += 1
@@ -400,6 +424,16 @@ class Outbox:
             self._keep((self._notice(self.untold), None, self.owner))
         return not self.untold
 
+    def _tell_replaced(self) -> int:
+        """Tell the peer how many messages were replaced since it was last told; return why the socket takes no more, or 0."""
+        if not self.untold_replaced:
+            return 0
+        taken, outcome = self._transmit([(Packet(b"CMSG !/bus/replaced\0%d" % self.untold_replaced, is_note=True), None)])
+        if taken:
+            self.untold_replaced = 0
+            self.count["deliveries"] += 1
+        return 0 if outcome == errno.EMSGSIZE else outcome
+
     def _send_notes(self) -> int:
         """Send the bus's own packets that do not wait among messages."""
         while self.notes:
@@ -421,6 +455,10 @@ class Outbox:
         taken, outcome = self._transmit([entry[:2] for entry in chosen])
         never_fits = outcome == errno.EMSGSIZE
         for entry in chosen[: taken + never_fits]:
+            if self.fixed:
+                self.fixed -= 1
+            elif self.order is Order.LATEST:
+                self._know(entry[2], -1)
             self._let_go(entry)
             self.waiting.remove(entry)
         if never_fits:

@@ -29,6 +29,7 @@ from sbusd.daemon.intake cimport (
     BATCH_LENGTH_BYTES, Backlog, Intake, new_backlog, packets_of, put_back, record_bytes, resume, store, take,
 )
 from sbusd.daemon.libc cimport *
+from sbusd.daemon.latest cimport replaceable_from, restore_keys, set_order
 from sbusd.daemon.outbox cimport (
     BATCH_PACKETS, MODE_BLOCK, NOT_WAITING, PACED, Account, Batch, Blocked, Entries, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign,
     bytes_in, clear, end_batch, flush, is_below, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
@@ -1676,7 +1677,7 @@ cdef class Switch:
 
     def set_order(self, uint64_t connection, int order):
         """Set the order of messages that wait."""
-        self.find(connection).out.order = order
+        set_order(&self.find(connection).out, order)
 
     cdef Connection* find(self, uint64_t number) except NULL:
         """Return a connection by its number."""
@@ -1842,6 +1843,7 @@ cdef class Switch:
             cache_hits=self.router.hits, cache_misses=self.router.misses, turns=self.turns,
             received_batches=self.intake.batches, delivered_batches=self.totals.delivered_batches,
             batched_packets=self.totals.batched_packets, blocks=self.blocks, fallbacks=self.fallbacks,
+            replaced_packets=self.totals.replaced_packets,
         )
 
     # -- what survives it
@@ -1858,6 +1860,7 @@ cdef class Switch:
         return ConnectionProgress(
             received_packets=done.received_packets, received_bytes=done.received_bytes, refused_packets=done.refused_packets,
             delivered_packets=done.out.delivered_packets, delivered_bytes=done.out.delivered_bytes, lost_packets=done.out.lost_packets,
+            replaced_packets=done.out.replaced_packets, untold_replaced=done.out.untold_replaced,
             untold=done.out.untold, unreported=done.out.told, blocks=tuple([each.id for each in done.blocked]),
             blocking_ms=0 if done.blocking_since < 0 else now_ms() - done.blocking_since,
             idle_ms=0 if done.blocking_since < 0 else now_ms() - done.progress_at,
@@ -1877,7 +1880,7 @@ cdef class Switch:
         for number in self.connections():
             connection = self.find(number)
             queue = Queue(queue_of(connection.out.waiting, &places, packets), queue_of(connection.out.notes, &places, packets),
-                          unread_of(connection.backlog, packets))
+                          unread_of(connection.backlog, packets), replaceable_from(&connection.out))
             if not queue.is_empty:
                 queues[number] = queue
         return packets, queues
@@ -1907,6 +1910,7 @@ cdef class Switch:
         restored.out.delivered_packets, restored.out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes
         restored.out.lost_packets, restored.out.untold = progress.lost_packets, progress.untold
         restored.out.told = progress.unreported
+        restored.out.replaced_packets, restored.out.untold_replaced = progress.replaced_packets, progress.untold_replaced
         restored.reads = progress.reads
         if progress.receipt_token is not None:
             self.arm_receipt(connection, progress.receipt_token.encode("latin-1"), always=progress.receipt_always)
@@ -1958,6 +1962,7 @@ cdef class Switch:
         self.fallbacks += totals.fallbacks
         self.totals.delivered_batches += totals.delivered_batches
         self.totals.batched_packets += totals.batched_packets
+        self.totals.replaced_packets += totals.replaced_packets
         self.router.hits += totals.cache_hits
         self.router.misses += totals.cache_misses
         self.totals.deliveries += totals.deliveries
@@ -1998,6 +2003,7 @@ cdef class Switch:
                         front = shared[<size_t>head]
                     keep(&connection.out, shared[<size_t>place], front,
                          <uint32_t>NOBODY if payer is None else <uint32_t>payer, is_note)
+            restore_keys(&connection.out, queue.fixed)
         for i in range(shared.size()):
             release(shared[i])
         return 0
@@ -2079,7 +2085,7 @@ cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_
     # In the order of the fields: by their names it takes four times as long, and each client has counters when it ends.
     return _new_tuple(ConnectionCounters, (
         connection.received_packets, connection.received_bytes, connection.out.delivered_packets, connection.out.delivered_bytes,
-        queued_packets, queued_bytes, connection.out.lost_packets, connection.refused_packets,
+        queued_packets, queued_bytes, connection.out.lost_packets, connection.refused_packets, connection.out.replaced_packets,
     ))
 
 

@@ -49,6 +49,8 @@ BATCH = b"!/batch"
 ERROR = b"!/bus/error"
 LOST = b"!/bus/lost"
 """Payload: decimal count of packets that were meant for this client here, and were discarded."""
+REPLACED = b"!/bus/replaced"
+"""Payload: decimal count of messages that waited for this client and were replaced by newer ones, with the order ``latest``."""
 RECEIPT = b"!/bus/receipt"
 """Payload: the token, NUL, and the decimal count of connections that the MSG was handed to, or waits for.
 

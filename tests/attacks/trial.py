@@ -148,7 +148,7 @@ class Trial:
         after = settle(owner, 3)
         assert after["subscriptions"] == before["subscriptions"], "subscriptions of the attackers are left behind"
         assert after["queued_packets"] == after["queued_bytes"] == 0, "packets for the attackers are left behind"
-        parts = ("delivered_packets", "queued_packets", "lost_packets", "abandoned_packets")
+        parts = ("delivered_packets", "queued_packets", "lost_packets", "replaced_packets", "abandoned_packets")
         assert after["deliveries"] == sum(after[name] for name in parts), f"the counters do not balance: {after}"
 
 

@@ -16,6 +16,7 @@ class Unit(enum.Enum):
     MICROSECONDS = ("µs", 1e3)
     MILLISECONDS = ("ms", 1e6)
     BYTES = ("B", 1.0)
+    MESSAGES = ("msg", 1.0)
     MEBIBYTES = ("MiB", float(1 << 20))
 
     def write(self, figure: float) -> str:

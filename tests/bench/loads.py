@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ BATCH_WINDOW = 1_024
 
 LARGE_PAYLOAD_BYTES = 65_400
 """With the key nearly the largest packet."""
+
+KEY_PATTERN = "bench/load/"
+"""Takes every message of the load generator, as in message.h."""
 
 TOGETHER = 64
 """Messages in each batch of a publisher that sends batches."""
@@ -106,6 +110,25 @@ class Generator:
     def churn(self, relay: Relay, clients: int) -> Churn:
         """Let *clients* come one after the other: each asks `whoami`, subscribes, waits for a barrier, and closes."""
         return Churn(**self._run("churn", relay, n=clients, w=clients // 10))
+
+    def burst(self, relay: Relay, messages: int, payload: int, uid: int) -> int:
+        """Publish *messages* at full speed as the user *uid*, 0 for the own one, to a reader in Python; return how many that one got."""
+        reader = [sys.executable, "-m", "tests.bench.reader", str(relay.path), KEY_PATTERN, str(messages)]
+        with confined(load_cpus()), subprocess.Popen(reader, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            if process.stdout is None or process.stdout.readline() != "ready\n":
+                raise BenchError("the reader of a burst did not begin")
+            try:
+                self._run("burst", relay, n=messages, b=payload, u=uid)
+                answer, words = process.communicate(timeout=RUN_SECONDS)
+            except (BenchError, subprocess.TimeoutExpired):
+                process.kill()
+                raise
+        if process.returncode:
+            raise BenchError(f"the reader of a burst failed: {words.strip()[-300:]}")
+        found: dict[str, int] = json.loads(answer)
+        if found["received"] + found["lost"] != messages:
+            raise BenchError(f"of {messages} messages {found['received']} came and {found['lost']} were told as lost")
+        return found["received"]
 
     @contextlib.contextmanager
     def held(self, relay: Relay, connections: int, patterns: int) -> Iterator[None]:

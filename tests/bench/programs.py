@@ -13,7 +13,7 @@ SOURCE = HERE / "load"
 BUILD = HERE / "build"
 
 COMPILE = ("gcc", "-std=gnu11", "-O2", "-g", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Wshadow", "-Werror")
-LOAD_SOURCES = ("load.c", "pump.c", "trip.c", "churn.c", "hold.c", "message.c", "window.c", "times.c", "bus.c")
+LOAD_SOURCES = ("load.c", "pump.c", "trip.c", "churn.c", "hold.c", "burst.c", "message.c", "window.c", "times.c", "bus.c")
 FLOOR_SOURCES = ("floor.c", "bus.c")
 
 

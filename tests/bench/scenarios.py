@@ -7,6 +7,7 @@ ratios: a machine that is faster or slower for a while is so for both.
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -41,10 +42,24 @@ class Plan:
     starts: int
     clients: int
     """Of one churn run."""
+    bursts: int
+    burst_bytes: int
+    """Payload of one burst."""
 
 
-FULL = Plan(rounds=15, deliveries=150_000, trips=8_000, wildcards=100_000, holders=100, idle=1_000, starts=5, clients=4_000)
-QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1, clients=50)
+FULL = Plan(
+    rounds=15,
+    deliveries=150_000,
+    trips=8_000,
+    wildcards=100_000,
+    holders=100,
+    idle=1_000,
+    starts=5,
+    clients=4_000,
+    bursts=5,
+    burst_bytes=32 << 20,
+)
+QUICK = Plan(rounds=1, deliveries=2_000, trips=100, wildcards=500, holders=5, idle=50, starts=1, clients=50, bursts=1, burst_bytes=1 << 17)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +276,37 @@ def stopped_at(relay: Relay, count: int) -> Iterator[None]:
         yield
 
 
+BURST_PAYLOADS = (64, 1024)
+"""Bytes of payload in each message of a burst."""
+
+BURST_UID = 61_001
+"""Another user, who need not have a name."""
+
+
+def bursts(bench: Bench) -> list[Line]:
+    """A burst at full speed from a C publisher to a healthy subscriber in Python that reads by ``batches()``: how much of it comes.
+
+    All bursts are added up: a median would hide what one of them lost. The publisher is another user if root runs this. Only then is the
+    line about what is promised, so its name says whose it is.
+    """
+    is_root = os.geteuid() == 0
+    whose = "another user's" if is_root else "the same user's"
+    lines = []
+    for payload in BURST_PAYLOADS:
+        count = bench.plan.burst_bytes // payload
+        received = 0
+        for _ in range(bench.plan.bursts):
+            with bench.daemon() as daemon:
+                if is_root:
+                    daemon.path.parent.chmod(0o711)  # the directory is the bench's own
+                    daemon.path.chmod(0o666)
+                received += bench.generator.burst(daemon, count, payload, BURST_UID if is_root else 0)
+        size = f"{bench.plan.burst_bytes / (1 << 20):g} MiB, {payload} B each"
+        name = f"burst of {size}, {whose}: received by batches(), of all"
+        lines.append(Line(name, Unit.MESSAGES, (float(received),), Bound(1.0, at_least=True), (float(count * bench.plan.bursts),)))
+    return lines
+
+
 def rest(bench: Bench) -> list[Line]:
     """The daemon's memory when it does nothing: as it started, and after traffic."""
     with bench.daemon() as daemon:
@@ -315,6 +361,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "churn": churn,
     "idle-connections": idle_connections,
     "stopped-readers": stopped_readers,
+    "bursts": bursts,
 }
 """All scenarios by the name that ``--only`` takes, in the order of the table."""
 

@@ -161,7 +161,10 @@ class _Bus:
     def check_balance(self) -> None:
         """Check that every packet that was to reach a client was delivered, waits, was lost, or was given up with its connection."""
         count = self.broker.switch.counters()
-        assert count.deliveries == count.delivered_packets + count.queued_packets + count.lost_packets + count.abandoned_packets, count
+        assert (
+            count.deliveries
+            == count.delivered_packets + count.queued_packets + count.lost_packets + count.replaced_packets + count.abandoned_packets
+        ), count
 
     def check_end(self) -> None:
         """Check that a newcomer is served, and that nothing stays behind of those who go."""

@@ -175,7 +175,7 @@ def test_statistics_are_the_bus_s_for_its_owner_and_one_s_own_for_others(each_bu
     assert bus["scope"] == "bus"
     # The fixture's probe of readiness was a third connection, which has gone.
     assert (counters["connections"], counters["messages"], counters["subscriptions"]) == (2, 1, 1)
-    parts = ("delivered_packets", "queued_packets", "lost_packets", "abandoned_packets")
+    parts = ("delivered_packets", "queued_packets", "lost_packets", "replaced_packets", "abandoned_packets")
     assert counters["deliveries"] == sum(counters[name] for name in parts)
     assert (own["scope"], cast(Json, own["connection"])["uid"]) == ("connection", FIRST.uid)
     assert "counters" not in own

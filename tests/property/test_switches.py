@@ -43,7 +43,7 @@ INNER = st.one_of(
 USERS = st.sampled_from([None, 1, 2, 3])
 MODES = st.sampled_from(
     b"blocking/soft/queue blocking/soft/discard blocking/soft/block blocking/soft/error blocking/hard/discard blocking/hard/block "
-    b"blocking/hard/error order/queue order/stack order/random pace/on pace/off".split()
+    b"blocking/hard/error order/queue order/stack order/random order/latest order/latest pace/on pace/off".split()
 )
 RULES = (PublishRule(b"!/conn/1/a/", False), PublishRule(b"a/", False), PublishRule(b"a", True), PublishRule(b"", False))
 
@@ -93,7 +93,9 @@ class TwoSwitches(RuleBasedStateMachine):
     @rule(
         target=clients,
         patterns=st.lists(PATTERNS, max_size=3),
-        wishes=st.lists(st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard", b"pace/on"]), max_size=2),
+        wishes=st.lists(
+            st.sampled_from([b"sender/on", b"tap/on\0", b"batch/on", b"blocking/soft/discard", b"pace/on", b"order/latest"]), max_size=2
+        ),
         user=USERS,
         blocks_others=st.booleans(),
         rules=st.integers(0, 15),

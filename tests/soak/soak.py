@@ -59,7 +59,7 @@ class Soak:
         left = {name: found[name] for name in ("subscriptions", "queued_packets", "queued_bytes") if found[name]}
         if left:
             raise SoakError(f"left behind: {left}")
-        parts = ("delivered_packets", "queued_packets", "lost_packets", "abandoned_packets")
+        parts = ("delivered_packets", "queued_packets", "lost_packets", "replaced_packets", "abandoned_packets")
         if found["deliveries"] != sum(found[name] for name in parts):
             raise SoakError(f"the bus's counters do not balance: {found}")
         return found

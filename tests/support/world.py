@@ -236,7 +236,8 @@ class World:
     def check_balance(self) -> None:
         """Every packet that was to reach a client was delivered, waits, was lost, or was given up with its connection."""
         count = self.switch.counters()
-        assert count.deliveries == count.delivered_packets + count.queued_packets + count.lost_packets + count.abandoned_packets
+        fates = (count.delivered_packets, count.queued_packets, count.lost_packets, count.replaced_packets, count.abandoned_packets)
+        assert count.deliveries == sum(fates)
 
 
 class MakeWorld(Protocol):

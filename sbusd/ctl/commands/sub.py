@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from sbusd.client import Gap, Message, Reconnected
+from sbusd.client import Gap, Message, Reconnected, Replaced
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
 from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
@@ -18,7 +18,7 @@ from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
-Item = Message | Gap | Reconnected
+Item = Message | Gap | Replaced | Reconnected
 
 
 class TooFewError(SbusError):
@@ -48,6 +48,9 @@ class Printer:
             self._note(
                 gap_json(item.lost, self.wall()), "gap: " + (words if item.lost else "messages may be lost here: the bus was killed")
             )
+        elif isinstance(item, Replaced):
+            news: dict[str, object] = {"type": "replaced", "replaced": item.count, "time": self.wall()}
+            self._note(news, f"replaced {item.count}: newer messages of the same keys follow")
         else:
             self._note({"type": "reconnected", "time": self.wall()}, "reconnected: what was published meanwhile is lost")
 
@@ -67,6 +70,7 @@ def command(
     timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
     template: Annotated[str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"How to print a message: %k\t%p.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print payloads alone, and their bytes as they are, even on a terminal.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="Of the messages that wait, keep the newest of each key.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="End each message with NUL, not with a newline.")] = False,
 ) -> None:
     """Subscribe, and print each message."""
@@ -75,11 +79,14 @@ def command(
         raise typer.BadParameter("--raw, --format and --json exclude each other; give one of them", param_hint="--raw")
     printer = Printer(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
     deadline = None if timeout is None else time.monotonic() + timeout
-    with settings.connect() as bus, bus.subscribe(*(os.fsencode(pattern) for pattern in patterns)) as subscription:
-        try:
-            follow(subscription.receive, printer, count, deadline)
-        finally:
-            flush()
+    with settings.connect() as bus:
+        if latest:
+            bus.tell(b"order/latest")
+        with bus.subscribe(*(os.fsencode(pattern) for pattern in patterns)) as subscription:
+            try:
+                follow(subscription.receive, printer, count, deadline)
+            finally:
+                flush()
     if count is not None and timeout is not None and printer.printed < count:
         raise TooFewError(printer.printed, count, timeout)
 

@@ -75,6 +75,7 @@ _FLOWS = (
     Field("kernel-out", "client_receive_bytes", "K-OUT", 5, 5, _bytes),
     Field("lost", "lost_packets", "LOST", 5, 3, _count),
     Field("lost-rate", "lost_packets_per_second", "LOST/s", 6, 13, _count),
+    Field("replaced", "replaced_packets", "REPL", 5, 18, _count),
     Field("refused", "refused_packets", "REFUSED", 7, 14, _count),
 )
 

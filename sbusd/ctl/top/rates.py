@@ -70,7 +70,7 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
     for key in sorted({*by_uid, *items}):
         own = by_uid.get(key, [])
         row: Row = {"uid": key, "user": names.user(key), "connections": len(own)}
-        row |= {name: _sum(own, name) for name in ("subscriptions", *HELD, *Depths._fields, *RATED)}
+        row |= {name: _sum(own, name) for name in ("subscriptions", "replaced_packets", *HELD, *Depths._fields, *RATED)}
         row |= {f"{name}_per_second": _sum(own, f"{name}_per_second") for name in RATED}
         item = items.get(key, {})
         row |= {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item}

@@ -26,7 +26,7 @@ static struct options parse(int argc, char **argv) {
         .window = 128, .keys = 1, .together = 1, .connections = 1, .patterns = 1,
     };
     int option;
-    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:g:L:B:c:P:")) != -1) {
+    while ((option = getopt(argc, argv, "s:p:t:n:w:b:r:W:k:g:L:B:c:P:u:")) != -1) {
         switch (option) {
         case 's': options.path = optarg; break;
         case 'p': options.relay_pid = (int)number(option, optarg); break;
@@ -42,13 +42,14 @@ static struct options parse(int argc, char **argv) {
         case 'B': options.batches = number(option, optarg); break;
         case 'c': options.connections = number(option, optarg); break;
         case 'P': options.patterns = number(option, optarg); break;
+        case 'u': options.uid = number(option, optarg); break;
         default: exit(1);
         }
     }
     errno = 0;
     if (!options.path || optind != argc || !options.messages || !options.receivers || options.window < 2 || !options.together)
-        die("usage: load pump|trip|churn|hold -s PATH [-p PID] [-t SECONDS] [-n MESSAGES] [-w WARM-UP] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
-            "[-k KEYS] [-g MESSAGES TOGETHER] [-B 0|1] [-c CONNECTIONS] [-P PATTERNS]");
+        die("usage: load pump|trip|churn|hold|burst -s PATH [-p PID] [-t SECONDS] [-n MESSAGES] [-w WARM-UP] [-b BYTES] [-r RECEIVERS] [-W WINDOW] "
+            "[-k KEYS] [-g MESSAGES TOGETHER] [-B 0|1] [-c CONNECTIONS] [-P PATTERNS] [-u UID]");
     return options;
 }
 
@@ -65,7 +66,9 @@ int main(int argc, char **argv) {
         churn(&options);
     else if (strcmp(mode, "hold") == 0)
         hold(&options);
+    else if (strcmp(mode, "burst") == 0)
+        burst(&options);
     else
-        die("no such mode: \"%s\" (pump, trip, churn or hold)", mode);
+        die("no such mode: \"%s\" (pump, trip, churn, hold or burst)", mode);
     return 0;
 }

@@ -1,4 +1,4 @@
-/* The four things the load generator can do to a bus, and the options that they share. */
+/* The five things the load generator can do to a bus, and the options that they share. */
 #ifndef BENCH_MODES_H
 #define BENCH_MODES_H
 
@@ -19,6 +19,7 @@ struct options {
     uint32_t batches;     /* pump: 1: the receivers want batches */
     uint32_t connections; /* hold */
     uint32_t patterns;    /* hold: on each connection */
+    uint32_t uid;         /* burst: of the publisher; 0: who runs it */
 };
 
 /* Publish as fast as the window allows from one process to *receivers* sockets in another; print rate and CPU. */
@@ -32,5 +33,8 @@ void churn(const struct options *options);
 
 /* Open connections with patterns that no traffic matches, print "ready", and hold them until standard input ends. */
 void hold(const struct options *options);
+
+/* Publish at full speed, whoever reads, and print when the bus has routed it all. */
+void burst(const struct options *options);
 
 #endif

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.inbox import Bounds, Inbox, Overflow
-from sbusd.client.messages import Gap, Item, Message, Reconnected
+from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 from sbusd.client.runs import Run, measure_run
 from sbusd.protocol.batches import BATCH_HEAD, join_batch
 
@@ -184,3 +184,14 @@ def test_a_retired_inbox_forgets_the_batch_that_was_begun() -> None:
     inbox.retire()
     assert inbox.take() is None
     assert len(inbox) == 0
+
+
+def test_replacements_stand_in_their_place_and_are_added_up() -> None:
+    inbox = make(packets=10)
+    inbox.put(message(0))
+    inbox.put_replaced(2)
+    inbox.put_replaced(3)
+    inbox.put_gap(1)
+    inbox.put_replaced(4)
+    inbox.put(message(1))
+    assert drain(inbox) == [message(0), Replaced(5), Gap(1), Replaced(4), message(1)]

@@ -7,7 +7,7 @@ import pytest
 from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
-from sbusd.client.messages import Gap, Message, Reconnected
+from sbusd.client.messages import Gap, Message, Reconnected, Replaced
 from sbusd.client.runs import Run
 from sbusd.client.session import _KEPT_REFUSALS, Session
 from sbusd.protocol.batches import join_batch
@@ -389,3 +389,16 @@ def test_nobody_but_the_bus_makes_a_batch() -> None:
     assert session.statistics().lost_remote == 0
     with pytest.raises(ProtocolError):
         session.receive(b"CMSG !/from/7/!/cred/1/2/3\0" + forged)
+
+
+def test_what_was_replaced_is_told_in_every_subscription_and_counted() -> None:
+    session = Session()
+    one, _ = subscribed(session, b"a")
+    two, _ = subscribed(session, b"b")
+    session.receive(b"CMSG !/bus/replaced\00012")
+    session.receive(b"MSG b\0")
+    assert [one.take(), one.take()] == [Replaced(12), None]
+    assert [two.take(), two.take()] == [Replaced(12), Message(b"b", b"")]
+    assert (session.statistics().replaced, session.statistics().lost_remote) == (12, 0)
+    with pytest.raises(ProtocolError, match="!/bus/replaced"):
+        session.receive(b"CMSG !/bus/replaced\0many")

@@ -9,7 +9,7 @@ import pytest
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import RANDOM_PACKETS, HardMode, Order, waiting_bytes
+from sbusd.daemon.contract import KNOWN_KEY_BYTES, RANDOM_PACKETS, HardMode, Order, waiting_bytes
 from sbusd.daemon.holdings import IMAGES, PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.daemon.state import STORED_BYTES
 from sbusd.protocol.batches import join_batch
@@ -225,3 +225,45 @@ def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
     # Those that are left are of the test, which reads into new memory; with what was given back they are 16 for each packet.
     assert sum(faults[10:]) < 10 * 130 * 8
     world.close()
+
+
+def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until_then() -> None:
+    world = World("compiled", LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
+    reader, sender = user_of(world, READER, b""), user_of(world, READER)
+    world.switch.set_order(reader, Order.LATEST)
+    publish_many(world, sender, message(b"full", bytes(400)), 30)
+    count = 50_000
+    before, charged = heap_bytes(), world.switch.counters().queued_bytes
+    for first in range(0, count, 1_000):
+        assert world.send(sender, join_batch([message(b"%06d" % number, b"") for number in range(first, first + 1_000)]))
+        world.run()
+    taken, charged = heap_bytes() - before, world.switch.counters().queued_bytes - charged
+    assert world.switch.connection_counters(reader).lost_packets == 0
+    assert charged == count * (waiting_bytes(len(message(b"000000", b""))) + KNOWN_KEY_BYTES)
+    assert 0.97 * charged <= taken <= 1.02 * charged
+    held = heap_bytes()
+    world.switch.set_order(reader, Order.QUEUE)
+    assert heap_bytes() - held > -0.1 * count * KNOWN_KEY_BYTES, "all was freed at once"
+    assert world.switch.connection_counters(reader).queued_bytes < charged
+    world.run()
+    assert heap_bytes() - held < -0.95 * count * KNOWN_KEY_BYTES
+    world.check_balance()
+    world.close()
+
+
+def test_keys_of_another_user_take_half_of_the_room_and_their_cost_is_bounded(make_world: MakeWorld) -> None:
+    """A hostile publisher gives each message a new key: it takes its share and no more, and keeps no other user out."""
+    world = make_world(LimitSettings(queue_bytes=MIB))
+    reader, hostile, own = user_of(world, READER, b""), user_of(world, OTHER), user_of(world, READER)
+    world.switch.set_order(reader, Order.LATEST)
+    for first in range(0, 20_000, 1_000):
+        assert world.send(hostile, join_batch([message(b"%06d" % number, b"") for number in range(first, first + 1_000)]))
+        world.run()
+    counters = world.switch.connection_counters(reader)
+    assert counters.lost_packets > 10_000
+    assert counters.queued_bytes <= MIB // 2 + 1_000
+    for number in range(100):
+        assert world.send(own, message(b"own", b"%d" % number))
+        world.run()
+    after = world.switch.connection_counters(reader)
+    assert (after.lost_packets, after.replaced_packets) == (counters.lost_packets, counters.replaced_packets + 99)

@@ -372,6 +372,7 @@ def test_counters_of_a_connection_tell_what_it_did(world: World) -> None:
         queued_bytes=0,
         lost_packets=0,
         refused_packets=1,
+        replaced_packets=0,
     )
     assert world.receive(client) == told
 

@@ -37,6 +37,7 @@ def test_the_names_are_those_of_the_protocol() -> None:
         "BATCH": b"!/batch",
         "ERROR": b"!/bus/error",
         "LOST": b"!/bus/lost",
+        "REPLACED": b"!/bus/replaced",
         "RECEIPT": b"!/bus/receipt",
         "FROM": b"!/from/",
         "TAP": b"!/tap",

@@ -7,7 +7,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.client import Gap, Message, Reconnected
+from sbusd.client import Gap, Message, Reconnected, Replaced
 from sbusd.ctl.commands.sub import Item, Printer, TooFewError
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import json_piece, raw_piece
@@ -123,3 +123,16 @@ def test_usage(arguments: list[str], reason: str) -> None:
     result = CliRunner().invoke(application(), ["sub", *arguments])
     assert result.exit_code == 2
     assert reason in result.stderr
+
+
+@pytest.mark.parametrize("style", [JsonStyle.OFF, JsonStyle.SHORT])
+def test_what_was_replaced_is_said_in_its_place(style: JsonStyle, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    printer = _printer(style)
+    printer.write(Replaced(7))
+    out, err = capsysbinary.readouterr()
+    assert b"replaced 7: newer messages of the same keys follow" in err
+    assert printer.printed == 0
+    if style is JsonStyle.OFF:
+        assert out == b""
+    else:
+        assert json.loads(out) == {"type": "replaced", "replaced": 7, "time": 5.0}

@@ -1,0 +1,42 @@
+"""The order ``latest`` through the clients: a slow reader gets the newest of each key, and is told what it did not get."""
+
+from __future__ import annotations
+
+from sbusd.client import Bus, Message, Replaced
+from tests.support.daemons import Daemon
+
+COUNT = 3_000
+KEYS = 3
+
+
+def publish_all(path: str) -> None:
+    """Publish :data:`COUNT` messages on so few keys, more than a socket holds."""
+    with Bus.connect(path) as publisher:
+        for number in range(COUNT):
+            publisher.publish(f"t/{number % KEYS}", b"%d " % number + bytes(1_000))
+        publisher.ping()
+
+
+def test_a_slow_reader_gets_the_newest_of_each_key_and_the_count_of_what_was_replaced(each_bus: Daemon) -> None:
+    path = str(each_bus.path)
+    with Bus.connect(path) as bus, bus.subscribe("t") as wide, bus.subscribe("t/*") as subscription:
+        bus.tell("order/latest")
+        bus.ping()
+        publish_all(path)
+        last: dict[bytes, int] = {}
+        received = replaced = 0
+        while received + replaced < COUNT:
+            item = subscription.receive(60)
+            if isinstance(item, Replaced):
+                replaced += item.count
+                continue
+            assert isinstance(item, Message)
+            number = int(item.payload.split(b" ")[0])
+            assert last.get(item.key, -1) < number
+            last[item.key] = number
+            received += 1
+        assert received + replaced == COUNT
+        assert replaced > 0
+        assert sorted(last.values()) == [COUNT - 3, COUNT - 2, COUNT - 1]
+        assert (bus.statistics.replaced, bus.statistics.lost_remote) == (replaced, 0)
+        assert wide.receive(60) == Replaced(replaced)
