@@ -70,6 +70,10 @@ class ConnectionProgress:
     """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
     reads: Annotated[int, Within(1, 65)] = 64
     """Packets that are read from its socket at once; batches are packets here."""
+    blocked_ms: Count = 0
+    """How long it has waited for recipients."""
+    blocked_others_ms: Count = 0
+    """How long publishers have waited for it, added up."""
     receipt_always: bool = False
     """That is for every message, and not for an undeliverable one alone."""
 
@@ -123,3 +127,5 @@ class SwitchTotals:
     fallbacks: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost to each user who is there."""
+    blocked_by_user: dict[UserId, tuple[Count, Count]] = field(default_factory=dict)
+    """Of each of them, for how many milliseconds it has waited for recipients, and publishers for it."""

@@ -24,7 +24,7 @@ The rules of delivery, which the tests hold both switches to:
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. In these two cases the
    recipient's mode acts as ``discard``, and no paced publisher waits for it, until its queue is at the low-water mark. A publisher
-   that has hung up is read to its end all the same.
+   that has hung up is read to its end all the same. A message with a secret key waits for no recipient of another user.
 6. What waits is charged to the recipient's user, in bytes of the memory that it takes: :func:`waiting_bytes`. In a queue, and in all
    queues of a user together, each other user may take at most as much as it leaves free, so that no publisher can keep the next one
    out. The same rule shares ``queued_memory`` among users. What a connection that ends leaves behind may be freed over several turns,
@@ -173,6 +173,44 @@ def waiting_bytes(length: int, head: int = 0) -> int:
     A packet in several queues is charged in each: it takes that memory until the last of them has sent it.
     """
     return packet_bytes(length) + (packet_bytes(head) if head else 0) + ENTRY_BYTES
+
+
+NAMED_WAITS = 4
+"""Recipients that are named as blocking a connection, and publishers as blocked by it: it may be thousands."""
+
+
+class Wait(NamedTuple):
+    """A publisher that waits for a recipient, as one of the two is told of it."""
+
+    connection: int
+    """The other one."""
+    is_paced: bool
+    """The publisher waits because it asked for pacing; else because the recipient asked to block publishers."""
+    ms: int
+    """For how long."""
+
+
+class Waits(NamedTuple):
+    """Whom a connection waits for as a publisher, and who waits for it as a recipient."""
+
+    is_paced: bool
+    blocked_by_count: int
+    blocks_count: int
+    blocked_ms: int
+    """How long it has waited, since it was adopted; a wait for several at a time counts once."""
+    blocked_others_ms: int
+    """How long others have waited for it, added up."""
+    blocked_by: tuple[Wait, ...]
+    """Recipients that it waits for, by number; :data:`NAMED_WAITS` at most, and not all of those if very many connections wait."""
+    blocks: tuple[Wait, ...]
+    """Publishers that wait for it, likewise."""
+
+
+class UserWaits(NamedTuple):
+    """For how long a user's connections have waited, and have let others wait, added up, since its oldest one came."""
+
+    blocked_ms: int
+    blocked_others_ms: int
 
 
 class UserCounters(NamedTuple):
@@ -403,6 +441,15 @@ class Switch(Protocol):
 
     def user_counters(self, uid: int) -> UserCounters:
         """Return the counters of a user, zeros if it has no connection."""
+
+    def user_waits(self, uid: int) -> UserWaits:
+        """Return for how long a user's publishers were blocked and its recipients blocked publishers, zeros if it has no connection."""
+
+    def blockers(self, most: int) -> list[int]:
+        """Return up to *most* connections that publishers wait for now."""
+
+    def waits(self, connection: int) -> Waits:
+        """Return whom a connection waits for, and who waits for it. Raises KeyError if there is no such connection."""
 
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, in front of nothing that waits, and close. ``ended`` follows in this turn."""

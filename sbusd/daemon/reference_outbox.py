@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from sbusd.daemon.continuation import Queue
 from sbusd.daemon.contract import ENTRY_BYTES, RANDOM_PACKETS, HardMode, Order, SoftMode, UserCounters, packet_bytes, waiting_bytes
+from sbusd.daemon.reference_pacing import Stopwatch
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
 
 FLUSH_ROUNDS = 4
@@ -97,6 +98,10 @@ class Account:
     room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
     connections: int = 0
     lost_packets: int = 0
+    blocked: Stopwatch = field(default_factory=Stopwatch)
+    """Its publishers that wait."""
+    blocked_others: Stopwatch = field(default_factory=Stopwatch)
+    """Publishers that wait for its recipients, once for each of these."""
     unread: int = 0
     """Bytes that its connections have sent and that are not handled yet."""
     held_up: set[int] = field(default_factory=set)
