@@ -48,6 +48,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.blocking import UserWaits, Waits
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
 
@@ -173,44 +174,6 @@ def waiting_bytes(length: int, head: int = 0) -> int:
     A packet in several queues is charged in each: it takes that memory until the last of them has sent it.
     """
     return packet_bytes(length) + (packet_bytes(head) if head else 0) + ENTRY_BYTES
-
-
-NAMED_WAITS = 4
-"""Recipients that are named as blocking a connection, and publishers as blocked by it: it may be thousands."""
-
-
-class Wait(NamedTuple):
-    """A publisher that waits for a recipient, as one of the two is told of it."""
-
-    connection: int
-    """The other one."""
-    is_paced: bool
-    """The publisher waits because it asked for pacing; else because the recipient asked to block publishers."""
-    ms: int
-    """For how long."""
-
-
-class Waits(NamedTuple):
-    """Whom a connection waits for as a publisher, and who waits for it as a recipient."""
-
-    is_paced: bool
-    blocked_by_count: int
-    blocks_count: int
-    blocked_ms: int
-    """How long it has waited, since it was adopted; a wait for several at a time counts once."""
-    blocked_others_ms: int
-    """How long others have waited for it, added up."""
-    blocked_by: tuple[Wait, ...]
-    """Recipients that it waits for, by number; :data:`NAMED_WAITS` at most, and not all of those if very many connections wait."""
-    blocks: tuple[Wait, ...]
-    """Publishers that wait for it, likewise."""
-
-
-class UserWaits(NamedTuple):
-    """For how long a user's connections have waited, and have let others wait, added up, since its oldest one came."""
-
-    blocked_ms: int
-    blocked_others_ms: int
 
 
 class UserCounters(NamedTuple):

@@ -20,12 +20,12 @@ from dataclasses import dataclass, field, fields
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon import ancillary
+from sbusd.daemon.blocking import NAMED_WAITS, UserWaits, Wait, Waits
 from sbusd.daemon.closer import Closer
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
     MAX_PUBLISH_RULES,
     MISSED,
-    NAMED_WAITS,
     UNREAD_BYTES,
     ConnectionCounters,
     End,
@@ -38,9 +38,6 @@ from sbusd.daemon.contract import (
     SoftMode,
     SwitchCounters,
     UserCounters,
-    UserWaits,
-    Wait,
-    Waits,
 )
 from sbusd.daemon.reference_outbox import Account, Entry, Outbox, Packet, Pool
 from sbusd.daemon.reference_pacing import PACED_BYTES, Hold, Stopwatch

@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.blocking import UserWaits, Waits
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.daemon.contract import (
     ConnectionCounters,
@@ -13,8 +14,6 @@ from sbusd.daemon.contract import (
     SoftMode,
     SwitchCounters,
     UserCounters,
-    UserWaits,
-    Waits,
 )
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.keys import KeySpace

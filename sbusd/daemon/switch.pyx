@@ -44,10 +44,10 @@ from sbusd.daemon.router cimport Route, Router
 
 import os
 
+from sbusd.daemon.blocking import NAMED_WAITS, UserWaits, Wait, Waits
 from sbusd.daemon.closer import Closer
 from sbusd.daemon.contract import (
-    ConnectionCounters, End, MAX_PUBLISH_RULES, NAMED_WAITS, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters, UserWaits, Wait,
-    Waits,
+    ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters,
 )
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace

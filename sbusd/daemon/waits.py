@@ -6,7 +6,8 @@ those learn who may see that connection anyway.
 
 from __future__ import annotations
 
-from sbusd.daemon.contract import Switch, Wait
+from sbusd.daemon.blocking import Wait
+from sbusd.daemon.contract import Switch
 from sbusd.daemon.policy import Policy
 from sbusd.daemon.roster import Client, Roster
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from sbusd.config.settings import DaemonSettings, LimitSettings
-from sbusd.daemon.contract import NAMED_WAITS, Sight
+from sbusd.daemon.blocking import NAMED_WAITS
+from sbusd.daemon.contract import Sight
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, MakeParlour, Parlour
 from tests.support.world import World
