@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import subprocess
 import threading
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from sbusd.client import AsyncBus, Bus, Gap, Item, Message
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.users import FIRST, SECOND
+from tools.stage import Stage
 
 pytestmark = pytest.mark.usefixtures("needs_root")
 
@@ -134,3 +136,19 @@ def test_users_do_not_learn_whose_connection_they_wait_for(patient: Daemon) -> N
     assert b"%d" % FIRST.uid not in same_user.ask(b"!/bus/connections") + same_user.ask(b"!/bus/users") + same_user.ask(b"!/bus/stats")
     (named,) = json.loads(patient.client().ask(b"!/bus/stats"))["waits"]
     assert (named["publisher_uid"], named["recipient_uid"]) == (SECOND.uid, FIRST.uid)
+
+
+def test_sbusctl_pub_waits_where_it_is_told_to(patient: Daemon, stage: Stage) -> None:
+    command = stage.program("sbusctl", "-a", patient.path, "pub", "--wait", "--lines", "a")
+    lines = b"".join(b"%d %b\n" % (number, b"x" * len(PAYLOAD)) for number in range(COUNT))
+    with Bus.connect(patient.path, timeout=WAIT_SECONDS) as slow, slow.subscribe("a") as sub, Bus.connect(patient.path) as owner:
+        feeder = threading.Thread(target=lambda: subprocess.run(command, input=lines, check=True, timeout=WAIT_SECONDS))
+        feeder.start()
+        while not counters(owner)["blocks"]:
+            feeder.join(0.01)
+            assert feeder.is_alive(), "it was to wait"
+        received: list[Item] = []
+        while len(received) < COUNT:
+            received += sub.receive_many(timeout=WAIT_SECONDS)
+        feeder.join(WAIT_SECONDS)
+        assert numbers(received) == list(range(COUNT))
