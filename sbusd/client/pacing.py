@@ -56,11 +56,11 @@ class Pacing:
         return True
 
     def disconnected(self) -> None:
-        """Forget what the bus was told: a new connection is not paced."""
+        """Forget the pacing of the connection that ended: a new connection is not paced."""
         self.is_on = False
 
     def restore(self, posts: list[bytes]) -> None:
-        """Put back *posts* that the connection before did not send, each as it was meant."""
+        """Put back *posts* that the last connection did not send, each with its own pacing."""
         for packet in posts:
             self.prepare(packet)
             self._outgoing.restore((packet,))

@@ -25,7 +25,7 @@ class Asker(Protocol):
 
 
 _UNCOUNTED = ("since", "blocked_by", "soft", "hard", "order")
-"""Members of a connection that are no whole numbers."""
+"""Members of a connection that are not whole numbers."""
 
 _LARGEST = 1e300
 """Bound of the numbers taken for numbers; NaN and infinity are not below it."""
@@ -62,7 +62,7 @@ class Connection:
     blocked_others_ms: int | None = None
     """For how long publishers have waited for it, added up."""
     blocked_by: str | None = None
-    """Whom it waits for now, in words; None: for nobody."""
+    """The recipients that it waits for now, in words; None if there are none."""
     soft: str | None = None
     hard: str | None = None
     order: str | None = None

@@ -9,7 +9,7 @@ NAMED_WAITS = 4
 
 
 class Wait(NamedTuple):
-    """A publisher that waits for a recipient, as one of the two is told of it."""
+    """A wait of a publisher for a recipient, as seen from one of the two."""
 
     connection: int
     """The other one."""

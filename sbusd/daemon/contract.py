@@ -412,7 +412,7 @@ class Switch(Protocol):
         """Return up to *most* connections that publishers wait for now."""
 
     def waits(self, connection: int) -> Waits:
-        """Return whom a connection waits for, and who waits for it. Raises KeyError if there is no such connection."""
+        """Return whom a connection waits for, and who waits for it. Raises KeyError if the connection does not exist."""
 
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, in front of nothing that waits, and close. ``ended`` follows in this turn."""

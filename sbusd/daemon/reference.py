@@ -109,7 +109,7 @@ class _Connection:
     holds: dict[int, Hold] = field(default_factory=dict)
     """For how long those of other users have held it up."""
     blockers: int = 0
-    """Reasons not to read it: recipients that it waits for, and being held up."""
+    """Reasons not to read it: recipients that it waits for, and the backlog of its user."""
     waits: int = 0
     """Of those, recipients."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch)

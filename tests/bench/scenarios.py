@@ -243,7 +243,7 @@ STOPPED = (1, 8, 64)
 
 
 def stopped_readers(bench: Bench) -> list[Line]:
-    """Subscribers of the same user stand still: the rate of a healthy one beside that without them, and how soon a new client is served."""
+    """Subscribers of the same user stand still: the rate of a healthy one, to that without them, and how soon a new client is served."""
     lines = []
     for stopped in STOPPED:
         with bench.daemon() as laden, bench.daemon() as free, stopped_at(laden, stopped):
@@ -276,7 +276,7 @@ PACED_ROUNDS = 5
 
 
 def paced(bench: Bench) -> list[Line]:
-    """A paced publisher to 8 recipients, 2 of them slow and of its user, 6 of another user: its rate beside that to the slow ones alone.
+    """A paced publisher to 8 recipients, 2 of them slow and of its user, 6 of another user: its rate, to that with the slow ones alone.
 
     That nothing is lost, and all comes in order, is checked in each round.
     """

@@ -1,4 +1,4 @@
-"""Messages that wait for slow recipients: what stands around them on the wire, in both clients."""
+"""Messages that wait for slow recipients: the packets of control between them, in both clients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def wire(peer: Peer) -> list[bytes]:
-    """Return what came, but for questions and barriers: numbers of messages, and what was said of pacing."""
+    """Return payloads of messages, and the packets of control about pacing."""
     return [packet.rpartition(b"\0")[2] for packet in peer.received if packet.startswith((b"MSG ", b"CMSG pace"))]
 
 

@@ -1,4 +1,4 @@
-"""Who blocks whom: what the switch counts of it, on both switches, and what a client is told of it. Spec: sbus-protocol(7) §6 and §7."""
+"""Who blocks whom: what both switches count, and what the answers to clients say. Spec: sbus-protocol(7) §6 and §7."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_who_waits_for_whom_is_known_from_both_sides(world: World) -> None:
     assert (taken.blocked_by_count, taken.blocked_by, world.switch.blockers(10)) == (0, (), [])
     assert taken.blocked_ms >= 5
     world.switch.turn(20)
-    assert world.switch.waits(publisher).blocked_ms == taken.blocked_ms, "nobody waits any more"
+    assert world.switch.waits(publisher).blocked_ms == taken.blocked_ms, "the wait is over"
     assert world.switch.user_waits(BOB).blocked_ms == taken.blocked_ms
 
 
@@ -138,7 +138,7 @@ def test_a_restart_keeps_who_waits_and_for_how_long(switch_kind: str) -> None:
 
 
 def test_a_secret_key_s_message_waits_for_no_other_user(world: World) -> None:
-    """Else whoever publishes to it learns by the time that this takes whether it has a subscriber."""
+    """Otherwise the time that publishing takes would tell whether the key has a subscriber."""
     reader, publisher = guest_of(world, ALICE, SECRET + b"x"), paced(world, BOB)
     fill(world, publisher, SECRET + b"x")
     assert world.switch.connection_counters(reader).lost_packets > 0
@@ -180,7 +180,7 @@ def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes(
         if packet.startswith(b"CMSG !/bus/lost\0"):
             expected += int(packet.partition(b"\0")[2])
         else:
-            assert int(packet.partition(b"\0")[2].split(b" ")[0]) == expected, "a loss was told in another place"
+            assert int(packet.partition(b"\0")[2].split(b" ")[0]) == expected, "a loss was reported in another place"
             expected += 1
             got += 1
     assert expected == total
@@ -189,7 +189,7 @@ def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes(
     world.close()
 
 
-# What clients are told
+# What the answers say
 
 
 @pytest.fixture
@@ -210,7 +210,7 @@ def block(parlour: Parlour) -> tuple[Guest, Guest]:
             parlour.run()
     except BlockingIOError:
         return reader, publisher
-    raise AssertionError("nobody waited")
+    raise AssertionError("the publisher was never blocked")
 
 
 def only(answer: dict[str, object], name: str) -> dict[str, object]:
