@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         SbusError,
         TimedOut,
         Unanswered,
+        Unsupported,
     )
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
     from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
@@ -91,6 +92,7 @@ __all__ = [
     "TimedOut",
     "Twins",
     "Unanswered",
+    "Unsupported",
     "bus_address",
 ]
 
@@ -119,6 +121,7 @@ _MODULES = {
         "SbusError",
         "TimedOut",
         "Unanswered",
+        "Unsupported",
     ),
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected", "Replaced"),

@@ -29,6 +29,7 @@ from sbusd.client.encoding import control_key, pattern_list, publication, to_byt
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
+from sbusd.client.pacing import Paced
 from sbusd.client.presence import PRESENCE_PATTERN
 from sbusd.client.questions import ReceiptCall
 from sbusd.client.service import H, Reception
@@ -54,6 +55,7 @@ class AsyncBus:
     def __init__(self, link: AioLink) -> None:
         self._link = link
         self._session = link.session
+        self._is_to_pace = False
         self._caller: Caller | None = None
         self._reception: Reception | None = None
 
@@ -70,6 +72,7 @@ class AsyncBus:
         overflow: Overflow = Overflow.BLOCK,
         separator: bytes = b"/",
         batching: bool = True,
+        pace: bool = False,
     ) -> Self:
         """Return a bus to open; which one, :func:`~sbusd.client.address.bus_address` says.
 
@@ -77,23 +80,27 @@ class AsyncBus:
         anew in the background, with delays of up to 5 s between tries; each subscription then yields ``Reconnected``. The first
         connection is tried once. The queue's bounds and *overflow* hold for each subscription; see ``Overflow``. *separator* is the bus's.
         Without *batching*, each message comes and leaves in a packet of its own, as with a bus that knows nothing else.
+        With *pace*, every message of this connection waits for slow recipients, as one that is published with ``wait``.
 
         Raises:
             NoBus: nobody is there; raised by ``async with`` and ``await``.
             BadAddressError: the address is malformed, or is a descriptor and *reconnect* is set.
+            Unsupported: the bus does not know *pace*; raised likewise.
             ValueError: a bound is below 1.
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(AioLink(target, session, timeout, reconnect=reconnect))
+        bus = cls(AioLink(target, session, timeout, reconnect=reconnect))
+        bus._is_to_pace = pace
+        return bus
 
     @overload
-    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ...) -> None: ...
+    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
 
     @overload
-    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int | None: ...
+    async def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
 
-    async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
+    async def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
         A message that is published alone leaves at once; those that follow it closely leave together, at the end of the loop's
@@ -103,14 +110,24 @@ class AsyncBus:
         a refusal is raised then, and after TimedOut or AnswerLost it may have been sent. Of a secret key that is not for this client
         the bus does not tell whether anybody got it: then it returns None.
 
+        With *wait* the message waits for slow recipients, where without it they lose it: the bus reads nothing from this connection
+        until they have room. So publishing goes as fast as they read, and what this connection asks meanwhile waits too. Recipients
+        of this user can block it for 5 s, and those of another for 100 ms of each second, unless configured otherwise; after that they
+        lose messages all the same. It returns when the kernel has the message; ``ping`` returns when the bus has routed it.
+        Messages keep their order, whether they wait or not; the first one that waits costs a question to the bus.
+
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.
             ProtocolError: *key* has a NUL.
             TimedOut: the socket was full for too long, or the receipt did not come.
             Disconnected: the bus ended the connection.
             RemoteRefusal, AnswerLost: with *receipt* alone.
+            Unsupported: with *wait*, of a bus that does not know pacing; nothing was sent.
         """
         packet = publication(key, payload)
+        if wait:
+            await self._check_pacing()
+            packet = Paced(packet)
         if not receipt:
             writer = self._link.writer
             if not writer.send_now(packet):  # nearly always done, and spares a coroutine
@@ -385,6 +402,8 @@ class AsyncBus:
     async def _open(self) -> Self:
         """Connect, unless that is done."""
         await self._link.open()
+        if self._is_to_pace:
+            await self._begin_pacing()
         return self
 
     async def _invoke(self, request: Invocation, member: Peer | None = None) -> Answer:
@@ -392,6 +411,30 @@ class AsyncBus:
         caller, deadline = self._begin_calls(), request.deadline()
         outstanding = await self._link.run(caller.open(request, deadline, member))
         return await self._link.run(caller.wait(request, outstanding, deadline))
+
+    async def _begin_pacing(self) -> None:
+        """Let every message wait. Closes the connection, and raises Unsupported, if the bus does not know that."""
+        try:
+            await self._check_pacing()
+            self._is_to_pace = False
+            self._session.pacing.always = True
+            self._session.pacing.prepare(b"")
+            await self._link.writer.flush()
+        except BaseException:
+            await self._link.close()
+            raise
+
+    async def _check_pacing(self) -> None:
+        """Ask once whether the bus knows pacing. Raises Unsupported if it does not."""
+        if not self._session.pacing.is_known:
+            calls: list[Call] = []
+
+            def start() -> list[Call]:
+                calls.append(self._session.ask_pacing())
+                return calls
+
+            await self._link.call("whether the bus knows pacing", start)
+            calls[0].result()
 
     def _begin_calls(self) -> Caller:
         """Return what calls are made with."""

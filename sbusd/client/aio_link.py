@@ -26,7 +26,9 @@ from sbusd.client.errors import (
     ProtocolError,
     RemoteRefusal,
     SbusError,
+    Unsupported,
     disconnection,
+    rejection,
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
@@ -362,9 +364,9 @@ class AioLink:
         finally:
             self.writer.is_resuming = False
         for call in calls:
-            if isinstance(call.error, RemoteRefusal):
+            if isinstance(call.error, RemoteRefusal | Unsupported):
                 # It was accepted once and is not any more: to try again and again would not change that.
-                self._fail(disconnection(self.target.text, refusal=call.error))
+                self._fail(rejection(self.target.text, call.error))
             elif isinstance(call.error, AnswerLost):
                 self.hang_up("answers were lost while subscribing again")
         self.writer.drain()

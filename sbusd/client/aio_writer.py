@@ -24,6 +24,7 @@ from sbusd.client.connection import is_gone, send_failure
 from sbusd.client.deadline import Deadline
 from sbusd.client.errors import PayloadTooLarge, SbusError
 from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
+from sbusd.client.pacing import Paced
 from sbusd.client.session import Session
 from sbusd.client.waits import wait_for
 
@@ -104,6 +105,9 @@ class AioWriter:
         outgoing = self._outgoing
         if self._sock is None or self.turns or self.is_resuming:
             return False
+        pacing = self._session.pacing
+        if pacing.is_on is not (pacing.always or isinstance(packet, Paced)):
+            pacing.prepare(packet)
         now = self.clock() if outgoing.takes_batches else 0.0
         if outgoing or now < self._company_until or (self._gathering and outgoing.takes_batches):
             return self._post(packet)
@@ -169,6 +173,8 @@ class AioWriter:
             turn, job = next(iter(self.turns.items()))
             joins = isinstance(job, bytes) and outgoing.takes_batches
             if not turn.done():
+                if isinstance(job, bytes) and self._session.pacing.prepare(job) and not joins:
+                    return True  # that goes first
                 try:
                     if not isinstance(job, bytes):
                         job()

@@ -10,6 +10,7 @@
     ├── Disconnected (ConnectionError)  the bus closed it, or went away
     ├── RemoteRefusal (RuntimeError)    the bus said no: ``CMSG !/bus/error``
     ├── Unanswered (RuntimeError)       a control message that the bus does not answer
+    ├── Unsupported (RuntimeError)      the bus is older than what was asked for
     ├── AnswerLost (RuntimeError)       the bus discarded an answer, because this client reads too slowly
     ├── TimedOut (TimeoutError)         the bus did not do it in time
     │   └── CallTimeout                 a service did not answer in time
@@ -49,8 +50,10 @@ __all__ = [
     "SbusError",
     "TimedOut",
     "Unanswered",
+    "Unsupported",
     "disconnection",
     "no_bus",
+    "rejection",
 ]
 
 
@@ -113,6 +116,14 @@ class Unanswered(SbusError, RuntimeError):
     def __init__(self, request: str) -> None:
         super().__init__(f"the bus does not answer {request}; send it with tell()")
         self.request = request
+
+
+class Unsupported(SbusError, RuntimeError):
+    """The bus is of a version that does not know ``feature``; *advice* says what to do."""
+
+    def __init__(self, feature: str, advice: str) -> None:
+        super().__init__(f"this bus does not know {feature}: restart it with a newer sbusd, or {advice}")
+        self.feature = feature
 
 
 class AnswerLost(SbusError, RuntimeError):
@@ -209,6 +220,11 @@ def _from(peers: tuple[Peer, ...]) -> str:
 def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> Callable[[], SbusError]:
     """Return what makes the error of one connection that is gone, anew for each who is told: an exception collects its tracebacks."""
     return lambda: Disconnected(address, refusal, fault)
+
+
+def rejection(address: str, error: RemoteRefusal | Unsupported) -> Callable[[], SbusError]:
+    """Return what makes the error of a connection that was given up because a new bus does not take what the one before it took."""
+    return disconnection(address, error) if isinstance(error, RemoteRefusal) else disconnection(address, fault=str(error))
 
 
 def no_bus(address: str, error: OSError) -> NoBus:

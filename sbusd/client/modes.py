@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sbusd.protocol import controls
 
-_GROUPS = frozenset({b"echo", b"sender", b"order", b"batch", b"pace", b"blocking/soft", b"blocking/hard", b"tap"})
+_GROUPS = frozenset({b"echo", b"sender", b"order", b"batch", b"blocking/soft", b"blocking/hard", b"tap"})
 """What stands before the last ``/`` of a mode: of each group the last one holds."""
 
 

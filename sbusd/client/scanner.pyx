@@ -75,10 +75,12 @@ def join_batch(list packets not None):
     cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head)
     cdef Py_ssize_t total = head
     cdef Py_ssize_t length
-    cdef bytes packet
+    cdef object packet      # bytes, or what is derived from them, which a variable of type bytes does not take
     cdef bytes batch
     cdef char* place
     for packet in packets:
+        if not isinstance(packet, bytes):
+            raise TypeError(f"a packet is bytes, not {type(packet).__name__}")
         length = PyBytes_GET_SIZE(packet)
         total += LENGTH_BYTES + length
         # What is refused, or may be, is judged in one place.

@@ -20,6 +20,7 @@ from sbusd.client.ledger import Call, Expects, Ledger
 from sbusd.client.messages import Message, Reconnected
 from sbusd.client.modes import Modes
 from sbusd.client.outgoing import Outgoing
+from sbusd.client.pacing import Pacing, PacingCall
 from sbusd.client.questions import AddressCall, FeaturesCall, ReceiptCall
 from sbusd.client.routes import Routes
 from sbusd.client.runs import Run, measure_run, message_of
@@ -58,6 +59,7 @@ class Session:
 
     def __init__(self, separator: bytes = b"/", bounds: Bounds | None = None, *, batching: bool = False) -> None:
         self.outgoing = Outgoing(MAX_PACKET_BYTES)
+        self.pacing = Pacing(self.outgoing)
         self.stalled: set[Inbox] = set()
         self.refusals: deque[RemoteRefusal] = deque()
         """Errors that no call waited for, oldest first: raise one at the next receive or ping."""
@@ -142,6 +144,7 @@ class Session:
         """
         for packet in packets:
             self.outgoing.fitting(packet)
+        self.pacing.prepare(packets[-1])
         return self._send_call(call, *packets)
 
     def send_quietly(self, packet: bytes) -> None:
@@ -160,7 +163,12 @@ class Session:
 
     def remember_mode(self, key: bytes, packet: bytes) -> None:
         """Take note of *packet*, if its *key* sets a mode, for the next connection."""
-        self._modes.remember(key, packet)
+        if not self.pacing.told(key):
+            self._modes.remember(key, packet)
+
+    def ask_pacing(self) -> Call:
+        """Put the question whether the bus knows pacing into ``outgoing``; its call fails with Unsupported if not."""
+        return self._send_call(PacingCall(self.pacing), control_packet(controls.FEATURES))
 
     def want_batches(self) -> None:
         """Have the bus put what comes together into one packet, unless the program has said whether it wants that."""
@@ -235,6 +243,7 @@ class Session:
         self.outgoing.takes_batches = False
         self._has_asked = False
         self.is_dirty = False
+        self.pacing.disconnected()
         self._unsettled = 0
         self._ledger.fail(make_error)
         self._last_words = None
@@ -252,7 +261,9 @@ class Session:
         for packet in self._modes.packets:
             self.outgoing.put(packet)
             self.is_dirty = True
-        calls: list[Call] = []
+        calls = [self.ask_pacing()] if self.pacing.is_known else []
+        if self.pacing.always:
+            self.pacing.prepare(b"")
         patterns = [pattern for inbox in self._routes.inboxes for pattern in inbox.patterns]
         old = self._stale_address
         if old and any(pattern.startswith(old) for pattern in patterns):
@@ -264,7 +275,7 @@ class Session:
             calls.append(self._send_call(AddressCall(move), control_packet(controls.ADDRESS)))
         calls.extend(self._send_pattern(pattern) for pattern in patterns if not (old and pattern.startswith(old)))
         if posts:
-            self.outgoing.restore(posts)
+            self.pacing.restore(posts)
             self.is_dirty = True
         return calls
 

@@ -24,6 +24,7 @@ from sbusd.client.encoding import control_key, pattern_list, publication, to_byt
 from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
 from sbusd.client.ledger import Call
 from sbusd.client.membership import members, own_address
+from sbusd.client.pacing import Paced
 from sbusd.client.presence import PRESENCE_PATTERN
 from sbusd.client.questions import ReceiptCall
 from sbusd.client.session import Session
@@ -68,6 +69,7 @@ class Bus:
         overflow: Overflow = Overflow.BLOCK,
         separator: bytes = b"/",
         batching: bool = True,
+        pace: bool = False,
     ) -> Self:
         """Connect to a bus; which one, :func:`~sbusd.client.address.bus_address` says.
 
@@ -75,23 +77,28 @@ class Bus:
         anew by the next call, after delays of up to 5 s between tries; each subscription then yields ``Reconnected``. The first
         connection is tried once. The queue's bounds and *overflow* hold for each subscription; see ``Overflow``. *separator* is the bus's.
         Without *batching*, each message comes and leaves in a packet of its own, as with a bus that knows nothing else.
+        With *pace*, every message of this connection waits for slow recipients, as one that is published with ``wait``.
 
         Raises:
             NoBus: nobody is there.
             BadAddressError: the address is malformed, or is a descriptor and *reconnect* is set.
+            Unsupported: the bus does not know *pace*.
             ValueError: a bound is below 1.
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        return cls(SyncLink(target, session, timeout, reconnect=reconnect))
+        bus = cls(SyncLink(target, session, timeout, reconnect=reconnect))
+        if pace:
+            bus._begin_pacing()
+        return bus
 
     @overload
-    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ...) -> None: ...
+    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
 
     @overload
-    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True]) -> int | None: ...
+    def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
 
-    def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False) -> int | None:
+    def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
         """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
 
         Waits while the socket is full; after an error nothing was sent. A refusal comes later, at the next receive or ping.
@@ -99,14 +106,24 @@ class Bus:
         a refusal is raised then, and after TimedOut or AnswerLost it may have been sent. Of a secret key that is not for this client
         the bus does not tell whether anybody got it: then it returns None.
 
+        With *wait* the message waits for slow recipients, where without it they lose it: the bus reads nothing from this connection
+        until they have room. So publishing goes as fast as they read, and what this connection asks meanwhile waits too. Recipients
+        of this user can block it for 5 s, and those of another for 100 ms of each second, unless configured otherwise; after that they
+        lose messages all the same. It returns when the kernel has the message; ``ping`` returns when the bus has routed it.
+        Messages keep their order, whether they wait or not; the first one that waits costs a question to the bus.
+
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.
             ProtocolError: *key* has a NUL.
             TimedOut: the socket was full for too long, or the receipt did not come.
             Disconnected: the bus ended the connection.
             RemoteRefusal, AnswerLost: with *receipt* alone.
+            Unsupported: with *wait*, of a bus that does not know pacing; nothing was sent.
         """
         packet = publication(key, payload)
+        if wait:
+            self._check_pacing()
+            packet = Paced(packet)
         if not receipt:
             self._link.send(packet)
             return None
@@ -392,6 +409,29 @@ class Bus:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
+
+    def _begin_pacing(self) -> None:
+        """Let every message wait. Closes the connection, and raises Unsupported, if the bus does not know that."""
+        try:
+            self._check_pacing()
+            self._session.pacing.always = True
+            self._session.pacing.prepare(b"")
+            self._link.flush()
+        except BaseException:
+            self._link.close()
+            raise
+
+    def _check_pacing(self) -> None:
+        """Ask once whether the bus knows pacing. Raises Unsupported if it does not."""
+        if not self._session.pacing.is_known:
+            calls: list[Call] = []
+
+            def start() -> list[Call]:
+                calls.append(self._session.ask_pacing())
+                return calls
+
+            self._link.call("whether the bus knows pacing", start)
+            calls[0].result()
 
     def _begin_calls(self) -> Caller:
         """Return what calls are made with."""

@@ -23,12 +23,15 @@ from sbusd.client.errors import (
     ProtocolError,
     RemoteRefusal,
     SbusError,
+    Unsupported,
     disconnection,
+    rejection,
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.ledger import Call
 from sbusd.client.messages import Item, Message
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
+from sbusd.client.pacing import Paced
 from sbusd.client.procedure import Begin, Procedure, Settle
 from sbusd.client.session import Session
 
@@ -87,7 +90,8 @@ class SyncLink:
         if self._gathering and session.outgoing.takes_batches is not False:
             self._gather(packet)
             return
-        if self._sock is not None and not session.outgoing:
+        pacing = session.pacing
+        if self._sock is not None and not session.outgoing and pacing.is_on is (pacing.always or isinstance(packet, Paced)):
             try:
                 self._sock.send(packet, _SEND_FLAGS)
             except OSError:
@@ -209,6 +213,7 @@ class SyncLink:
         if len(packet) > outgoing.packet_limit or outgoing.posted_bytes >= POSTED_BYTES or self._sock is None or self._resuming:
             outgoing.fitting(packet)
             self._send_all(Deadline("publishing", self.timeout))
+        self.session.pacing.prepare(packet)
         now = self.clock()
         if not outgoing.posted_bytes:
             self._gathered_since = now
@@ -313,7 +318,8 @@ class SyncLink:
     def _send_waiting(self, packet: bytes, deadline: Deadline) -> None:
         """Send *packet*, waiting for room, or a new connection, where need be."""
         self._send_all(deadline)
-        while not self._try_send(packet):
+        # Asked each time: a new connection is not paced.
+        while self.session.pacing.prepare(packet) or not self._try_send(packet):
             self._wait_writable(deadline)
             self._send_all(deadline)
         self.session.is_dirty = True
@@ -387,10 +393,10 @@ class SyncLink:
             self._await(calls, deadline)
             self._resuming = []
             for call in calls:
-                if isinstance(call.error, RemoteRefusal):
+                if isinstance(call.error, RemoteRefusal | Unsupported):
                     # It was accepted once and is not any more: to try again and again would not change that.
                     self._end()
-                    self._make_failure = disconnection(self.target.text, refusal=call.error)
+                    self._make_failure = rejection(self.target.text, call.error)
                 elif isinstance(call.error, AnswerLost):
                     self._hang_up("answers were lost while subscribing again")
         if self._make_failure is not None:

@@ -24,6 +24,9 @@ class Asker(Protocol):
         """Return the payload of the answer to *key*."""
 
 
+_UNCOUNTED = ("since", "blocked_by", "soft", "hard", "order")
+"""Members of a connection that are not whole numbers."""
+
 _LARGEST = 1e300
 """Bound of the numbers taken for numbers; NaN and infinity are not below it."""
 
@@ -54,6 +57,12 @@ class Connection:
     queued_bytes: int | None
     lost_packets: int | None
     refused_packets: int | None
+    blocked_ms: int | None = None
+    """For how long it has waited for recipients."""
+    blocked_others_ms: int | None = None
+    """For how long publishers have waited for it, added up."""
+    blocked_by: str | None = None
+    """The recipients that it waits for now, in words; None if there are none."""
     soft: str | None = None
     hard: str | None = None
     order: str | None = None
@@ -70,6 +79,10 @@ class Routed:
     gets_it: bool
     patterns: tuple[str, ...]
     reason: str
+    when_full: str | None = None
+    """What becomes of a message that its queue does not take: the hard mode, as far as it holds for the asker."""
+    blocks: str = ""
+    """Who waits for it now, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +167,17 @@ def users(bus: Asker) -> Pages:
 
 def connection(value: JsonObject) -> Connection:
     """Return one item of ``!/bus/connections``."""
-    counted = {name: integer(value, name) for name in Connection.__slots__ if name not in ("since", "soft", "hard", "order")}
+    counted = {name: integer(value, name) for name in Connection.__slots__ if name not in _UNCOUNTED}
     soft, hard, order = (text(value, name) for name in ("soft", "hard", "order"))
-    return Connection(since=number(value, "since"), soft=soft, hard=hard, order=order, **counted)
+    blocked_by = waits_text(objects(value, "blocked_by"), integer(value, "blocked_by_count"))
+    return Connection(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
+
+
+def waits_text(named: list[JsonObject], count: int | None) -> str:
+    """Return the other sides of *named* waits, of *count* in all, in words: their numbers, and how many are not named."""
+    numbers = [str(number) for each in named if (number := integer(each, "id")) is not None]
+    unnamed = max(count or 0, len(named)) - len(numbers)
+    return " ".join(numbers + ([f"+{unnamed}"] if unnamed else []))
 
 
 def routed(value: JsonObject, *, gets_it: bool) -> Routed:
@@ -169,6 +190,8 @@ def routed(value: JsonObject, *, gets_it: bool) -> Routed:
         gets_it,
         tuple(pattern for pattern in patterns if isinstance(pattern, str)) if isinstance(patterns, list) else (),
         text(value, "reason") or "",
+        text(value, "when_full"),
+        waits_text(objects(value, "blocks"), integer(value, "blocks_count")),
     )
 
 

@@ -24,9 +24,9 @@ class Settings:
     legend: bool = True
     pager: bool = True
 
-    def connect(self, timeout: float = TIMEOUT_SECONDS) -> Bus:
-        """Return a connection to the chosen bus. Raises SbusError if there is none."""
-        return Bus.connect(self.address, scope=self.scope, timeout=timeout)
+    def connect(self, timeout: float = TIMEOUT_SECONDS, *, pace: bool = False) -> Bus:
+        """Return a connection to the chosen bus, a paced one with *pace*. Raises SbusError if there is none."""
+        return Bus.connect(self.address, scope=self.scope, timeout=timeout, pace=pace)
 
     def bus_address(self) -> str:
         """Return the address of the chosen bus, as ``--address`` takes it. Raises SbusError if it cannot be told."""

@@ -16,7 +16,7 @@ from itertools import islice
 import sbusd
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
-from sbusd.daemon import standing
+from sbusd.daemon import standing, waits
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.daemon.chronicle import Chronicle
 from sbusd.daemon.contract import Switch
@@ -197,7 +197,7 @@ class Answers:
     def _stats(self, client: Client, _payload: bytes) -> bytes:
         """Return the bus's counters to an owner, and a client's own to others."""
         if not self._roster.is_owner(client):
-            return _json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client)})
+            return _json({"scope": "connection", "version": sbusd.__version__, "connection": self._describe(client, client)})
         return _json(
             {
                 "scope": "bus",
@@ -207,6 +207,7 @@ class Answers:
                 "counters": self._switch.counters()._asdict(),
                 "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early, **self._chronicle.counts()},
                 "log": self._journal.counters._asdict(),
+                "waits": waits.now(self._switch, self._roster, client),
             }
         )
 
@@ -218,14 +219,14 @@ class Answers:
         page = self._roster.page(client, _parse_number(payload), PAGE_CLIENTS, sees_all=sees_all)
         return _json(
             {
-                "connections": [self._describe(each) for each in page.clients],
+                "connections": [self._describe(client, each, sees_all=sees_all) for each in page.clients],
                 "next": page.next,
                 "hidden": self._roster.hidden_from(client, sees_all=sees_all),
             }
         )
 
-    def _describe(self, client: Client) -> dict[str, object]:
-        """Return what is known of a client."""
+    def _describe(self, viewer: Client, client: Client, *, sees_all: bool = False) -> dict[str, object]:
+        """Return what is known of a client, as *viewer* may know it."""
         who = client.credentials
         return {
             "id": client.connection,
@@ -242,6 +243,7 @@ class Answers:
             "batch": client.wants_batches,
             "tap": client.tap is not None,
             **self._switch.connection_counters(client.connection)._asdict(),
+            **waits.of_connection(self._switch, self._roster, viewer, client.connection, sees_all=sees_all),
         }
 
     def _users(self, client: Client, payload: bytes) -> bytes:
@@ -269,6 +271,7 @@ class Answers:
             "pattern_bytes": account.pattern_bytes,
             "state_bytes": self._accounts.state_usage.of(account.uid),
             **self._switch.user_counters(account.uid)._asdict(),
+            **self._switch.user_waits(account.uid)._asdict(),
             "limits": {name: limit if (limit := getattr(account.quotas, name)) < NO_BOUND else None for name in _QUOTAS},
             "refused": dict(account.refused),
         }
@@ -292,7 +295,7 @@ class Answers:
                 if allowance < 0 and number:
                     following = page.clients[number - 1].connection
                     break
-                recipients.append(who | {"patterns": patterns})
+                recipients.append(who | {"patterns": patterns} | self._slowness(client, each))
             else:
                 others.append(who | {"reason": self._why_not(each, key, publishable=publishable)})
         return _json(
@@ -306,6 +309,12 @@ class Answers:
                 "hidden": self._roster.hidden_from(client),
             }
         )
+
+    def _slowness(self, publisher: Client, recipient: Client) -> dict[str, object]:
+        """Return what a recipient that does not keep up means for a publisher, and for whom it means that now."""
+        found = waits.of_connection(self._switch, self._roster, publisher, recipient.connection)
+        now = {name: found[name] for name in ("blocked_others_ms", "blocks_count", "blocks")}
+        return {"when_full": waits.when_full(self._acceptance.policy, recipient, publisher)} | now
 
     def _explain(self, client: Client, payload: bytes) -> bytes:
         """Return whether a user may publish or subscribe, and why."""

@@ -73,6 +73,10 @@ class ConnectionProgress:
     replaced_packets: Count = 0
     untold_replaced: Count = 0
     """Replaced, and the peer is not told yet."""
+    blocked_ms: Count = 0
+    """How long it has waited for recipients."""
+    blocked_others_ms: Count = 0
+    """How long publishers have waited for it, added up."""
     receipt_always: bool = False
     """That is for every message, and not for an undeliverable one alone."""
 
@@ -130,3 +134,5 @@ class SwitchTotals:
     replaced_packets: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
     """Packets lost to each user who is there."""
+    blocked_by_user: dict[UserId, tuple[Count, Count]] = field(default_factory=dict)
+    """Of each of them, for how many milliseconds it has waited for recipients, and publishers for it."""

@@ -26,7 +26,7 @@ The rules of delivery, which the tests hold both switches to:
 5. A publisher that is blocked is not read, until every recipient that blocks it has drained to its low-water mark, has ended, or has
    blocked for longer than ``block_timeout``, or for ``progress_timeout`` while its socket took nothing. In these two cases the
    recipient's mode acts as ``discard``, and no paced publisher waits for it, until its queue is at the low-water mark. A publisher
-   that has hung up is read to its end all the same.
+   that has hung up is read to its end all the same. A message with a secret key waits for no recipient of another user.
 6. What waits is charged to the recipient's user, in bytes of the memory that it takes: :func:`waiting_bytes`. In a queue, and in all
    queues of a user together, each other user may take at most as much as it leaves free, so that no publisher can keep the next one
    out. The same rule shares ``queued_memory`` among users. What a connection that ends leaves behind may be freed over several turns,
@@ -50,6 +50,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.blocking import UserWaits, Waits
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
 from sbusd.protocol.keys import KeySpace
 
@@ -421,6 +422,15 @@ class Switch(Protocol):
 
     def user_counters(self, uid: int) -> UserCounters:
         """Return the counters of a user, zeros if it has no connection."""
+
+    def user_waits(self, uid: int) -> UserWaits:
+        """Return for how long a user's publishers were blocked and its recipients blocked publishers, zeros if it has no connection."""
+
+    def blockers(self, most: int) -> list[int]:
+        """Return up to *most* connections that publishers wait for now."""
+
+    def waits(self, connection: int) -> Waits:
+        """Return whom a connection waits for, and who waits for it. Raises KeyError if the connection does not exist."""
 
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, in front of nothing that waits, and close. ``ended`` follows in this turn."""

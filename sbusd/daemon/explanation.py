@@ -9,6 +9,7 @@ from sbusd.config.users import LAST_UID
 from sbusd.daemon.acceptance import Acceptance
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import SECRET_HEAD
 
 NO_ID = -2
 """A process or group that nobody is in: what is asked about a user in general is true of none of its processes in particular."""
@@ -48,7 +49,16 @@ def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_ow
         "error": None if verdict.code is None else verdict.code.name,
         "rule": None if verdict.rule is None else verdict.rule.name,
         "reason": verdict.reason,
+        **_blocking(acceptance, who, action, key),
     }
+
+
+def _blocking(acceptance: Acceptance, who: Credentials, action: bytes, key: bytes) -> dict[str, object]:
+    """Return whether a publisher's messages can wait for recipients of other users, or a subscriber can block publishers of others."""
+    if action == b"publish":
+        # That it waits would tell a publisher that a secret key has a subscriber.
+        return {"waits_for_others": not (key.startswith(SECRET_HEAD) and acceptance.keyspace.namespace(key) is not None)}
+    return {"blocks_others": acceptance.policy.may_block_others(who)}
 
 
 def _uid(digits: bytes) -> int | None:

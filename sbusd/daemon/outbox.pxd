@@ -85,12 +85,17 @@ cdef struct Blocked:        # a publisher that is not read
     uint32_t slot
     uint64_t id             # slots are used again, numbers are not
     bint is_paced           # it waits because it asked for that, not because the recipient did
+    int64_t since           # nanoseconds of the monotonic clock
 
 
 cdef cppclass Account:      # one user
     uint32_t uid
     uint64_t connections
     uint64_t lost_packets
+    uint32_t blocked        # publishers of it that wait for recipients now
+    int64_t blocked_ns      # how long they did, less the time of the monotonic clock once for each that waits
+    uint32_t blocked_others # waits of publishers for its recipients now
+    int64_t blocked_others_ns   # likewise
     Pool room
     uint64_t leaving_bytes  # of queues that were given up, whose memory is not free yet
     uint64_t turn           # the last turn in which a connection of it was readable
@@ -189,6 +194,7 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil
 cdef void flush(Outbox* box) noexcept nogil
+cdef bint is_shut(Outbox* box, uint32_t payer, size_t cost) noexcept nogil
 cdef void abandon(Outbox* box) noexcept nogil
 cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil
@@ -199,6 +205,21 @@ cdef void let_head_go(Head* head) noexcept nogil
 cdef inline size_t waiting_count(Outbox* box) noexcept nogil:
     """Return how many packets wait."""
     return box.room.packets
+
+
+cdef inline void lose(Outbox* box, uint64_t count) noexcept nogil:
+    """Count packets that are discarded."""
+    box.lost_packets += count
+    box.untold += count
+    box.totals.lost_packets += count
+    if box.account is not NULL:
+        box.account.lost_packets += count
+
+
+cdef inline void forgo(Outbox* box, uint64_t count) noexcept nogil:
+    """Discard packets for a client whose outbox is shut to them."""
+    box.totals.deliveries += count
+    lose(box, count)
 
 
 cdef inline bint is_below(Outbox* box, uint32_t percent) noexcept nogil:

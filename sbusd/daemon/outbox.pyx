@@ -118,18 +118,9 @@ cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
     release_entry(entry, box.totals)
 
 
-cdef void lose(Outbox* box) noexcept nogil:
-    """Count a packet that is discarded."""
-    box.lost_packets += 1
-    box.untold += 1
-    box.totals.lost_packets += 1
-    if box.account is not NULL:
-        box.account.lost_packets += 1
-
-
 cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
     """Lose a packet of a batch."""
-    lose(box)
+    lose(box, 1)
     if batch.is_tallied:
         batch.tally[index].discarded += 1
         batch.tally[index].foreign_losses += batch.payer != owner_of(box)
@@ -183,6 +174,19 @@ cdef Outcome tell_replaced(Outbox* box) noexcept nogil:
             box.untold_replaced = 0
             box.totals.deliveries += 1
     return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
+
+
+cdef bint is_shut(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
+    """Return whether each packet that costs so much or more is discarded without any other effect, until something is sent.
+
+    So it is with a client that does not read: to look at each packet anew for each such client would cost the others more than theirs.
+    """
+    if box.is_broken or waiting_count(box) == 0 or box.soft != MODE_QUEUE or box.hard != MODE_DISCARD or box.order > ORDER_RANDOM:
+        return False
+    if not has_room(box, payer, cost) or not has_space(&box.room, cost) or not may_share(&box.room, owner_of(box), payer, cost):
+        return True
+    cost = cost_of(NOTICE_BYTES, 0)
+    return box.untold != 0 and (not has_space(&box.room, cost) or not has_room(box, owner_of(box), cost))
 
 
 cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
@@ -330,7 +334,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
             box.totals.abandoned_packets += 1
             return
         if outcome == PACKET_TOO_BIG:
-            lose(box)
+            lose(box, 1)
             flush(box)
             return
     # As in is_kept: no notice for the sake of a packet that is lost too.
@@ -338,7 +342,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
             and has_room(box, payer, cost) and tell_loss(box)):
         packet = new_packet(data, length, box.totals)
     if packet is NULL:
-        lose(box)
+        lose(box, 1)
     else:
         keep(box, packet, NULL, payer, box.order != ORDER_QUEUE)
 
@@ -395,7 +399,7 @@ cdef Outcome send_notes(Outbox* box) noexcept nogil:
             line_up_packet(i, box.notes[0][i].packet, NULL)
         sent = transmit(box, headers, count, &outcome)
         if outcome == PACKET_TOO_BIG:
-            lose(box)
+            lose(box, 1)
             sent += 1
         for i in range(sent):
             let_go(box, box.notes.front())
@@ -414,7 +418,7 @@ cdef Outcome send_messages(Outbox* box) noexcept nogil:
     sent = transmit(box, headers, count, &outcome)
     if outcome == PACKET_TOO_BIG:
         take_out(box, sent + 1)
-        lose(box)
+        lose(box, 1)
         tell_in_place(box)
     else:
         take_out(box, sent)

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields
 
 from sbusd.config.settings import LimitSettings
 from sbusd.daemon import ancillary
+from sbusd.daemon.blocking import NAMED_WAITS, UserWaits, Wait, Waits
 from sbusd.daemon.closer import Closer
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, QueueEntry, SwitchTotals
 from sbusd.daemon.contract import (
@@ -39,7 +40,7 @@ from sbusd.daemon.contract import (
     UserCounters,
 )
 from sbusd.daemon.reference_outbox import Entry, Outbox, Packet
-from sbusd.daemon.reference_pacing import PACED_BYTES, Hold
+from sbusd.daemon.reference_pacing import PACED_BYTES, Hold, Stopwatch
 from sbusd.daemon.reference_rooms import Account, Pool
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
@@ -102,12 +103,20 @@ class _Connection:
     interest: int = _READABLE
     blocked: dict[int, bool] = field(default_factory=dict)
     """Publishers that wait for it, the first one first, each with whether it does so because it asked for pacing."""
+    blocked_at: dict[int, float] = field(default_factory=dict)
+    """When each of them began to wait."""
     is_paced: bool = False
     """It waits for slow recipients."""
     holds: dict[int, Hold] = field(default_factory=dict)
     """For how long those of other users have held it up."""
     blockers: int = 0
-    """Recipients that it waits for."""
+    """Reasons not to read it: recipients that it waits for, and the backlog of its user."""
+    waits: int = 0
+    """Of those, recipients."""
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    """How long it waited for any."""
+    others: Stopwatch = field(default_factory=Stopwatch)
+    """How long publishers waited for it."""
     blocking_since: float | None = None
     progress_at: float | None = None
     """When its socket took anything last, as far as that was looked at; None: nobody has waited for it yet."""
@@ -232,6 +241,7 @@ class Switch:
         self._rules: tuple[PublishRule, ...] = ()
         self._said: dict[Refusal, Packet] = {}
         self._undelivered = 0
+        self._is_delivering_secret = False
         self._count: Counter[str] = Counter()
         self._readable: Counter[int] = Counter()
         self._closer = Closer()
@@ -600,12 +610,19 @@ class Switch:
         reached = [c for c in matching if not c.is_ending and (c is not sender or c.echo)]
         self._count["undeliverable"] += not reached
         shared = Packet(packet, missed=[c.number for c in matching if c not in reached])
+        is_secret = sender.is_paced and self._is_secret(key)
+        if is_secret:
+            self._deliver(sender)
+            self._is_delivering_secret = True
         for recipient in reached:
             recipient.share.append(shared)
         shared.time = time.time_ns()
         for tapper in self._taps(key):
             tapper.tapped.append(shared)
         self._acknowledge(sender, shared, withheld=withheld)
+        if is_secret:
+            self._deliver(sender)
+            self._is_delivering_secret = False
 
     def _is_secret(self, key: bytes) -> bool:
         """Return whether who gets a message with *key* is a part of a secret."""
@@ -715,7 +732,11 @@ class Switch:
         uid = recipient.out.owner
         if recipient.has_fallen_back or uid is None or publisher.out.owner is None:
             return False
-        return uid == publisher.out.owner or self._hold(publisher, uid).has_time()
+        if uid == publisher.out.owner:
+            return True
+        # That it waits would tell it that the key has a subscriber.
+        is_told = not self._is_delivering_secret or publisher.sight >= Sight.ALL
+        return is_told and self._hold(publisher, uid).has_time()
 
     def _hold(self, publisher: _Connection, uid: int) -> Hold:
         """Return how a user's recipients hold up a publisher."""
@@ -738,8 +759,7 @@ class Switch:
         if publisher.number in recipient.blocked:
             return
         recipient.blocked[publisher.number] = is_paced
-        if hold := self._hold_by(recipient, publisher.number):
-            hold.begin()
+        self._begin_wait(recipient, publisher)
         if recipient.blocking_since is None:
             recipient.blocking_since = time.monotonic()
             if recipient.progress_at is None or recipient.progress_mark != recipient.out.delivered_packets:
@@ -747,6 +767,33 @@ class Switch:
         self._count["blocks"] += 1
         publisher.blockers += 1
         self._set_interest(publisher)
+
+    def _begin_wait(self, recipient: _Connection, publisher: _Connection) -> None:
+        """Note that a publisher begins to wait for a recipient."""
+        if hold := self._hold_by(recipient, publisher.number):
+            hold.begin()
+        recipient.blocked_at[publisher.number] = time.monotonic()
+        for watch in (recipient.others, *([account.blocked_others] if (account := recipient.out.account) else ())):
+            watch.begin()
+        publisher.waits += 1
+        if publisher.waits == 1:
+            for watch in (publisher.stopwatch, *([account.blocked] if (account := publisher.out.account) else ())):
+                watch.begin()
+
+    def _end_wait(self, recipient: _Connection, publisher: _Connection | None) -> None:
+        """Note that a publisher, None for one that has ended, waits for a recipient no more."""
+        for watch in (recipient.others, *([account.blocked_others] if (account := recipient.out.account) else ())):
+            watch.end()
+        if publisher is not None and publisher.waits:
+            publisher.waits -= 1
+            if not publisher.waits:
+                self._end_waiting(publisher)
+
+    def _end_waiting(self, publisher: _Connection) -> None:
+        """Note that a publisher waits for no recipient any more."""
+        publisher.waits = 0
+        for watch in (publisher.stopwatch, *([account.blocked] if (account := publisher.out.account) else ())):
+            watch.end()
 
     def _unblock(self, recipient: _Connection) -> None:
         """Let all go on that wait for a recipient."""
@@ -758,6 +805,8 @@ class Switch:
         if hold := self._hold_by(recipient, number):
             hold.end()
         del recipient.blocked[number]
+        del recipient.blocked_at[number]
+        self._end_wait(recipient, self._by_number.get(number))
         if number in self._by_number:
             self._let_go_on(self._by_number[number])
         if not recipient.blocked:
@@ -825,6 +874,8 @@ class Switch:
         out.abandon()
         counters = connection.counters()._replace(queued_packets=out.left_packets, queued_bytes=out.left_bytes)
         self._unblock(connection)
+        if connection.waits:
+            self._end_waiting(connection)
         connection.unread.clear()
         self._charge_unread(connection, 0)
         self._leave_account(connection)
@@ -895,6 +946,30 @@ class Switch:
     def user_counters(self, uid: int) -> UserCounters:
         """Return the counters of a user."""
         return self._accounts[uid].counters() if uid in self._accounts else UserCounters(0, 0, 0)
+
+    def user_waits(self, uid: int) -> UserWaits:
+        """Return for how long a user's publishers and recipients were part of waits."""
+        account = self._accounts.get(uid)
+        return UserWaits(0, 0) if account is None else UserWaits(account.blocked.ms(), account.blocked_others.ms())
+
+    def blockers(self, most: int) -> list[int]:
+        """Return some connections that publishers wait for now."""
+        return [number for number, each in self._by_number.items() if each.blocked][:most]
+
+    def waits(self, connection: int) -> Waits:
+        """Return whom a connection waits for, and who waits for it."""
+        asked = self._by_number[connection]
+        holders = [each for each in self._by_number.values() if connection in each.blocked] if asked.waits else []
+        blocked_by = [(each, each.number, connection) for each in holders[:NAMED_WAITS]]
+        blocks = [(asked, number, number) for number in sorted(list(asked.blocked)[:NAMED_WAITS])]
+        named = [
+            tuple(
+                Wait(other, recipient.blocked[publisher], _ms_since(recipient.blocked_at[publisher]))
+                for recipient, other, publisher in waits
+            )
+            for waits in (blocked_by, blocks)
+        ]
+        return Waits(asked.is_paced, asked.waits, len(asked.blocked), asked.stopwatch.ms(), asked.others.ms(), *named)
 
     def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
         """Set the rules for MSG."""
@@ -1052,6 +1127,8 @@ class Switch:
             progress_mark=done.progress_mark,
             has_fallen_back=done.has_fallen_back,
             reads=done.reads,
+            blocked_ms=done.stopwatch.ms(),
+            blocked_others_ms=done.others.ms(),
         )
 
     def queues(self) -> tuple[list[bytes], dict[int, Queue]]:
@@ -1074,8 +1151,12 @@ class Switch:
 
     def tally(self) -> SwitchTotals:
         """Return what the switch has done."""
-        counted = {each.name: self._count[each.name] for each in fields(SwitchTotals) if each.name != "lost_by_user"}
-        return SwitchTotals(**counted, lost_by_user={uid: account.lost_packets for uid, account in self._accounts.items()})
+        counted = {each.name: self._count[each.name] for each in fields(SwitchTotals) if not each.name.endswith("_by_user")}
+        return SwitchTotals(
+            **counted,
+            lost_by_user={uid: account.lost_packets for uid, account in self._accounts.items()},
+            blocked_by_user={uid: (account.blocked.ms(), account.blocked_others.ms()) for uid, account in self._accounts.items()},
+        )
 
     def next_connection(self) -> int:
         """Return the number that the next connection will get."""
@@ -1102,17 +1183,13 @@ class Switch:
         if restored.blocked:
             restored.blocking_since = time.monotonic() - progress.blocking_ms / 1000
         restored.progress_at = time.monotonic() - progress.idle_ms / 1000
+        restored.stopwatch.seconds, restored.others.seconds = progress.blocked_ms / 1000, progress.blocked_others_ms / 1000
         restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, packets: list[bytes], queues: dict[int, Queue], totals: SwitchTotals, next_connection: int) -> None:
         """Let the switch go on where another was."""
         self._next = max(self._next, next_connection)
-        for each in fields(SwitchTotals):
-            if each.name != "lost_by_user":
-                self._count[each.name] += getattr(totals, each.name)
-        for uid, lost in totals.lost_by_user.items():
-            if uid in self._accounts:
-                self._accounts[uid].lost_packets = lost
+        self._restore_totals(totals)
         shared = [Packet(data) for data in packets]
         for number, queue in queues.items():
             if number in self._by_number:
@@ -1127,12 +1204,22 @@ class Switch:
             connection.blocked = {number: paced for number, paced in connection.blocked.items() if number in self._by_number}
             for publisher in connection.blocked:
                 self._by_number[publisher].blockers += 1
-                if hold := self._hold_by(connection, publisher):
-                    hold.begin()
+                self._begin_wait(connection, self._by_number[publisher])
             if not connection.blocked:
                 connection.blocking_since = None
         for connection in self._by_number.values():
             self._set_interest(connection)
+
+    def _restore_totals(self, totals: SwitchTotals) -> None:
+        """Add what another switch has done to this one's counters."""
+        for each in fields(SwitchTotals):
+            if not each.name.endswith("_by_user"):
+                self._count[each.name] += getattr(totals, each.name)
+        for uid, account in self._accounts.items():
+            account.lost_packets = totals.lost_by_user.get(uid, account.lost_packets)
+            blocked, others = totals.blocked_by_user.get(uid, (0, 0))
+            account.blocked.seconds += blocked / 1000
+            account.blocked_others.seconds += others / 1000
 
     def close(self, *, keeps_connections: bool = False) -> None:
         """Close every connection without telling the sink, and the switch's own descriptors."""

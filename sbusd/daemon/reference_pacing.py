@@ -1,4 +1,7 @@
-"""For how long the recipients of one user have held up a paced publisher of another: the plain twin of ``pacing``."""
+"""For how long the recipients of one user have held up a paced publisher of another: the plain twin of ``pacing``.
+
+And how long waits took.
+"""
 
 from __future__ import annotations
 
@@ -50,3 +53,26 @@ class Hold:
     def charge(self, seconds: float) -> None:
         """Count a wait that has just ended."""
         self.waits.append((time.monotonic(), seconds))
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """How long waits have taken, added up, those that go on too."""
+
+    running: int = 0
+    seconds: float = 0.0
+    """Less the time of the monotonic clock once for each that goes on."""
+
+    def begin(self) -> None:
+        """Count a wait that begins."""
+        self.running += 1
+        self.seconds -= time.monotonic()
+
+    def end(self) -> None:
+        """Count a wait that is over."""
+        self.running -= 1
+        self.seconds += time.monotonic()
+
+    def ms(self) -> int:
+        """Return how many milliseconds they have taken."""
+        return int((self.seconds + self.running * time.monotonic()) * 1000)

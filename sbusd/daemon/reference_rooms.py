@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sbusd.daemon.contract import UserCounters
+from sbusd.daemon.reference_pacing import Stopwatch
 
 Payer = int | None
 """The uid of who published a packet, None for nobody."""
@@ -60,6 +61,10 @@ class Account:
     room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
     connections: int = 0
     lost_packets: int = 0
+    blocked: Stopwatch = field(default_factory=Stopwatch)
+    """Its publishers that wait."""
+    blocked_others: Stopwatch = field(default_factory=Stopwatch)
+    """Publishers that wait for its recipients, once for each of these."""
     unread: int = 0
     """Bytes that its connections have sent and that are not handled yet."""
     held_up: set[int] = field(default_factory=set)

@@ -2,8 +2,19 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from sbusd.config.settings import LimitSettings
+from sbusd.daemon.blocking import UserWaits, Waits
 from sbusd.daemon.continuation import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
-from sbusd.daemon.contract import ConnectionCounters, HardMode, Order, PublishRule, Sight, Sink, SoftMode, SwitchCounters, UserCounters
+from sbusd.daemon.contract import (
+    ConnectionCounters,
+    HardMode,
+    Order,
+    PublishRule,
+    Sight,
+    Sink,
+    SoftMode,
+    SwitchCounters,
+    UserCounters,
+)
 from sbusd.daemon.stalls import Stalls
 from sbusd.protocol.keys import KeySpace
 
@@ -41,6 +52,9 @@ class Switch:
     def set_hard(self, connection: int, mode: HardMode) -> None: ...
     def set_order(self, connection: int, order: Order) -> None: ...
     def user_counters(self, uid: int) -> UserCounters: ...
+    def user_waits(self, uid: int) -> UserWaits: ...
+    def blockers(self, most: int) -> list[int]: ...
+    def waits(self, connection: int) -> Waits: ...
     def disconnect(self, connection: int, last_words: bytes = b"") -> None: ...
     def connections(self) -> list[int]: ...
     def patterns(self, connection: int) -> dict[bytes, int]: ...

@@ -13,7 +13,7 @@ from cython.operator cimport dereference, preincrement
 from libc.errno cimport EAGAIN, EBUSY, ECONNRESET, EINTR, EMFILE, ENFILE, ENOBUFS, ENOMEM, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.stdlib cimport free
-from libc.string cimport memchr, memcmp
+from libc.string cimport memchr, memcmp, strlen
 from libcpp.algorithm cimport sort
 from libcpp.deque cimport deque
 from libcpp.map cimport map as cpp_map
@@ -32,9 +32,9 @@ from sbusd.daemon.libc cimport *
 from sbusd.daemon.latest cimport replaceable_from, restore_keys, set_order
 from sbusd.daemon.outbox cimport (
     BATCH_PACKETS, MODE_BLOCK, NOT_WAITING, PACED, Account, Batch, Blocked, Entries, Entry, Head, Outbox, Packet, Tally, Totals, abandon, assign,
-    bytes_in, clear, end_batch, flush, is_below, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
+    bytes_in, clear, end_batch, flush, forgo, is_below, is_shut, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
 )
-from sbusd.daemon.packets cimport data_of, new_packet, release, release_remains
+from sbusd.daemon.packets cimport cost_of, data_of, new_packet, release, release_remains
 from sbusd.daemon.pacing cimport PACED_BYTES, SECOND_NS, SLOTS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
@@ -47,6 +47,7 @@ from sbusd.daemon.router cimport Route, Router
 
 import os
 
+from sbusd.daemon.blocking import NAMED_WAITS, UserWaits, Wait, Waits
 from sbusd.daemon.closer import Closer
 from sbusd.daemon.contract import (
     ConnectionCounters, End, MAX_PUBLISH_RULES, Refusal, Sight, SwitchCounters, UNREAD_BYTES, UserCounters,
@@ -72,6 +73,9 @@ cdef enum:
     NODE_NS = 40
     QUARTERS_NS_PER_BYTE = 2    # in quarters
     SHARE_NS = 500              # to hand one packet to one recipient, beside its bytes
+    FORGO_NS = 5                # to look at one recipient, and perhaps discard the packet for it
+    MILLISECOND_NS = 1000000
+    LOOKED_AT = 1000            # waits that are looked at to name those of one publisher
     ROUTING_TURNS = 10          # of turn_time; so long a batch may take to route, by estimate, before what is left waits for the next turn
     PENALTY = 4                 # who has taken more than its share of time gives way for so many times as long
     MAX_PENALTY_MS = 100
@@ -134,7 +138,10 @@ cdef cppclass Connection:
     uint32_t turn               # the last in which it was ready
     int64_t gives_way_until     # nanoseconds of the monotonic clock: until then, others go first
     bint is_costly              # its last batch took too long for what its packets are, not for how many they were
-    uint32_t blockers           # recipients that it waits for; not read while there are any
+    uint32_t blockers           # reasons not to read it: recipients that it waits for, and being held up
+    uint32_t waits              # of those, recipients
+    int64_t blocked_ns          # how long it waited for any, less the time of the monotonic clock while it does
+    int64_t blocked_others_ns   # how long publishers waited for it, less that time once for each that does
     vector[Blocked] blocked     # publishers that wait for it
     int64_t blocking_since      # milliseconds of the monotonic clock; -1: it blocks nobody
     int64_t progress_at         # the same: when its socket took anything last, as far as that was looked at; -1: nobody has waited for it yet
@@ -143,6 +150,8 @@ cdef cppclass Connection:
     vector[Hold] holds          # for how long those of other users have held it up
     bint has_fallen_back        # it has blocked publishers for too long, and blocks none until its queue has drained
     vector[uint32_t] share      # packets of the batch at hand that go to it
+    uint64_t shut_batch         # the last batch of which packets were discarded for it at once,
+    size_t shut_cost            # and the least that one of those costs
     Receipt receipt
     string cred                 # its credentials, as it is told them itself
     string head_text            # what names it as a sender; empty until somebody wants that
@@ -233,6 +242,12 @@ cdef class Switch:
     cdef size_t undelivered                     # bytes that are routed and not delivered, of a paced publisher
     cdef bint meets_queue                       # something waits for a recipient of those
     cdef bint was_blocked                       # the publisher at hand, when its batch was taken
+    cdef bint is_secret                         # what is delivered has a secret key
+    cdef uint64_t delivered_batch               # counts what was delivered
+    cdef int first_alike                        # the first of a run of packets of the batch with one key, -1 for none; its recipients
+    cdef vector[uint32_t] open_to, shut_to      # with a share of it, and those for whom it was discarded;
+    cdef size_t alike_cost                      # what it costs at them,
+    cdef uint64_t alike                         # and how many have come since that are not accounted for at the latter
     cdef uint32_t low_water                     # percent
     cdef vector[uint32_t] informed              # slots that were told of a loss in this turn
     cdef uint64_t refused[REFUSALS]             # of the batch at hand
@@ -278,6 +293,8 @@ cdef class Switch:
         self.block_timeout = round(limits.block_timeout * 1000)
         self.progress_timeout = round(limits.progress_timeout * 1000)
         self.pace_limit = round(limits.pace_limit * 1e9)
+        self.delivered_batch = 1    # connections begin with 0
+        self.first_alike = -1
         self.low_water = limits.low_water
         self.turn_time = round(limits.turn_time * 1e9)
         for end in (End.QUEUE_FULL, End.DESCRIPTORS):
@@ -392,7 +409,9 @@ cdef class Switch:
         fresh.turn = 0
         fresh.gives_way_until = 0
         fresh.is_costly = False
-        fresh.blockers = 0
+        fresh.blockers = fresh.waits = 0
+        fresh.blocked_ns = fresh.blocked_others_ns = 0
+        fresh.shut_batch = fresh.shut_cost = 0
         fresh.blocking_since = fresh.progress_at = -1
         fresh.progress_mark = 0
         fresh.has_fallen_back = fresh.is_paced = False
@@ -1100,6 +1119,7 @@ cdef class Switch:
         cdef const char* end
         cdef size_t length
         cdef uint64_t visited
+        cdef uint32_t shares
         cdef Route found
         while i < count:
             packet = <const char*>self.batch.parts[i].iov_base
@@ -1131,8 +1151,11 @@ cdef class Switch:
                     if self.is_undecided(sender, packet + 4, end - packet - 4):
                         sender.receipt.disclosure = Disclosure.ASKED
                         break
-                    self.share_out(sender, found, i)
-                    self.routing_time += found.count * <int64_t>(SHARE_NS + length * QUARTERS_NS_PER_BYTE // 4)
+                    if sender.is_paced and self.is_secret_key(packet + 4, end - packet - 4):
+                        self.deliver(sender)
+                        self.is_secret = True   # it is delivered apart from others: see may_pace
+                    shares = self.share_out(sender, found, i)
+                    self.routing_time += found.count * <int64_t>FORGO_NS + shares * <int64_t>(SHARE_NS + length * QUARTERS_NS_PER_BYTE // 4)
                     if self.taps.count:
                         self.taps.note(packet + 4, end - packet - 4, i, &self.batch)
             if sender.receipt.is_armed:
@@ -1141,8 +1164,9 @@ cdef class Switch:
             if sender.is_paced:
                 # What its slow recipients are offered at once must fit: so it waits behind the packet that fills a queue.
                 self.undelivered += length
-                if self.meets_queue or self.undelivered > PACED_BYTES:
+                if self.meets_queue or self.is_secret or self.undelivered > PACED_BYTES:
                     self.deliver(sender)
+                self.is_secret = False
                 if sender.blockers and not self.was_blocked:
                     self.is_cut_off = True
                     break
@@ -1166,20 +1190,34 @@ cdef class Switch:
 
     cdef bint is_undecided(self, Connection* sender, const char* key, size_t length) noexcept nogil:
         """Return whether a sender wants a receipt for a message to a secret key, and the control plane has not decided yet."""
-        return (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED and self.has_secrets
-                and length >= SECRET_HEAD_BYTES and memcmp(key, SECRET_HEAD_TEXT, SECRET_HEAD_BYTES) == 0)
+        return (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED
+                and self.is_secret_key(key, length))
+
+    cdef bint is_secret_key(self, const char* key, size_t length) noexcept nogil:
+        """Return whether who gets a message with a key is a part of a secret."""
+        return self.has_secrets and length >= SECRET_HEAD_BYTES and memcmp(key, SECRET_HEAD_TEXT, SECRET_HEAD_BYTES) == 0
 
     cdef bint is_denied(self, Connection* sender, uint64_t rules) noexcept nogil:
         """Return whether the first publish rule that is about both the sender and the key denies."""
         cdef uint64_t both = sender.rules & rules
         return both != 0 and (both & (~both + 1) & self.allowing_rules) == 0
 
-    cdef void share_out(self, Connection* sender, Route found, uint32_t index) noexcept nogil:
-        """Note a packet in the share of each of its recipients."""
-        cdef uint32_t n
+    cdef uint32_t share_out(self, Connection* sender, Route found, uint32_t index) noexcept nogil:
+        """Note a packet in the share of each of its recipients, and return of how many."""
+        cdef uint32_t n, uid = self.uid_of(sender)
         cdef bint reached = False
         cdef Connection* recipient
+        # Who wants to know what becomes of each packet is told, and who waits for recipients looks at each.
+        cdef bint may_forgo = not (self.taps.count or sender.receipt.is_armed or sender.is_paced)
+        cdef size_t cost = cost_of(self.batch.parts[index].iov_len, 0)
         self.messages += 1
+        if may_forgo and self.is_alike(index, cost):
+            for n in range(self.open_to.size()):
+                self.give(self.slots[self.open_to[n]], index)
+            self.alike += 1
+            self.undeliverable += self.open_to.empty() and self.shut_to.empty()
+            return <uint32_t>self.open_to.size()
+        self.end_alike()
         for n in range(found.count):
             recipient = self.slots[found.slots[n]]
             if recipient.is_ending or (recipient is sender and not sender.echo):
@@ -1189,10 +1227,57 @@ cdef class Switch:
             reached = True
             if sender.is_paced and recipient is not sender and waiting_count(&recipient.out):
                 self.meets_queue = True
-            if recipient.share.empty():
-                self.touch(recipient)
-            recipient.share.push_back(index)
+            if may_forgo and recipient.share.empty() and waiting_count(&recipient.out) and self.is_shut_to(recipient, uid, cost):
+                forgo(&recipient.out, 1)
+                self.shut_to.push_back(recipient.slot)
+                continue
+            self.give(recipient, index)
+            self.open_to.push_back(recipient.slot)
         self.undeliverable += not reached
+        self.first_alike = <int>index if may_forgo else -1
+        self.alike_cost = cost
+        return <uint32_t>self.open_to.size()
+
+    cdef void give(self, Connection* recipient, uint32_t index) noexcept nogil:
+        """Note a packet in the share of a recipient."""
+        if recipient.share.empty():
+            self.touch(recipient)
+        recipient.share.push_back(index)
+
+    cdef bint is_alike(self, uint32_t index, size_t cost) noexcept nogil:
+        """Return whether a packet goes to the same recipients as the last one that was shared out, by its key, and costs no less."""
+        cdef const char* packet = <const char*>self.batch.parts[index].iov_base
+        cdef const char* first
+        cdef size_t length
+        if self.first_alike < 0 or cost < self.alike_cost:
+            return False
+        first = <const char*>self.batch.parts[self.first_alike].iov_base
+        length = strlen(first) + 1
+        return self.batch.parts[index].iov_len >= length and memcmp(packet, first, length) == 0
+
+    cdef void end_alike(self) noexcept nogil:
+        """Account for the packets that were discarded because they are like the first of them."""
+        cdef size_t i
+        if self.alike:
+            for i in range(self.shut_to.size()):
+                forgo(&self.slots[self.shut_to[i]].out, self.alike)
+        self.alike = 0
+        self.first_alike = -1
+        self.open_to.clear()
+        self.shut_to.clear()
+
+    cdef bint is_shut_to(self, Connection* recipient, uint32_t uid, size_t cost) noexcept nogil:
+        """Return whether packets of the batch at hand that cost so much or more are discarded for a recipient, while it has no share of it.
+
+        Its outbox is asked once for most batches: what else is delivered meanwhile cannot give it room.
+        """
+        if recipient.shut_batch == self.delivered_batch and cost >= recipient.shut_cost:
+            return True
+        if not is_shut(&recipient.out, uid, cost):
+            return False
+        recipient.shut_batch = self.delivered_batch
+        recipient.shut_cost = cost
+        return True
 
     cdef void touch(self, Connection* recipient) noexcept nogil:
         """Note that a connection has a share of the batch at hand."""
@@ -1203,6 +1288,7 @@ cdef class Switch:
 
     cdef void refuse(self, Connection* sender, int refusal, size_t index) noexcept nogil:
         """Count a packet that is not routed, and put the words for it into the sender's share, in their place."""
+        self.end_alike()    # what its sender lost so far stands in front of this
         if self.refused[refusal] == 0:
             self.refused_first[refusal] = index
         self.refused[refusal] += 1
@@ -1217,6 +1303,7 @@ cdef class Switch:
         cdef size_t i
         cdef Connection* recipient
         cdef uint32_t uid = self.uid_of(sender)
+        self.end_alike()
         self.batch.payer = uid
         self.undelivered = 0
         self.meets_queue = False
@@ -1242,6 +1329,7 @@ cdef class Switch:
             self.settle_taps()
         end_batch(&self.batch)
         self.touched.clear()
+        self.delivered_batch += 1
 
     cdef Head* name_of(self, Connection* sender) noexcept nogil:
         """Return what goes in front of messages for those who want to know their sender."""
@@ -1270,7 +1358,11 @@ cdef class Switch:
         cdef Hold* hold
         if recipient.has_fallen_back or uid == NOBODY or self.uid_of(publisher) == NOBODY:
             return False
-        if uid == self.uid_of(publisher) or self.pace_limit >= SECOND_NS:
+        if uid == self.uid_of(publisher):
+            return True
+        if self.is_secret and publisher.sight < SIGHT_ALL:
+            return False    # that it waits would tell it that the key has a subscriber
+        if self.pace_limit >= SECOND_NS:
             return True
         hold = hold_of(&publisher.holds, uid)
         return self.pace_limit > 0 if hold is NULL else spent_until(hold, now_ns()) < self.pace_limit
@@ -1294,9 +1386,7 @@ cdef class Switch:
         entry.slot = publisher.slot
         entry.id = publisher.id
         entry.is_paced = is_paced
-        recipient.blocked.push_back(entry)
-        if self.is_limited(recipient, publisher, entry):
-            begin_hold(add_hold(&publisher.holds, self.uid_of(recipient), now_ns()), self.pace_limit, now_ns())
+        self.begin_wait(recipient, publisher, entry)
         if recipient.blocking_since < 0:
             recipient.blocking_since = now_ms()
             self.blocking.push_back(recipient.slot)
@@ -1307,6 +1397,49 @@ cdef class Switch:
         if not self.set_interest(publisher):
             self.finish(publisher, BROKEN)
         self.note_pending(publisher)
+
+    cdef void begin_wait(self, Connection* recipient, Connection* publisher, Blocked entry) noexcept nogil:
+        """Note that a publisher begins to wait for a recipient."""
+        cdef int64_t now = now_ns()
+        cdef Account* account = recipient.out.account
+        entry.since = now
+        recipient.blocked.push_back(entry)
+        if self.is_limited(recipient, publisher, entry):
+            begin_hold(add_hold(&publisher.holds, self.uid_of(recipient), now), self.pace_limit, now)
+        recipient.blocked_others_ns -= now
+        if account is not NULL:
+            account.blocked_others += 1
+            account.blocked_others_ns -= now
+        publisher.waits += 1
+        account = publisher.out.account
+        if publisher.waits == 1:
+            publisher.blocked_ns -= now
+            if account is not NULL:
+                account.blocked += 1
+                account.blocked_ns -= now
+
+    cdef void end_wait(self, Connection* recipient, Connection* publisher) noexcept nogil:
+        """Note that a publisher, NULL for one that has ended, waits for a recipient no more."""
+        cdef int64_t now = now_ns()
+        cdef Account* account = recipient.out.account
+        recipient.blocked_others_ns += now
+        if account is not NULL:
+            account.blocked_others -= 1
+            account.blocked_others_ns += now
+        if publisher is not NULL and publisher.waits:
+            publisher.waits -= 1
+            if publisher.waits == 0:
+                self.end_waiting(publisher)
+
+    cdef void end_waiting(self, Connection* publisher) noexcept nogil:
+        """Note that a publisher waits for no recipient any more."""
+        cdef int64_t now = now_ns()
+        cdef Account* account = publisher.out.account
+        publisher.waits = 0
+        publisher.blocked_ns += now
+        if account is not NULL:
+            account.blocked -= 1
+            account.blocked_ns += now
 
     cdef void settle_blocks(self, Connection* recipient) noexcept nogil:
         """Note whether a recipient's socket has taken anything, and let go on who waits for it when its queue has drained."""
@@ -1346,6 +1479,7 @@ cdef class Switch:
         cdef Blocked entry = recipient.blocked[i]
         cdef Connection* publisher = self.waiting_publisher(entry)
         recipient.blocked.erase(recipient.blocked.begin() + i)
+        self.end_wait(recipient, publisher)
         if publisher is not NULL:
             if self.is_limited(recipient, publisher, entry):
                 end_hold(hold_of(&publisher.holds, self.uid_of(recipient)), now_ns())
@@ -1517,6 +1651,8 @@ cdef class Switch:
         lost = connection.out.told + connection.out.untold
         if connection.blocking_since >= 0:
             self.unblock(connection)
+        if connection.waits:
+            self.end_waiting(connection)
         self.settle_backlog(connection)
         self.leave_account(connection)
         connection.out.told = connection.out.untold = 0
@@ -1599,6 +1735,7 @@ cdef class Switch:
         account.connections -= 1
         if account.connections == 0:
             account.lost_packets = 0
+            account.blocked_ns = account.blocked_others_ns = 0
             if account.leaving_bytes == 0:
                 self.forget_user(account)
 
@@ -1632,6 +1769,8 @@ cdef class Switch:
             account.connections = account.lost_packets = account.turn = account.served_turn = account.readable = 0
             account.gives_way_until = 0
             account.unread = account.leaving_bytes = 0
+            account.blocked = account.blocked_others = 0
+            account.blocked_ns = account.blocked_others_ns = 0
             account.room.packets = account.room.bytes = 0
             account.room.packets_limit = account.room.bytes_limit = <uint64_t>1 << 62
             self.accounts[uid] = account
@@ -1656,6 +1795,40 @@ cdef class Switch:
             return UserCounters(0, 0, 0)
         account = dereference(found).second
         return UserCounters(account.room.packets, account.room.bytes, account.lost_packets)
+
+    def user_waits(self, uint32_t uid):
+        """Return for how long a user's publishers and recipients were part of waits."""
+        cdef unordered_map[uint32_t, Account*].iterator found = self.accounts.find(uid)
+        cdef Account* account
+        if found == self.accounts.end():
+            return UserWaits(0, 0)
+        account = dereference(found).second
+        return UserWaits((account.blocked_ns + account.blocked * now_ns()) // MILLISECOND_NS,
+                         (account.blocked_others_ns + account.blocked_others * now_ns()) // MILLISECOND_NS)
+
+    def blockers(self, uint32_t most):
+        """Return some connections that publishers wait for now."""
+        return sorted([self.slots[self.blocking[i]].id for i in range(min(self.blocking.size(), <size_t>most))])
+
+    def waits(self, uint64_t connection):
+        """Return whom a connection waits for, and who waits for it."""
+        cdef Connection* asked = self.find(connection)
+        cdef int64_t now = now_ns()
+        cdef size_t i = 0, j, looked_at = 0
+        cdef Connection* recipient
+        blocks = [(asked.blocked[i].id, asked.blocked[i].is_paced, (now - asked.blocked[i].since) // MILLISECOND_NS)
+                  for i in range(min(asked.blocked.size(), <size_t>NAMED_WAITS))]
+        blocked_by = []
+        i = 0
+        while asked.waits > len(blocked_by) and len(blocked_by) < NAMED_WAITS and i < self.blocking.size() and looked_at < LOOKED_AT:
+            recipient = self.slots[self.blocking[i]]
+            looked_at += recipient.blocked.size()
+            for j in range(recipient.blocked.size()):
+                if recipient.blocked[j].slot == asked.slot and recipient.blocked[j].id == asked.id:
+                    blocked_by.append((recipient.id, recipient.blocked[j].is_paced, (now - recipient.blocked[j].since) // MILLISECOND_NS))
+            i += 1
+        return Waits(asked.is_paced, asked.waits, asked.blocked.size(), blocked_ms(asked), blocked_others_ms(asked),
+                     tuple([Wait(*each) for each in sorted(blocked_by)]), tuple([Wait(*each) for each in sorted(blocks)]))
 
     def set_publish_rules(self, tuple rules):
         """Set the rules for MSG."""
@@ -1869,6 +2042,7 @@ cdef class Switch:
             paces=tuple([each.id for each in done.blocked if each.is_paced]),
             held_us={each.uid: spent_until(&each, now_ns()) // 1000 for each in done.holds},
             reads=done.reads, receipt_always=done.receipt.is_armed and done.receipt.always,
+            blocked_ms=blocked_ms(done), blocked_others_ms=blocked_others_ms(done),
         )
 
     def queues(self):
@@ -1890,8 +2064,9 @@ cdef class Switch:
         counters = self.counters()._asdict()
         for name in ("connections", "queued_packets", "queued_bytes", "subscriptions"):
             del counters[name]
-        return SwitchTotals(**counters, lost_by_user={entry.first: entry.second.lost_packets for entry in self.accounts
-                                                     if entry.second.connections})
+        present = [entry.first for entry in self.accounts if entry.second.connections]
+        return SwitchTotals(**counters, lost_by_user={uid: self.user_counters(uid).lost_packets for uid in present},
+                            blocked_by_user={uid: tuple(self.user_waits(uid)) for uid in present})
 
     def next_connection(self):
         """Return the number that the next connection will get."""
@@ -1926,6 +2101,8 @@ cdef class Switch:
         if restored.blocked.size():
             restored.blocking_since = now_ms() - <int64_t>progress.blocking_ms
         restored.progress_at = now_ms() - <int64_t>progress.idle_ms
+        restored.blocked_ns = <int64_t>progress.blocked_ms * MILLISECOND_NS
+        restored.blocked_others_ns = <int64_t>progress.blocked_others_ms * MILLISECOND_NS
         restored.progress_mark, restored.has_fallen_back = progress.progress_mark, progress.has_fallen_back
 
     def restore_all(self, list packets, dict queues, totals, uint64_t next_connection):
@@ -1974,6 +2151,11 @@ cdef class Switch:
             found = self.accounts.find(uid)
             if found != self.accounts.end():
                 dereference(found).second.lost_packets = lost
+        for uid, (blocked, others) in totals.blocked_by_user.items():
+            found = self.accounts.find(uid)
+            if found != self.accounts.end():
+                dereference(found).second.blocked_ns += <int64_t>blocked * MILLISECOND_NS
+                dereference(found).second.blocked_others_ns += <int64_t>others * MILLISECOND_NS
         return 0
 
     cdef int restore_queues(self, list packets, dict queues) except -1:
@@ -2035,9 +2217,7 @@ cdef class Switch:
                 entry.id = named[i].id
                 entry.slot = dereference(found).second.slot
                 entry.is_paced = named[i].is_paced
-                recipient.blocked.push_back(entry)
-                if self.is_limited(recipient, dereference(found).second, entry):
-                    begin_hold(add_hold(&dereference(found).second.holds, self.uid_of(recipient), now_ns()), self.pace_limit, now_ns())
+                self.begin_wait(recipient, dereference(found).second, entry)
                 dereference(found).second.blockers += 1
         if recipient.blocked.size():
             self.blocking.push_back(recipient.slot)
@@ -2078,6 +2258,16 @@ cdef class Switch:
             close(self.epoll)
             close(self.spare)
             self.epoll = self.spare = -1
+
+
+cdef int64_t blocked_ms(Connection* connection) noexcept nogil:
+    """Return for how many milliseconds a connection has waited for recipients."""
+    return (connection.blocked_ns + (now_ns() if connection.waits else 0)) // MILLISECOND_NS
+
+
+cdef int64_t blocked_others_ms(Connection* connection) noexcept nogil:
+    """Return for how many milliseconds publishers have waited for a connection, those of all of them added up."""
+    return (connection.blocked_others_ns + <int64_t>connection.blocked.size() * now_ns()) // MILLISECOND_NS
 
 
 cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes):

@@ -12,7 +12,7 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 from tests.attacks import descriptors, filesystems, roles
 from tests.attacks.attacker import Role
 from tests.attacks.hostile import numbered
-from tests.attacks.probes import PACED_KEY, Probe, keeps_rows, paces, rests
+from tests.attacks.probes import PACED_KEY, Probe, keeps_its_secret, keeps_rows, paces, rests
 from tests.attacks.victim import KEY
 
 Roles = Callable[[], tuple[Role, ...]]
@@ -151,6 +151,7 @@ ATTACKS: tuple[Attack, ...] = (
         lambda: (roles.never_reads(16, b"CMSG blocking/hard/block", b"SUB " + PACED_KEY),),
         probe=paces,
     ),
+    Attack("guesses a secret key, paced", lambda: (roles.never_reads(1, b"SUB " + PACED_KEY),), probe=keeps_its_secret),
     Attack("churns subscriptions", lambda: (roles.churns,), takes_a_share=True),
     Attack("huge packets", lambda: (roles.floods(2, itertools.repeat(_HUGE)),), takes_a_share=True),
     Attack(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sbusd.protocol import controls
 from tests.attacks.attacker import Attackers
 from tests.support.daemons import Daemon
-from tests.support.users import User
+from tests.support.users import FIRST, SECOND, User
 from tests.support.wire import RawClient
 
 IDLE_SECONDS = 0.5
@@ -70,6 +70,30 @@ def paces(bus: Daemon, victim: User, attackers: Attackers) -> None:
     assert _counter(owner, "blocks"), "nobody held up the paced publisher: that is no attack"
     for client in (owner, reader, speaker):
         client.close()
+
+
+def keeps_its_secret(bus: Daemon, victim: User, attackers: Attackers) -> None:
+    """Check that no paced publisher of a stranger's waits for the victim's subscription to a secret key, which is full and stopped."""
+    owner, reader, stranger = bus.client(), bus.client(victim), bus.client(SECOND if victim == FIRST else FIRST)
+    key = b"!/cred//%d//guessed" % victim.uid
+    reader.subscribe(key)
+    number = int(reader.ask(controls.ADDRESS).split(b"/")[2])
+    stranger.control(controls.PACE_ON)
+    deadline = time.monotonic() + PACED_SECONDS
+    while not _of_connection(owner, "lost_packets", number):
+        for _ in range(PACED_WINDOW):
+            stranger.publish(key, bytes(100_000))
+        stranger.barrier()
+        assert time.monotonic() < deadline, "the victim's queue never filled, so nothing was tried"
+    assert not _of_connection(owner, "blocked_others_ms", number), "a stranger's publisher has waited for the subscriber of a secret key"
+    for client in (owner, reader, stranger):
+        client.close()
+
+
+def _of_connection(owner: RawClient, name: str, number: int) -> int:
+    """Return a counter of a connection."""
+    (count,) = [int(each[name]) for each in json.loads(owner.ask(controls.CONNECTIONS))["connections"] if each["id"] == number]
+    return count
 
 
 def keeps_rows(acts: int) -> Probe:

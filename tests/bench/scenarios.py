@@ -13,14 +13,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 
 from tests.bench.figures import Bound, Line, Unit
 from tests.bench.loads import Churn, Flow, Generator
+from tests.bench.pacing import QUEUE_BYTES, Recipients, transfer
 from tests.bench.programs import BenchError
 from tests.bench.relays import Relay, daemon_command, started
 
@@ -83,10 +86,14 @@ class Bench:
         self._numbers = count(1)
 
     @contextlib.contextmanager
-    def daemon(self) -> Iterator[Relay]:
-        """Run a daemon of its own."""
+    def daemon(self, settings: str = "") -> Iterator[Relay]:
+        """Run a daemon of its own, with *settings* as its configuration file if there are any."""
         path = self._directory / f"daemon-{next(self._numbers)}"
-        with started(daemon_command(self._commands.daemon, path, self._commands.config), path) as relay:
+        config = self._commands.config
+        if settings:
+            config = path.with_suffix(".toml")
+            config.write_text(settings, encoding="utf-8")
+        with started(daemon_command(self._commands.daemon, path, config), path) as relay:
             yield relay
 
     @contextlib.contextmanager
@@ -251,14 +258,53 @@ STOPPED = (1, 8, 64)
 
 
 def stopped_readers(bench: Bench) -> list[Line]:
-    """Subscribers of the same user stand still: the rate of a healthy one beside that without them."""
+    """Subscribers of the same user stand still: the rate of a healthy one, to that without them, and how soon a new client is served."""
     lines = []
     for stopped in STOPPED:
         with bench.daemon() as laden, bench.daemon() as free, stopped_at(laden, stopped):
             values, references = in_turns(bench.plan.rounds, partial(bench.flow, laden), partial(bench.flow, free))
-        name = f"{stopped} stopped {'subscriber' if stopped == 1 else 'subscribers'} of the same user: rate, to that without"
-        lines.append(Line(name, Unit.PER_SECOND, _rates(values), Bound(0.9, at_least=True), _rates(references)))
+            served = [newcomer(bench, laden) for _ in range(min(bench.plan.rounds, 5))]
+        name = f"{stopped} stopped {'subscriber' if stopped == 1 else 'subscribers'} of the same user"
+        lines.append(Line(f"{name}: rate, to that without", Unit.PER_SECOND, _rates(values), Bound(0.9, at_least=True), _rates(references)))
+        lines.append(Line(f"{name}: a new client is served", Unit.MILLISECONDS, tuple(served), Bound(1e6)))
     return lines
+
+
+def newcomer(bench: Bench, relay: Relay) -> float:
+    """Return the median time in nanoseconds from connect until the answer to ``whoami``, while messages flow at full speed."""
+    times: list[int] = []
+    with ThreadPoolExecutor(1) as pool:
+        flow = pool.submit(bench.flow, relay)
+        while not (flow.done() and times):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+                begun = time.monotonic_ns()
+                client.connect(str(relay.path))
+                client.send(b"CMSG !/cred/whoami")
+                client.recv(1 << 16)
+                times.append(time.monotonic_ns() - begun)
+            time.sleep(0.001)
+        flow.result()
+    return median(times)
+
+
+PACED_ROUNDS = 5
+
+
+def paced(bench: Bench) -> list[Line]:
+    """A paced publisher to 8 recipients, 2 of them slow and of its user, 6 of another user: its rate, to that with the slow ones alone.
+
+    That nothing is lost, and all comes in order, is checked in each round.
+    """
+    messages = bench.plan.deliveries // 15
+    settings = f"[limits]\nqueue_bytes = {QUEUE_BYTES}\n"
+    with bench.daemon(settings) as all_of_them, bench.daemon(settings) as slow_ones:
+        values, references = in_turns(
+            min(bench.plan.rounds, PACED_ROUNDS),
+            partial(transfer, all_of_them, messages, Recipients(slow=2, fast=6)),
+            partial(transfer, slow_ones, messages, Recipients(slow=2, fast=0)),
+        )
+    name = "paced to 8 recipients, 2 slow, two users, nothing lost: rate, to that of the slow ones"
+    return [Line(name, Unit.PER_SECOND, tuple(values), Bound(0.9, at_least=True), tuple(references))]
 
 
 @contextlib.contextmanager
@@ -362,6 +408,7 @@ SCENARIOS: dict[str, Callable[[Bench], list[Line]]] = {
     "idle-connections": idle_connections,
     "stopped-readers": stopped_readers,
     "bursts": bursts,
+    "paced": paced,
 }
 """All scenarios by the name that ``--only`` takes, in the order of the table."""
 

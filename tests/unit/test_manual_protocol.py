@@ -131,6 +131,7 @@ def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
 
 def test_the_counters_are_the_codes() -> None:
     described = {"id", "pid", "uid", "gid", "since", "inode", "subscriptions", "soft", "hard", "order", "sender", "batch", "tap"}
+    described |= {"pace", "blocked_ms", "blocked_by_count", "blocked_by", "blocked_others_ms", "blocks_count", "blocks"}
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
     records = _section(6).split(".Cm log\ncounts")[1].split(".Ss ")[0]

@@ -41,7 +41,7 @@ def command(
     with settings.connect() as bus:
         answer = ask(bus, controls.EXPLAIN, question)
     if settings.json is JsonStyle.OFF:
-        write_lines([line(answer, user, action)])
+        write_lines([line(answer, user, action), *blocking_lines(answer)])
     else:
         write_json(answer, settings.json)
 
@@ -57,3 +57,13 @@ def line(answer: JsonObject, user: str, action: Action) -> str:
     because = ": ".join(visible(part) for part in (code, reason) if part)
     verdict = f"{visible(user)} {may} {_WORDS[action]} {key}"
     return f"{verdict}: {because}" if because else verdict
+
+
+def blocking_lines(answer: JsonObject) -> list[str]:
+    """Return whether the publisher can wait for others, or the subscriber can block others; no line if the bus does not say."""
+    if isinstance(waits := answer.get("waits_for_others"), bool):
+        whose = "recipients of any user" if waits else "recipients of the same user only, because the key is secret"
+        return [f"Messages published with --wait wait for {whose}."]
+    if isinstance(blocks := answer.get("blocks_others"), bool):
+        return [f"Subscribers with blocking/hard/block can block publishers of {'any user' if blocks else 'the same user only'}."]
+    return []

@@ -56,6 +56,7 @@ def command(
         typer.Argument(metavar="PAYLOAD", help="Payload; '-', or none where standard input is no terminal: standard input."),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients, where else they lose messages.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines: messages end with NUL, not with a newline.")] = False,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
@@ -66,12 +67,12 @@ def command(
     source = sys.stdin.buffer
     name = os.fsencode(key)
     if lines:
-        with settings_of(context).connect() as bus:
+        with settings_of(context).connect(pace=wait) as bus:
             publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"))
         return
     # Read first: what the payload comes from may be slow, and the bus need not be there while it is.
     data = one_payload(payload, source)
-    with settings_of(context).connect() as bus:
+    with settings_of(context).connect(pace=wait) as bus:
         bus.publish(name, data)
         bus.ping()
 

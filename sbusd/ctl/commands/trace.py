@@ -22,6 +22,8 @@ _COLUMNS = (
     Column("USER"),
     Column("COMMAND"),
     Column("GETS-IT"),
+    Column("WHEN-FULL"),
+    Column("BLOCKS"),
     Column("BECAUSE"),
 )
 
@@ -74,5 +76,7 @@ def _row(each: Routed) -> list[str]:
         user_name(each.uid),
         command_name(each.pid),
         "yes" if each.gets_it else "no",
+        visible(each.when_full or NOTHING),
+        each.blocks or NOTHING,
         because,
     ]

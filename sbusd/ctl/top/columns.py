@@ -62,6 +62,11 @@ def _percent(value: object) -> str:
     return f"{int(value * 100)}%" if isinstance(value, float) else NOTHING
 
 
+def _of_a_second(value: object) -> str:
+    """Return milliseconds in each second in percent; several can wait at a time."""
+    return f"{value / 10:.0f}%" if isinstance(value, int | float) else NOTHING
+
+
 _WHO = Field("user", "user", "USER", 8, 1, _text, is_number=False)
 
 _FLOWS = (
@@ -77,6 +82,8 @@ _FLOWS = (
     Field("lost-rate", "lost_packets_per_second", "LOST/s", 6, 13, _count),
     Field("replaced", "replaced_packets", "REPL", 5, 18, _count),
     Field("refused", "refused_packets", "REFUSED", 7, 14, _count),
+    Field("blocked", "blocked_ms_per_second", "BLKD", 5, 7, _of_a_second),
+    Field("blocks", "blocked_others_ms_per_second", "BLKS", 5, 8, _of_a_second),
 )
 
 CONNECTION_FIELDS = (
@@ -87,6 +94,7 @@ CONNECTION_FIELDS = (
     Field("unit", "unit", "UNIT", 20, 12, _text, is_number=False),
     Field("subscriptions", "subscriptions", "SUBS", 5, 15, _count),
     *_FLOWS,
+    Field("blocked-by", "blocked_by", "BLKD-BY", 10, 9, _text, is_number=False),
     Field("mode", "mode", "MODE", 20, 17, _text, is_number=False),
 )
 """Of the table by connection."""

@@ -16,7 +16,16 @@ from sbusd.ctl.top.sockets import Depths
 
 Row = dict[str, object]
 
-RATED = ("received_packets", "received_bytes", "delivered_packets", "delivered_bytes", "lost_packets", "refused_packets")
+RATED = (
+    "received_packets",
+    "received_bytes",
+    "delivered_packets",
+    "delivered_bytes",
+    "lost_packets",
+    "refused_packets",
+    "blocked_ms",
+    "blocked_others_ms",
+)
 """The counters of which rates are shown; ``received`` is what the bus read, ``delivered`` what it handed out."""
 
 HELD = ("queued_packets", "queued_bytes")

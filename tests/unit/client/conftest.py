@@ -29,13 +29,14 @@ class Peer:
     ``received`` has the packets, those in batches one by one; ``batches`` says how many were in each batch.
     """
 
-    def __init__(self, sock: socket.socket, refusals: dict[bytes, bytes], *, takes_batches: bool) -> None:
+    def __init__(self, sock: socket.socket, refusals: dict[bytes, bytes], *, takes_batches: bool, knows_pacing: bool) -> None:
         self.socket = sock
         self.gate = threading.Event()
         self.gate.set()
         self.received: list[bytes] = []
         self.batches: list[int] = []
         self.takes_batches = takes_batches
+        self.knows_pacing = knows_pacing
         self.patterns: list[bytes] = []
         self.refusals = refusals
         self.thread = threading.Thread(target=self._serve)
@@ -94,8 +95,9 @@ class Peer:
             self.say(b"CMSG !/cred/whoami\0" + WHOAMI)
         elif key == b"!/bus/stats":
             self.say(b"CMSG !/bus/stats\0" + payload)
-        elif key == b"!/bus/features" and self.takes_batches:
-            self.say(b"CMSG !/bus/features\0batch\nping")
+        elif key == b"!/bus/features" and (self.takes_batches or self.knows_pacing):
+            known = {b"batch": self.takes_batches, b"pace": self.knows_pacing, b"ping": True}
+            self.say(b"CMSG !/bus/features\0" + b"\n".join(name for name in known if known[name]))
         elif key.startswith(b"!/"):
             self._refuse(b"ENOSYS unknown control " + key)
 
@@ -114,6 +116,8 @@ class FakeBus:
         self.refusals: dict[bytes, bytes] = {}
         self.takes_batches = False
         """Whether connections that are made from now on take batches."""
+        self.knows_pacing = False
+        """Whether they can be paced."""
         self.peers: queue.Queue[Peer] = queue.Queue()
         self._all: list[Peer] = []
         self.listen()
@@ -147,7 +151,7 @@ class FakeBus:
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
-                peer = Peer(self._listener.accept()[0], self.refusals, takes_batches=self.takes_batches)
+                peer = Peer(self._listener.accept()[0], self.refusals, takes_batches=self.takes_batches, knows_pacing=self.knows_pacing)
                 self._all.append(peer)
                 self.peers.put(peer)
 
@@ -164,6 +168,13 @@ def fake(tmp_path: Path) -> Iterator[FakeBus]:
 def batching(fake: FakeBus) -> FakeBus:
     """A bus that does as the test says, and takes batches."""
     fake.takes_batches = True
+    return fake
+
+
+@pytest.fixture
+def pacing(fake: FakeBus) -> FakeBus:
+    """A bus that does as the test says, and knows pacing."""
+    fake.knows_pacing = True
     return fake
 
 

@@ -187,6 +187,8 @@ def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) 
     (recipient,) = listed(answer, "recipients")
     patterns = recipient.pop("patterns")
     assert isinstance(patterns, list)
+    assert recipient.pop("when_full") == "discard"
+    assert [recipient.pop(name) for name in ("blocked_others_ms", "blocks_count", "blocks")] == [0, 0, []]
     assert (recipient, sorted(patterns)) == ({"id": 1, "pid": ALICE, "uid": ALICE}, ["a/", "a/*"])
     reasons = {entry["id"]: entry["reason"] for entry in listed(answer, "others")}
     assert reasons == {2: "none of its 1 patterns takes the key", 3: "it has no subscription", 4: "it has no subscription"}

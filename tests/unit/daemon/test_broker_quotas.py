@@ -201,6 +201,8 @@ def test_an_owner_sees_all_users_and_others_themselves(make_parlour: MakeParlour
         "queued_packets": 0,
         "queued_bytes": 0,
         "lost_packets": 0,
+        "blocked_ms": 0,
+        "blocked_others_ms": 0,
         "limits": {**asdict(Quotas()), "queued_packets": None},
         "refused": {},
     }

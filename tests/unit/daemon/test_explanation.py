@@ -33,6 +33,7 @@ def test_the_answer_names_the_rule_that_decides() -> None:
         "error": "EPERM",
         "rule": "rule 1 of f.toml: keep out",
         "reason": "refused by rule 1 of f.toml: keep out",
+        "blocks_others": False,
     }
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.ctl.answers import BadAnswerError
-from sbusd.ctl.commands.explain import Action, line
+from sbusd.ctl.commands.explain import Action, blocking_lines, line
 from sbusd.ctl.main import application
 
 DENIED = {"key": "lab/\x1b", "allowed": False, "error": "EPERM", "rule": "rule 1 of f", "reason": "refused by rule 1 of f"}
@@ -69,3 +69,12 @@ def test_other_verdicts() -> None:
     assert line({"key": "a", "allowed": True, "reason": "r"}, "alice", Action.PUBLISH) == "alice may publish to a: r"
     with pytest.raises(BadAnswerError):
         line({"key": "a"}, "alice", Action.PUBLISH)
+
+
+def test_who_can_wait_and_who_can_block_is_said_in_a_line_of_its_own() -> None:
+    assert blocking_lines({"waits_for_others": True}) == ["Messages published with --wait wait for recipients of any user."]
+    (line,) = blocking_lines({"waits_for_others": False})
+    assert line.endswith("of the same user only, because the key is secret.")
+    assert blocking_lines({"blocks_others": True}) == ["Subscribers with blocking/hard/block can block publishers of any user."]
+    assert blocking_lines({"blocks_others": False}) == ["Subscribers with blocking/hard/block can block publishers of the same user only."]
+    assert blocking_lines({}) == [], "an older bus says neither"

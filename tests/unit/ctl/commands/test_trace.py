@@ -6,7 +6,8 @@ from sbusd.ctl.answers import routed
 from sbusd.ctl.commands.trace import lines
 
 _HEAD = {"key": "a/b", "publishable": True, "reason": "anyone may publish there"}
-_GETS = routed({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"]}, gets_it=True)
+_BLOCKS = {"when_full": "block", "blocks": [{"id": 7}, {"id": None}], "blocks_count": 5}
+_GETS = routed({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"], **_BLOCKS}, gets_it=True)
 _NOT = routed({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, gets_it=False)
 
 
@@ -14,9 +15,9 @@ def test_the_verdict_the_table_and_the_sums() -> None:
     assert lines(_HEAD, [_GETS, _NOT], 3, legend=True, width=None) == [
         "a/b: may be published: anyone may publish there",
         "",
-        "ID  PID  USER  COMMAND  GETS-IT  BECAUSE",
-        r" 1   -1  root  -        yes      a/* '' x\ny",
-        "22   -1  root  -        no       no pattern matches",
+        "ID  PID  USER  COMMAND  GETS-IT  WHEN-FULL  BLOCKS  BECAUSE",
+        r" 1   -1  root  -        yes      block      7 +4    a/* '' x\ny",
+        "22   -1  root  -        no       -          -       no pattern matches",
         "",
         "1 connection would get it, 1 would not, 3 of other users hidden.",
     ]
@@ -28,7 +29,7 @@ def test_without_a_legend_there_are_the_verdict_and_the_rows() -> None:
 
 def test_a_recipient_whose_patterns_are_not_told() -> None:
     (_, row) = lines(_HEAD, [routed({"id": 1}, gets_it=True)], 0, legend=False, width=None)
-    assert row.split() == ["1", "-", "-", "-", "yes", "-"]
+    assert row.split() == ["1", "-", "-", "-", "yes", "-", "-", "-"]
 
 
 def test_other_verdicts() -> None:

@@ -65,7 +65,9 @@ def test_the_head_says_what_is_not_the_whole() -> None:
 def test_a_pipe_gets_every_column_and_cuts_nothing() -> None:
     name = "a-process-with-a-name"
     lines = plain_lines(replace(_REPORT, rows=[_row(1, command=name, unit="x" * 60)]), legend=True)
-    headings = "ID USER PID COMMAND UNIT SUBS IN/s INB/s OUT/s OUTB/s QUEUED QBYTES K-IN K-OUT LOST LOST/s REPL REFUSED MODE"
+    headings = (
+        "ID USER PID COMMAND UNIT SUBS IN/s INB/s OUT/s OUTB/s QUEUED QBYTES K-IN K-OUT LOST LOST/s REPL REFUSED BLKD BLKS BLKD-BY MODE"
+    )
     assert " ".join(lines[4].split()) == headings
     assert lines[5].split()[:5] == ["1", "alice", "4001", name, "x" * 60]
     assert len(plain_lines(_REPORT, legend=False)) == 2
