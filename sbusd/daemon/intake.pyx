@@ -118,10 +118,13 @@ cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcep
 
 
 cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil:
-    """Take what comes next of a backlog, not of those behind it; its *place* is then its *size* if that was all."""
+    """Take what comes next of a chain of backlogs; the *place* of each of which that was all is then its *size*."""
     cdef Record record
     cdef char* place
-    while intake.count < intake.limit and backlog.place < backlog.size:
+    while backlog is not NULL and intake.count < intake.limit:
+        if backlog.place == backlog.size:
+            backlog = backlog.next
+            continue
         place = <char*>backlog + sizeof(Backlog) + backlog.place
         memcpy(&record, place, sizeof(Record))
         intake.offset = backlog.offset

@@ -41,7 +41,7 @@ cdef void open_outbox(
     box.soft = MODE_QUEUE
     box.hard = MODE_DISCARD
     box.order = ORDER_QUEUE
-    box.is_broken = box.is_failed = False
+    box.is_broken = box.is_failed = box.is_parted = False
     box.has_blocked = NOT_WAITING
     box.batch_bytes = 0
     box.account = NULL
@@ -53,7 +53,6 @@ cdef void open_outbox(
     box.taken_out = box.replaced_packets = box.untold_replaced = 0
     box.delivered_packets = box.delivered_bytes = box.lost_packets = box.untold = box.told = 0
     box.left_packets = box.left_bytes = 0
-    box.is_parted = False
     box.totals = totals
 
 

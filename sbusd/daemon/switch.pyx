@@ -888,8 +888,9 @@ cdef class Switch:
         self.clock = now
         if count and cost > <uint64_t>self.turn_time:
             limit = max(<uint32_t>1, <uint32_t>(count * <uint64_t>self.turn_time // cost))
-        if self.is_cut_off:
-            limit = max(<uint32_t>1, min(limit, <uint32_t>count))       # what is put back is copied
+        if self.is_cut_off and self.routing_time > ROUTING_TURNS * self.turn_time:
+            # What is put back is copied. A paced publisher that waits puts back too, but is not what takes long.
+            limit = max(<uint32_t>1, min(limit, <uint32_t>count))
         # It grows again by doubling, so that an expensive batch behind a cheap one does not pay.
         connection.batch_limit = min(limit, min(connection.batch_limit * 2, self.batch_packets))
         connection.gives_way_until = 0
