@@ -234,7 +234,7 @@ cdef class Switch:
     cdef int64_t turn_time                      # nanoseconds that one connection may take before it gives way
     cdef uint64_t control_time                  # nanoseconds in the control plane, of the batch at hand
     cdef int64_t routing_time                   # nanoseconds that walks and recipients of the batch at hand cost, by estimate
-    cdef bint is_cut_off                        # that is more than a turn has: what is left of the batch is kept for the next
+    cdef bint is_cut_off                        # the batch at hand ends early, for its time or a recipient: the rest is for the next turn
     cdef int64_t block_timeout                  # milliseconds
     cdef int64_t progress_timeout               # milliseconds
     cdef uint64_t blocks, fallbacks
@@ -495,6 +495,9 @@ cdef class Switch:
         if self.spare < 0:
             self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         self.is_paused = not self.watch_listeners(EPOLLIN)
+        # Connects have piled up meanwhile: to take one at first would leave who is not the cause of the pause behind those who are.
+        self.accepts = ACCEPTS_PER_TURN
+        self.accepted_turn = self.turns
         return 0
 
     cdef bint watch_listeners(self, uint32_t interest) except -1:

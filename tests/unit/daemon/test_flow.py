@@ -133,7 +133,7 @@ def test_whom_policy_lets_block_others_does(switch_kind: str) -> None:
 @pytest.mark.parametrize("mode", [b"blocking/hard/block", b"blocking/soft/block"])
 @pytest.mark.parametrize("bound", ["block_timeout", "progress_timeout"])
 def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(switch_kind: str, mode: bytes, bound: str) -> None:
-    bounds = {"block_timeout": 600.0, "progress_timeout": 600.0, bound: 0.05}
+    bounds = {"block_timeout": 600.0, "progress_timeout": 600.0, bound: 0.5}
     limits = dataclasses.replace(PATIENT, block_timeout=bounds["block_timeout"], progress_timeout=bounds["progress_timeout"])
     world = World(switch_kind, limits)
     sender = world.connect()

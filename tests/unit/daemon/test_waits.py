@@ -81,7 +81,7 @@ def test_who_waits_for_whom_is_known_from_both_sides(world: World) -> None:
     assert taken.blocked_ms >= 5
     world.switch.turn(20)
     assert world.switch.waits(publisher).blocked_ms == taken.blocked_ms, "the wait is over"
-    assert world.switch.user_waits(BOB).blocked_ms == taken.blocked_ms
+    assert abs(world.switch.user_waits(BOB).blocked_ms - taken.blocked_ms) <= 1, "each is rounded for itself"
 
 
 def test_a_wait_for_several_counts_once_for_who_waits_and_for_each_who_is_waited_for(world: World) -> None:
@@ -95,7 +95,7 @@ def test_a_wait_for_several_counts_once_for_who_waits_and_for_each_who_is_waited
     assert {each.connection for each in waits.blocked_by} <= set(readers)
     held = [world.switch.waits(reader).blocked_others_ms for reader in readers]
     assert min(held) >= 5
-    assert world.switch.user_waits(ALICE).blocked_others_ms >= sum(held)
+    assert world.switch.user_waits(ALICE).blocked_others_ms >= sum(held) - 1, "each is rounded for itself"
     assert world.switch.user_waits(BOB).blocked_ms <= world.switch.user_waits(ALICE).blocked_others_ms // len(readers) + 1
 
 
