@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError
 from sbusd.client.inbox import Bounds, Inbox
 from sbusd.client.ledger import Call, Expects, Ledger
+from sbusd.client.listener import Listener
 from sbusd.client.messages import Message, Reconnected
 from sbusd.client.modes import Modes
 from sbusd.client.outgoing import Outgoing
@@ -36,22 +36,6 @@ from sbusd.protocol.peers import parse_address
 
 _KEPT_REFUSALS = 64
 """Errors kept for the next receive; the oldest are the causes, so the newest are dropped, and counted."""
-
-
-class Listener(Protocol):
-    """What sees messages before the inboxes do: the calls that wait for their answers."""
-
-    def take(self, message: Message) -> bool:
-        """Look at *message*; return whether it is nobody else's."""
-
-    def watches(self, key: bytes) -> bool:
-        """Return whether a message with *key* was expected here, though others may have it too."""
-
-    def lost(self) -> None:
-        """Take note that packets for this connection are missing."""
-
-    def disconnected(self, make_error: Callable[[], SbusError]) -> None:
-        """Fail all that waits: the connection is gone."""
 
 
 class Session:

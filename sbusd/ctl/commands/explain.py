@@ -60,7 +60,12 @@ def line(answer: JsonObject, user: str, action: Action) -> str:
 
 
 def blocking_lines(answer: JsonObject) -> list[str]:
-    """Return whether the publisher can wait for others, or the subscriber can block others; no line if the bus does not say."""
+    """Return whether the publisher can wait for others, or the subscriber can block others.
+
+    No line if the user may not publish or subscribe at all, or the bus does not say.
+    """
+    if answer.get("allowed") is not True:
+        return []
     if isinstance(waits := answer.get("waits_for_others"), bool):
         whose = "recipients of any user" if waits else "recipients of the same user only, because the key is secret"
         return [f"Messages published with --wait wait for {whose}."]

@@ -72,9 +72,13 @@ def test_other_verdicts() -> None:
 
 
 def test_who_can_wait_and_who_can_block_is_said_in_a_line_of_its_own() -> None:
-    assert blocking_lines({"waits_for_others": True}) == ["Messages published with --wait wait for recipients of any user."]
-    (line,) = blocking_lines({"waits_for_others": False})
+    allowed: dict[str, object] = {"allowed": True}
+    assert blocking_lines({"waits_for_others": True, **allowed}) == ["Messages published with --wait wait for recipients of any user."]
+    (line,) = blocking_lines({"waits_for_others": False, **allowed})
     assert line.endswith("of the same user only, because the key is secret.")
-    assert blocking_lines({"blocks_others": True}) == ["Subscribers with blocking/hard/block can block publishers of any user."]
-    assert blocking_lines({"blocks_others": False}) == ["Subscribers with blocking/hard/block can block publishers of the same user only."]
-    assert blocking_lines({}) == [], "an older bus says neither"
+    (line,) = blocking_lines({"blocks_others": True, **allowed})
+    assert line == "Subscribers with blocking/hard/block can block publishers of any user."
+    (line,) = blocking_lines({"blocks_others": False, **allowed})
+    assert line == "Subscribers with blocking/hard/block can block publishers of the same user only."
+    assert blocking_lines(allowed) == [], "an older bus says neither"
+    assert blocking_lines({"waits_for_others": True, "allowed": False}) == [], "who may not publish waits for nobody"
