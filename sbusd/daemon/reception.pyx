@@ -40,7 +40,7 @@ cdef Py_ssize_t _LONGEST = MAX_PACKET_BYTES
 cdef class Reception:
     """The compiled part of a broker, which fills its fields."""
 
-    cdef public object switch
+    cdef public object switch "switch_object"   # to C `switch` is a keyword, which Cython before 3.1 does not mind
     cdef public object _ownership
     cdef public object _journal
     cdef public object _acceptance
