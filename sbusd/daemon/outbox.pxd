@@ -85,6 +85,7 @@ cdef struct Blocked:        # a publisher that is not read
     uint32_t slot
     uint64_t id             # slots are used again, numbers are not
     bint is_paced           # it waits because it asked for that, not because the recipient did
+    uint32_t limited_by     # the uid of another user, whose recipients may hold it up for a part of each second; NOBODY: no bound
     int64_t since           # nanoseconds of the monotonic clock
 
 

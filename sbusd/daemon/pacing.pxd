@@ -12,6 +12,9 @@ cdef enum:
     SECOND_NS = 1000000000
     PACED_BYTES = 32768         # of a paced publisher that are routed before it is looked who is slow
 
+cdef enum:                      # of its own, for it does not fit into what the others take
+    NEVER_NS = 0x2000000000000000
+
 
 cdef inline bint is_crowded(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
     """Return whether a paced publisher of so many more packets must wait for a client."""
@@ -79,7 +82,7 @@ cdef inline Hold* add_hold(vector[Hold]* holds, uint32_t uid, int64_t now) noexc
 cdef inline void begin_hold(Hold* hold, int64_t limit, int64_t now) noexcept nogil:
     """Count one more recipient that the publisher waits for, until *limit* nanoseconds of a second are over; all of it is no limit."""
     if hold.count == 0:
-        hold.until = now + (limit - spent_until(hold, now) if limit < SECOND_NS else <int64_t>1 << 61)
+        hold.until = now + (limit - spent_until(hold, now) if limit < SECOND_NS else <int64_t>NEVER_NS)
         hold.since = now
     hold.count += 1
 

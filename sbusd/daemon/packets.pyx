@@ -50,14 +50,20 @@ cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
 cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil:
     """Leave behind the entries of a queue that is given up, and what was known of them, until they are released; if there is no memory even
     for that, release them at once. *account*, if not NULL, is charged until then."""
-    cdef Remains* remains = <Remains*>malloc(sizeof(Remains)) if entries is not NULL or keys is not NULL else NULL
+    cdef Remains* remains
     cdef Remains short
+    if (entries is NULL or entries.empty()) and (keys is NULL or keys.empty()):
+        # Nothing that is charged would keep the account for it.
+        del entries
+        del keys
+        return
+    remains = <Remains*>malloc(sizeof(Remains))
     if remains is not NULL:
         remains.entries, remains.keys = entries, keys
         remains.account = account
         remains.next = totals.remains
         totals.remains = remains
-    elif entries is not NULL or keys is not NULL:
+    else:
         short.entries, short.keys = entries, keys
         short.account = account
         release_some(&short, totals, SIZE_MAX)

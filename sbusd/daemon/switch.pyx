@@ -35,7 +35,7 @@ from sbusd.daemon.outbox cimport (
     bytes_in, clear, end_batch, flush, forgo, is_below, is_shut, keep, let_head_go, miss, offer, open_outbox, part, post, post_for, waiting_count,
 )
 from sbusd.daemon.packets cimport cost_of, data_of, new_packet, release, release_remains
-from sbusd.daemon.pacing cimport PACED_BYTES, SECOND_NS, SLOTS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
+from sbusd.daemon.pacing cimport NEVER_NS, PACED_BYTES, SECOND_NS, SLOTS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.daemon.pools cimport NOBODY
 from sbusd.daemon.receipts cimport Disclosure, Receipt, answer, arm
 from sbusd.daemon.stalls cimport (
@@ -239,6 +239,7 @@ cdef class Switch:
     cdef int64_t progress_timeout               # milliseconds
     cdef uint64_t blocks, fallbacks
     cdef int64_t pace_limit                     # nanoseconds of a second
+    cdef int64_t release_at                     # nanoseconds: when the first wait that another user causes is over, or before that
     cdef size_t undelivered                     # bytes that are routed and not delivered, of a paced publisher
     cdef bint meets_queue                       # something waits for a recipient of those
     cdef bint was_blocked                       # the publisher at hand, when its batch was taken
@@ -301,6 +302,7 @@ cdef class Switch:
             self.words_of_end[<int>end] = Refusal[end.name]
         self.next_id = 1
         self.accepts = 1
+        self.release_at = NEVER_NS
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         self.spare = open(b"/dev/null", O_RDONLY | O_CLOEXEC)
         self.buffer = <char*>mmap(NULL, SLOT_BYTES * BATCH_PACKETS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
@@ -1010,6 +1012,9 @@ cdef class Switch:
         connection.backlog = kept
         if connection.out.account is not NULL:
             connection.out.account.unread += kept.size
+        # What is handled behind it would else stay until all is: who is paced puts back again and again.
+        while kept.next is not NULL and kept.next.place == kept.next.size:
+            kept.next = self.end_piece(connection, kept.next)
 
     cdef void open_backlog(self, Connection* connection) noexcept nogil:
         """Go to the start of a backlog, and count it."""
@@ -1019,17 +1024,20 @@ cdef class Switch:
 
     cdef void settle_backlog(self, Connection* connection) noexcept nogil:
         """After some of a backlog was handled: end it if that was all, or if nobody will go on with it."""
-        cdef Account* account = connection.out.account
-        cdef Backlog* ended
         while connection.backlog is not NULL and (connection.backlog.place == connection.backlog.size or connection.is_ending):
-            ended = connection.backlog
-            connection.backlog = ended.next
-            if account is not NULL:
-                account.unread -= ended.size
-            free(ended)
-            if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES:
-                self.let_read(account)
+            connection.backlog = self.end_piece(connection, connection.backlog)
         self.note_pending(connection)
+
+    cdef Backlog* end_piece(self, Connection* connection, Backlog* ended) noexcept nogil:
+        """Free a piece of a connection's backlog, and return what comes behind it."""
+        cdef Account* account = connection.out.account
+        cdef Backlog* following = ended.next
+        if account is not NULL:
+            account.unread -= ended.size
+        free(ended)
+        if account is not NULL and account.held_up.size() and account.unread < BACKLOG_BYTES:
+            self.let_read(account)
+        return following
 
     cdef void note_pending(self, Connection* connection) noexcept nogil:
         """Note whether a connection has a backlog with which it can go on."""
@@ -1371,14 +1379,21 @@ cdef class Switch:
         hold = hold_of(&publisher.holds, uid)
         return self.pace_limit > 0 if hold is NULL else spent_until(hold, now_ns()) < self.pace_limit
 
-    cdef bint is_limited(self, Connection* recipient, Connection* publisher, Blocked entry) noexcept nogil:
-        """Return whether a publisher waits for a recipient only for as long as another user's may hold it up."""
-        return entry.is_paced and self.uid_of(recipient) != self.uid_of(publisher)
-
     cdef Connection* waiting_publisher(self, Blocked entry) noexcept nogil:
         """Return the publisher that waits, or NULL if it has ended."""
         cdef Connection* publisher = self.slots[entry.slot]
-        return publisher if publisher is not NULL and publisher.id == entry.id else NULL
+        # One that is buried has its slot until its patterns are erased, and is nobody's.
+        return publisher if publisher is not NULL and publisher.id == entry.id and not publisher.is_buried else NULL
+
+    cdef Hold* limit_of(self, Blocked entry) noexcept nogil:
+        """Return what bounds a wait, which another user causes; NULL: nothing does, or the publisher has ended."""
+        cdef Connection* publisher
+        if entry.limited_by == NOBODY:
+            return NULL
+        publisher = self.waiting_publisher(entry)
+        if publisher is NULL:
+            return NULL
+        return hold_of(&publisher.holds, entry.limited_by)
 
     cdef void block(self, Connection* recipient, Connection* publisher, bint is_paced) noexcept nogil:
         """Let a publisher wait until a recipient has drained."""
@@ -1406,10 +1421,15 @@ cdef class Switch:
         """Note that a publisher begins to wait for a recipient."""
         cdef int64_t now = now_ns()
         cdef Account* account = recipient.out.account
+        cdef Hold* hold
         entry.since = now
+        # It is remembered, for a connection that ends is nobody's before its waits are over.
+        entry.limited_by = self.uid_of(recipient) if entry.is_paced and self.uid_of(recipient) != self.uid_of(publisher) else NOBODY
         recipient.blocked.push_back(entry)
-        if self.is_limited(recipient, publisher, entry):
-            begin_hold(add_hold(&publisher.holds, self.uid_of(recipient), now), self.pace_limit, now)
+        if entry.limited_by != NOBODY:
+            hold = add_hold(&publisher.holds, entry.limited_by, now)
+            begin_hold(hold, self.pace_limit, now)
+            self.release_at = min(self.release_at, hold.until)
         recipient.blocked_others_ns -= now
         if account is not NULL:
             account.blocked_others += 1
@@ -1467,26 +1487,29 @@ cdef class Switch:
                 i += 1
 
     cdef void let_held_go(self, Connection* recipient) noexcept nogil:
-        """Let paced publishers go on that the recipient's user has held up for as long as it may."""
+        """Let paced publishers go on that the recipient's user has held up for as long as it may, and note when the next one does."""
         cdef size_t i = 0
-        cdef Connection* publisher
+        cdef Hold* hold
+        cdef int64_t now = now_ns()
         while i < recipient.blocked.size():
-            publisher = self.waiting_publisher(recipient.blocked[i])
-            if (publisher is not NULL and self.is_limited(recipient, publisher, recipient.blocked[i])
-                    and hold_of(&publisher.holds, self.uid_of(recipient)).until <= now_ns()):
+            hold = self.limit_of(recipient.blocked[i])
+            if hold is not NULL and hold.until <= now:
                 self.unblock_one(recipient, i)
-            else:
-                i += 1
+                continue
+            if hold is not NULL:
+                self.release_at = min(self.release_at, hold.until)
+            i += 1
 
     cdef void unblock_one(self, Connection* recipient, size_t i) noexcept nogil:
         """Let the *i*-th of those go on that wait for a recipient."""
         cdef Blocked entry = recipient.blocked[i]
         cdef Connection* publisher = self.waiting_publisher(entry)
+        cdef Hold* hold = self.limit_of(entry)
         recipient.blocked.erase(recipient.blocked.begin() + i)
         self.end_wait(recipient, publisher)
+        if hold is not NULL:
+            end_hold(hold, now_ns())
         if publisher is not NULL:
-            if self.is_limited(recipient, publisher, entry):
-                end_hold(hold_of(&publisher.holds, self.uid_of(recipient)), now_ns())
             self.let_go_on(publisher)
         if recipient.blocked.empty():
             self.stop_blocking(recipient)
@@ -1522,30 +1545,26 @@ cdef class Switch:
             left = self.blocking_until(self.slots[self.blocking[i]]) - now + 1
             if left < 0:
                 left = 0
-            left = min(left, self.held_for(self.slots[self.blocking[i]]))
             if timeout_ms < 0 or left < timeout_ms:
                 timeout_ms = <int>left
+        if self.release_at < NEVER_NS:
+            left = max(<int64_t>0, (self.release_at - now_ns()) // 1000000 + 1)
+            timeout_ms = <int>min(left, <int64_t>timeout_ms)
         return timeout_ms
-
-    cdef int64_t held_for(self, Connection* recipient) noexcept nogil:
-        """Return in how many milliseconds the first paced publisher goes on that waits for a recipient of another user."""
-        cdef size_t i
-        cdef Connection* publisher
-        cdef int64_t left = <int64_t>1 << 30, now = now_ns()
-        for i in range(recipient.blocked.size()):
-            publisher = self.waiting_publisher(recipient.blocked[i])
-            if publisher is not NULL and self.is_limited(recipient, publisher, recipient.blocked[i]):
-                left = min(left, max(<int64_t>0, (hold_of(&publisher.holds, self.uid_of(recipient)).until - now) // 1000000 + 1))
-        return left
 
     cdef void end_blocks(self) noexcept nogil:
         """Let publishers go on that have been blocked for too long."""
         cdef size_t i = 0
         cdef Connection* recipient
         cdef int64_t now
+        cdef bint is_release_due
         if self.blocking.empty():
             return
         now = now_ms()
+        # All waits are looked at only when one is over: a user can have as many as its publishers times its recipients.
+        is_release_due = now_ns() >= self.release_at
+        if is_release_due:
+            self.release_at = NEVER_NS
         while i < self.blocking.size():
             recipient = self.slots[self.blocking[i]]
             if now > recipient.progress_at + self.progress_timeout:
@@ -1554,7 +1573,8 @@ cdef class Switch:
                 self.settle(recipient)
             if recipient.blocking_since >= 0 and now > self.blocking_until(recipient):
                 self.fall_back(recipient)
-            self.let_held_go(recipient)
+            if is_release_due:
+                self.let_held_go(recipient)
             if i < self.blocking.size() and self.slots[self.blocking[i]] is recipient:
                 i += 1
 
