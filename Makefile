@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/built
 # What a build depends on: with a change in any of these the extension modules are compiled anew.
-SOURCES := pyproject.toml $(wildcard sbusd/*/*.pyx sbusd/*/*.pxd)
-COMPILED = $(foreach source,$(wildcard sbusd/*/*.pyx),$(source:.pyx=.c) $(source:.pyx=.cpp) $(wildcard $(source:.pyx=).*.so))
+SOURCES := pyproject.toml $(shell find sbusd -name "*.pyx" -o -name "*.pxd")
+COMPILED = $(shell find sbusd -name "*.pyx" | sed "s,\\.pyx$$,,; s,.*,&.c &.cpp &.*.so,")
 FUZZ_SECONDS ?= 600
 MINUTES ?= 20
 ROWS ?= 20000000

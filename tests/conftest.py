@@ -22,7 +22,7 @@ from tools.stage import Stage, make_stage, open_folder
 settings.register_profile("sbusd", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("sbusd")
 
-FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "unit")
+FOLDERS = ("faults", "attacks", "soak", "fuzz", "system", "integration", "sanitize", "property", "contract", "unit")
 """Folders of tests, those with the longest files first: a long file that starts last keeps one worker busy when all others are done."""
 
 PACKAGES = "built"

@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from sbusd.client.address import Scope, bus_address
-    from sbusd.client.admission import Allow, Twins
-    from sbusd.client.aio import AsyncBus
-    from sbusd.client.aio_streams import AsyncPresence, AsyncSubscription, AsyncTap
-    from sbusd.client.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
+    from sbusd.client.asyncio.bus import AsyncBus
+    from sbusd.client.asyncio.streams import AsyncPresence, AsyncSubscription, AsyncTap
     from sbusd.client.errors import (
         AnswerLost,
         BadAddressError,
@@ -34,10 +32,12 @@ if TYPE_CHECKING:
     from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Overflow
     from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
     from sbusd.client.presence import Change, PresenceEvent, PresenceItem
-    from sbusd.client.service import Request, ServiceError
+    from sbusd.client.rpc.caller_access import Allow, Twins
+    from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Outcome
+    from sbusd.client.rpc.service import Request, ServiceError
     from sbusd.client.statistics import Statistics
-    from sbusd.client.sync import Bus
-    from sbusd.client.sync_streams import Presence, Subscription, Tap
+    from sbusd.client.sync.bus import Bus
+    from sbusd.client.sync.streams import Presence, Subscription, Tap
     from sbusd.client.tap import TapItem, TapRecord
     from sbusd.protocol.peers import Peer
 
@@ -98,10 +98,10 @@ __all__ = [
 
 _MODULES = {
     "sbusd.client.address": ("Scope", "bus_address"),
-    "sbusd.client.admission": ("Allow", "Twins"),
-    "sbusd.client.aio": ("AsyncBus",),
-    "sbusd.client.aio_streams": ("AsyncPresence", "AsyncSubscription", "AsyncTap"),
-    "sbusd.client.calls": ("Answer", "CALL_SECONDS", "CALL_TRIES", "Outcome"),
+    "sbusd.client.rpc.caller_access": ("Allow", "Twins"),
+    "sbusd.client.asyncio.bus": ("AsyncBus",),
+    "sbusd.client.asyncio.streams": ("AsyncPresence", "AsyncSubscription", "AsyncTap"),
+    "sbusd.client.rpc.calls": ("Answer", "CALL_SECONDS", "CALL_TRIES", "Outcome"),
     "sbusd.client.errors": (
         "AnswerLost",
         "BadAddressError",
@@ -126,10 +126,10 @@ _MODULES = {
     "sbusd.client.inbox": ("Overflow", "QUEUE_BYTES", "QUEUE_PACKETS"),
     "sbusd.client.messages": ("Gap", "Item", "Message", "Reconnected", "Replaced"),
     "sbusd.client.presence": ("Change", "PresenceEvent", "PresenceItem"),
-    "sbusd.client.service": ("Request", "ServiceError"),
+    "sbusd.client.rpc.service": ("Request", "ServiceError"),
     "sbusd.client.statistics": ("Statistics",),
-    "sbusd.client.sync": ("Bus",),
-    "sbusd.client.sync_streams": ("Presence", "Subscription", "Tap"),
+    "sbusd.client.sync.bus": ("Bus",),
+    "sbusd.client.sync.streams": ("Presence", "Subscription", "Tap"),
     "sbusd.client.tap": ("TapItem", "TapRecord"),
     "sbusd.protocol.peers": ("Peer",),
 }

@@ -7,7 +7,7 @@ Rules:
    came in one batch with it is taken too: below the bound plus the largest packet.
 2. A gap stands exactly where packets are missing, between the last one before and the first one after. It takes no room.
 3. Nothing that is not a packet can grow the queue: gaps, and reconnections and replacements with nothing between them, are added up.
-4. Messages of one batch wait as one :class:`~sbusd.client.runs.Run`, and count as if each waited alone. Whose turn has come is in
+4. Messages of one batch wait as one :class:`~sbusd.client.message_batch.Run`, and count as if each waited alone. Whose turn has come is in
    ``ready``: it has left the queue, though nobody has taken it yet.
 """
 
@@ -17,8 +17,8 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
+from sbusd.client.message_batch import Run
 from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
-from sbusd.client.runs import Run
 
 QUEUE_PACKETS = 65_536
 """Default bound in packets: four times what the bus itself queues for a client by default, so that an answer that is

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from sbusd.client.errors import PayloadTooLarge
-from sbusd.client.runs import join_batch
+from sbusd.client.message_batch import join_batch
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES
 from sbusd.protocol.limits import MAX_BATCH_BYTES
 

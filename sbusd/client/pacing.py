@@ -8,8 +8,8 @@ order, and would be another sender.
 from __future__ import annotations
 
 from sbusd.client.errors import RemoteRefusal, SbusError, Unanswered, Unsupported
-from sbusd.client.ledger import Call, Expects
 from sbusd.client.outgoing import Outgoing
+from sbusd.client.pending_replies import Call, Expects
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from sbusd.client.message_batch import message_of
 from sbusd.client.messages import Message
-from sbusd.client.runs import message_of
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.peers import Peer, parse_sender

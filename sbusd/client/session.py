@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from sbusd.client.bus_queries import AddressCall, FeaturesCall, ReceiptCall
+from sbusd.client.connection_settings import Modes
 from sbusd.client.errors import AnswerLost, NotSubscribed, RemoteRefusal, SbusError
 from sbusd.client.inbox import Bounds, Inbox
-from sbusd.client.ledger import Call, Expects, Ledger
-from sbusd.client.listener import Listener
+from sbusd.client.message_batch import Run, measure_run, message_of
+from sbusd.client.message_listener import Listener
 from sbusd.client.messages import Message, Reconnected
-from sbusd.client.modes import Modes
 from sbusd.client.outgoing import Outgoing
 from sbusd.client.pacing import Pacing, PacingCall
-from sbusd.client.questions import AddressCall, FeaturesCall, ReceiptCall
+from sbusd.client.pending_replies import Call, Expects, Ledger
 from sbusd.client.routes import Routes
-from sbusd.client.runs import Run, measure_run, message_of
 from sbusd.client.senders import SENT_HEAD, Senders
 from sbusd.client.statistics import Statistics
 from sbusd.protocol import controls

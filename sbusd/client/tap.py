@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sbusd.client.inbox import Inbox
-from sbusd.client.ledger import Call, Expects
 from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
+from sbusd.client.pending_replies import Call, Expects
 from sbusd.client.session import Session
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from sbusd.ctl.quantities import NOTHING
-from sbusd.processes import is_older, start_ticks, unit_of_process
+from sbusd.systemd.cgroups import is_older, start_ticks, unit_of_process
 
 
 @cache

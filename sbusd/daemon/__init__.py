@@ -1,1 +1,1 @@
-"""The bus itself: ``switch`` moves messages, ``broker`` decides everything else. Nobody imports this package."""
+"""The program ``sbusd``: its command line, listening socket, signals and main loop."""

@@ -8,22 +8,23 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 
+from sbusd.broker import log_messages
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import Journal
+from sbusd.broker.ownership import BusOwnership
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
-from sbusd.daemon import fdstore, messages
-from sbusd.daemon.background import Presence, open_standard_streams
-from sbusd.daemon.broker import Broker
-from sbusd.daemon.contract import MakeSwitch
-from sbusd.daemon.heritage import Heritage, heritage_of, take_in_place
-from sbusd.daemon.journal import Journal
+from sbusd.daemon.daemonize import Presence, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
 from sbusd.daemon.options import Options, SwitchName, parse_options
-from sbusd.daemon.ownership import BusOwnership
 from sbusd.daemon.reload import Reloader
 from sbusd.daemon.run import Run, Surface
-from sbusd.daemon.service_manager import ServiceManager
-from sbusd.daemon.stallfile import measured
-from sbusd.daemon.successor import FAULTY
+from sbusd.daemon.stall_log import measured
+from sbusd.dataplane.contract import MakeSwitch
 from sbusd.protocol.errors import SbusError
+from sbusd.restart.inherited_state import Heritage, heritage_of, take_in_place
+from sbusd.restart.reexec import FAULTY
+from sbusd.systemd import fdstore
+from sbusd.systemd.service_manager import ServiceManager
 
 EXIT_FAILED = 1
 
@@ -36,7 +37,7 @@ def main() -> None:
     except ConfigError as error:
         # Through the journal's own door, so that it is found there by its id; with a terminal it is a line on standard error.
         journal = Journal.open(LogSettings(), background=False)
-        journal.record(messages.CONFIGURATION_ERROR, reason=str(error))
+        journal.record(log_messages.CONFIGURATION_ERROR, reason=str(error))
         journal.close()
         sys.exit(os.EX_CONFIG)
     except SbusError as error:
@@ -125,10 +126,10 @@ def _current_folder() -> str:
 def find_switch(name: SwitchName) -> MakeSwitch:
     """Return the switch of that name; only the one that is asked for is imported, and there is no falling back from one to the other."""
     if name == "reference":
-        from sbusd.daemon.reference import Switch as ReferenceSwitch  # noqa: PLC0415
+        from sbusd.dataplane.reference import Switch as ReferenceSwitch  # noqa: PLC0415
 
         return ReferenceSwitch
-    from sbusd.daemon.switch import Switch as CompiledSwitch  # noqa: PLC0415
+    from sbusd.dataplane.switch import Switch as CompiledSwitch  # noqa: PLC0415
 
     return CompiledSwitch
 

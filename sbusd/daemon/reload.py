@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from sbusd.broker import log_messages
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import Journal
+from sbusd.broker.ownership import BusOwnership
 from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
-from sbusd.daemon import messages
-from sbusd.daemon.broker import Broker
-from sbusd.daemon.journal import Journal
 from sbusd.daemon.options import Options
-from sbusd.daemon.ownership import BusOwnership
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
 """Settings that hold as soon as they are read again; the others are built into the switch, which only a new bus has anew."""
@@ -35,17 +35,17 @@ class Reloader:
         """Record each fault of the configuration that holds, and count them for the statistics."""
         self._broker.set_faults(len(self.faults))
         for fault in self.faults:
-            self._journal.record(messages.CONFIGURATION_FAULT, reason=str(fault))
+            self._journal.record(log_messages.CONFIGURATION_FAULT, reason=str(fault))
 
     def reload(self) -> None:
         """Read the files, and record what has come of it. Never raises; wrong files change nothing. Call it between turns."""
         try:
             self._reload()
         except ConfigError as error:
-            self._journal.record(messages.RELOAD_FAILED, reason=str(error))
+            self._journal.record(log_messages.RELOAD_FAILED, reason=str(error))
         except Exception as error:
             # A defect of ours must not end the bus because its configuration was touched.
-            self._journal.record(messages.INTERNAL_ERROR, error=error, where="reading the configuration again", reason=repr(error))
+            self._journal.record(log_messages.INTERNAL_ERROR, error=error, where="reading the configuration again", reason=repr(error))
 
     def _reload(self) -> None:
         """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
@@ -55,11 +55,11 @@ class Reloader:
         self._journal.configure(settings.log)
         self._broker.reconfigure(settings, ownership)
         self._configuration = configuration
-        self._journal.record(messages.RELOADED, files=configuration.file_names or "no file, so the defaults")
+        self._journal.record(log_messages.RELOADED, files=configuration.file_names or "no file, so the defaults")
         self.report_faults()
         # Against those that the bus was started with: what waits for a restart is said each time.
         if waiting := changed_keys(self._settings, settings):
-            self._journal.record(messages.RESTART_NEEDED, keys=", ".join(waiting))
+            self._journal.record(log_messages.RESTART_NEEDED, keys=", ".join(waiting))
 
     def _read(self) -> Configuration:
         """Return what the files say. Raises ConfigError, also where that would deny every key: what holds is better."""

@@ -7,20 +7,20 @@ import time
 from dataclasses import dataclass
 
 import sbusd
+from sbusd.broker import log_messages
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import Journal
 from sbusd.config.faults import summary
-from sbusd.daemon import messages
-from sbusd.daemon.background import Presence
-from sbusd.daemon.broker import Broker
-from sbusd.daemon.handover import Handover, HandoverError, own_command
-from sbusd.daemon.heartbeat import Heartbeat
-from sbusd.daemon.heritage import Heritage, InPlace
-from sbusd.daemon.journal import Journal
+from sbusd.daemon.daemonize import Presence
 from sbusd.daemon.listener import Listener
 from sbusd.daemon.reload import Reloader
-from sbusd.daemon.service_manager import ServiceManager
-from sbusd.daemon.signals import Signals
-from sbusd.daemon.stallfile import Meter
-from sbusd.daemon.successor import Successor
+from sbusd.daemon.stall_log import Meter
+from sbusd.restart.handover import Handover, HandoverError, own_command
+from sbusd.restart.inherited_state import Heritage, InPlace
+from sbusd.restart.reexec import Successor
+from sbusd.systemd.heartbeat import Heartbeat
+from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.signals import Signals
 
 REST_FACTOR = 4
 """How many times as long as what takes steps has taken, it rests while clients are there to be served."""
@@ -65,7 +65,7 @@ class Run:
             warning = self._warning()
             self._manager.ready(f"serving {self._listener.address}{f'; {warning}' if warning else ''}")
             self._presence.ready()
-            self._journal.record(messages.STARTED, address=self._listener.address, version=sbusd.__version__)
+            self._journal.record(log_messages.STARTED, address=self._listener.address, version=sbusd.__version__)
             self._reloader.report_faults()
             heartbeat = Heartbeat(self._manager, self._broker.traffic, self._record_deafness, warning=self._warning)
             # Else each full collection of garbage looks at all that was imported, for eight milliseconds.
@@ -87,7 +87,7 @@ class Run:
             if not self._broker.is_for_good:
                 self._settle()
                 self._keeps_connections = handover.leave()
-        self._journal.record(messages.STOPPED, reason=self._broker.end_reason)
+        self._journal.record(log_messages.STOPPED, reason=self._broker.end_reason)
 
     def close(self) -> None:
         """Close the bus; its connections, too, unless they are for the next process."""
@@ -96,7 +96,7 @@ class Run:
 
     def _record_deafness(self) -> None:
         """Record that the service manager did not take a sign of life."""
-        self._journal.record(messages.SERVICE_MANAGER_DEAF)
+        self._journal.record(log_messages.SERVICE_MANAGER_DEAF)
 
     def _warning(self) -> str:
         """Return what the status says of the configuration's faults."""
@@ -146,7 +146,7 @@ class Run:
 
     def _stay(self, reason: str) -> None:
         """Go on as before, and say why."""
-        self._journal.record(messages.HANDOVER_FAILED, reason=reason)
+        self._journal.record(log_messages.HANDOVER_FAILED, reason=reason)
         self._manager.reloaded()
 
     def _settle(self) -> None:

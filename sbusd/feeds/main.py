@@ -15,14 +15,14 @@ from systemd import daemon
 
 from sbusd.client import Scope
 from sbusd.config.quantities import Duration, show_duration
-from sbusd.feeds import keys
+from sbusd.feeds.bus_publisher import BusOutlet
+from sbusd.feeds.journal.access_check import Gate, GateError
 from sbusd.feeds.journal.cursor import CursorFile
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, Start
-from sbusd.feeds.journal.gate import Gate, GateError
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
-from sbusd.feeds.kernel import Kernel
-from sbusd.feeds.netlink import NetlinkFeed
-from sbusd.feeds.outlet import BusOutlet
+from sbusd.feeds.netlink import keys
+from sbusd.feeds.netlink.feed import NetlinkFeed
+from sbusd.feeds.netlink.sockets import Kernel
 from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
 

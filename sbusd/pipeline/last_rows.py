@@ -6,9 +6,9 @@ import bisect
 from collections import defaultdict
 from collections.abc import Iterable
 
-from sbusd.record.index import IndexEntry
-from sbusd.record.layout import HOUR_NS
-from sbusd.tables.hours import Hour
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.hours import Hour
 
 SILENT_HOURS = 7 * 24
 """After so many hours without a row a host is not expected any more: it was taken out of service."""

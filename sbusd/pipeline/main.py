@@ -10,6 +10,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from sbusd.archive.optional_packages import how_to_install, use_local_packages
+from sbusd.archive.private_files import UMASK, make_private
 from sbusd.helptext import PlainCommand
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
@@ -17,8 +19,6 @@ from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.session import spark_session
 from sbusd.protocol.errors import SbusError
-from sbusd.record.extras import how_to_install, use_local_packages
-from sbusd.record.privacy import UMASK, make_private
 
 ARCHIVE = Path("/var/lib/sbus-recorder/archive")
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -71,9 +71,9 @@ def _own_names() -> tuple[str, ...]:
     """Return what the pipeline makes in the folder of the tables. Raises PipelineError without PyArrow, which says what to install."""
     use_local_packages()
     try:
-        from sbusd.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
-        from sbusd.tables.publication import LOCK, PLAN, STAGING  # noqa: PLC0415
-        from sbusd.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
+        from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
+        from sbusd.archive.tables.publication import LOCK, PLAN, STAGING  # noqa: PLC0415
+        from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
     except ImportError:
         raise PipelineError(f"PyArrow is not installed: {how_to_install('pipeline')}") from None
     return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
@@ -91,8 +91,8 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
         # Imported here: without PySpark the session says in one line what to install.
+        from sbusd.archive.record.reader import Archive  # noqa: PLC0415
         from sbusd.pipeline.run import Run  # noqa: PLC0415
-        from sbusd.record.archive import Archive  # noqa: PLC0415
 
         for line in Run(spark, Archive(archive), tables, progress, anew=rebuild).run().lines():
             progress.say(line)

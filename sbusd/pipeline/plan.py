@@ -7,14 +7,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
+from sbusd.archive.record.layout import INDEX
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, TABLES
 from sbusd.pipeline.last_rows import LastRows
 from sbusd.pipeline.progress import Progress
-from sbusd.record.archive import Archive
-from sbusd.record.errors import RecordError
-from sbusd.record.index import IndexEntry, hour_of_entry, read_index
-from sbusd.record.layout import INDEX
-from sbusd.tables.hours import Hour, Manifest
-from sbusd.tables.schema import CALL_SECONDS, CALLS, TABLES
 
 _ALL = tuple(table.name for table in TABLES)
 _CALL_NS = CALL_SECONDS * 10**9

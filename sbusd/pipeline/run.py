@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.archive.record.index import hour_of_entry, publish_file
+from sbusd.archive.record.layout import INDEX
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
+from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
+from sbusd.archive.tables.schema import TABLES, VERSION, Table
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
@@ -25,13 +32,6 @@ from sbusd.pipeline.measures import calls, flows, losses, relay, security, traff
 from sbusd.pipeline.measures.records import read_records
 from sbusd.pipeline.plan import Index, Task
 from sbusd.pipeline.progress import Progress, Tallies
-from sbusd.record.archive import Archive
-from sbusd.record.index import hour_of_entry, publish_file
-from sbusd.record.layout import INDEX
-from sbusd.tables.errors import TablesError
-from sbusd.tables.hours import Hour, manifest_path, read_manifest, read_manifests
-from sbusd.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
-from sbusd.tables.schema import TABLES, VERSION, Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sbusd.archive.optional_packages import how_to_install, pass_local_packages, use_local_packages
+from sbusd.archive.private_files import UMASK
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.java import check_java
-from sbusd.record.extras import how_to_install, pass_local_packages, use_local_packages
-from sbusd.record.privacy import UMASK
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

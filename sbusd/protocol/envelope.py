@@ -1,7 +1,7 @@
 """The one form of a request and its reply, on the bus and between hosts: the JSON of the Reliable Message Bus. Spec: sbus-rpc(7) §2.
 
 Parsing is total: any bytes give an :class:`Envelope` or a :class:`ProtocolError`, nothing else. Standard library alone, for the
-daemon and the recorder; programs outside of them have the same as a pydantic model, ``sbusd.client.envelopes``, and a test holds
+daemon and the recorder; programs outside of them have the same as a pydantic model, ``sbusd.client.rpc.envelopes``, and a test holds
 the two together.
 """
 

@@ -14,10 +14,10 @@ import hashlib
 import re
 from dataclasses import dataclass
 
+from sbusd.archive.record.kinds import Role
 from sbusd.protocol.envelope import RELAY_HEAD, RELAYED_HEAD, SERVICE_HEAD, call_digest, parse_envelope
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD
-from sbusd.record.kinds import Role
 
 _REQUEST = re.compile(rb"(?:rpc/|relayed/|relay/[0-9]{1,20}/|!/conn/[0-9]{1,20}/(?:rpc|relayed)/)[^\0]+", re.DOTALL)
 _REPLY = re.compile(rb"!/conn/([0-9]{1,20})/(?!(?:rpc|relayed)/)[^\0]*", re.DOTALL)

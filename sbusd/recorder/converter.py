@@ -14,12 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbusd.archive.record.index import OTHERS, IndexEntry, entries_between, sync_folder
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import SCHEMA, Row, batch_of
+from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
-from sbusd.record.index import OTHERS, IndexEntry, entries_between, sync_folder
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import SCHEMA, Row, batch_of
-from sbusd.record.segments import write_segments
-from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.shares import bytes_by_user, name_of, named
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside

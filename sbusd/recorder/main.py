@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
 from sbusd.config.errors import ConfigError
 from sbusd.config.files import default_main_file
@@ -17,7 +18,6 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.record.extras import how_to_install, use_local_packages
 
 NEEDS_PERSON = 78
 """Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
@@ -77,7 +77,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
         _fail(f"pyarrow is not installed; install it with: {how_to_install('recorder')}", NEEDS_PERSON)
-    from sbusd.recorder.journal import RecorderJournal  # noqa: PLC0415 - behind the check
+    from sbusd.recorder.log_messages import RecorderJournal  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
     from sbusd.recorder.tap import Tap  # noqa: PLC0415

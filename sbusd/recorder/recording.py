@@ -12,11 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS, hour_of
+from sbusd.archive.record.schema import Row, batch_of
 from sbusd.config.recorder import RecorderSettings
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS, hour_of
-from sbusd.record.schema import Row, batch_of
-from sbusd.recorder.journal import RESUMED, SUSPENDED, Journal
+from sbusd.recorder.log_messages import RESUMED, SUSPENDED, Journal
 from sbusd.recorder.wal import WalWriter
 
 MAX_BATCH_BYTES = 4 << 20

@@ -9,12 +9,12 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.reader import Archive
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.archive import Archive
-from sbusd.record.errors import RecordError
-from sbusd.record.index import IndexEntry
-from sbusd.record.keytext import key_bytes
-from sbusd.record.kinds import Kind
 
 _COLUMNS = ("ts", "seq", "kind", "key", "payload", "payload_bytes")
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.record.index import IndexEntry, Removal, read_index, write_entry
-from sbusd.record.layout import HOUR_NS, hour_of
+from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
+from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.recorder.ranking import Ranking
 from sbusd.recorder.shares import heaviest, owners
 

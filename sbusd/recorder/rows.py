@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sbusd.processes import unit_at
-from sbusd.record.keytext import key_text
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row
+from sbusd.archive.record.key_text import key_text
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.systemd.cgroups import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"
 """Where the relay tells each try to reach another host; ``relay/<twin>/…`` are numbers, so no call has this key."""

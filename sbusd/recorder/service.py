@@ -10,22 +10,22 @@ import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from sbusd.archive.private_files import make_private
+from sbusd.archive.record.index import last_position
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
+from sbusd.archive.record.schema import Row
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
-from sbusd.record.index import last_position
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS, INDEX, hour_of, is_host
-from sbusd.record.privacy import make_private
-from sbusd.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.converter import Converter
-from sbusd.recorder.journal import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE, Journal
+from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE, Journal
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowMaker
 from sbusd.recorder.shares import name_of, spool_limit
-from sbusd.recorder.standing import Standing as StandingBook
+from sbusd.recorder.subscription_snapshot import Standing as StandingBook
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files

@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.record.index import OTHERS
+from sbusd.archive.record.index import OTHERS
 
 ROW_BYTES = 256
 """What a row takes besides its text and payload, about."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from systemd import daemon
 
-from sbusd.supervision import Notify, ServiceManager
+from sbusd.systemd.notify import Notify, ServiceManager
 
 STATUS_SECONDS = 5.0
 """How often the status is told, if something has changed."""

@@ -27,10 +27,10 @@ from typing import Self
 import pyarrow as pa
 from pyarrow import ipc
 
+from sbusd.archive.record.index import sync_folder
+from sbusd.archive.record.layout import is_host
+from sbusd.archive.record.schema import VERSION, completed, schema_of
 from sbusd.protocol.errors import SbusError
-from sbusd.record.index import sync_folder
-from sbusd.record.layout import is_host
-from sbusd.record.schema import VERSION, completed, schema_of
 
 SUFFIX = ".wal"
 

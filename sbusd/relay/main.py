@@ -93,7 +93,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
-    from sbusd.relay.journal import RelayJournal  # noqa: PLC0415 - behind the check
+    from sbusd.relay.log_messages import RelayJournal  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
     from sbusd.relay.supervision import Supervision  # noqa: PLC0415
 

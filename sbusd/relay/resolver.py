@@ -13,8 +13,8 @@ import aiohttp
 
 from sbusd.config.relay import PORT, RelaySettings
 from sbusd.relay.addresses import is_of_another_host, plain_address
-from sbusd.relay.bodies import read_body
 from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
+from sbusd.relay.http.response_body import read_body
 
 NETWORKS: Mapping[str, str] = {
     "dev": "https://graphql.dev.grid.tf/graphql",

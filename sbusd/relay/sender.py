@@ -10,15 +10,15 @@ from collections.abc import Callable
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import call_digest
 from sbusd.relay.attempts import Attempt, Witness
-from sbusd.relay.courier import Courier
-from sbusd.relay.desk import Desk
-from sbusd.relay.door import REMOTE_PATH, REPLY_PATH
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
-from sbusd.relay.journal import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
-from sbusd.relay.messages import Message
-from sbusd.relay.redis_link import RedisAwayError
+from sbusd.relay.http.client import Courier
+from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
+from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
+from sbusd.relay.message_model import Message
+from sbusd.relay.queue_handler import Desk
+from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.store import Claim, Store
 from sbusd.relay.resolver import Resolver
-from sbusd.relay.store import Claim, Store
 
 TWIN_SENDS = 16
 """Messages that are on their way to one twin: enough to fill a network, and few enough for the other's limit of connections."""

@@ -11,21 +11,33 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from sbusd.config.relay import PORT, RelaySettings, split_address
-from sbusd.relay import handshakes, network, queues
+from sbusd.relay import network_changes
+from sbusd.relay.attempt_publisher import BusWitness
 from sbusd.relay.attempts import NoWitness, Witness
-from sbusd.relay.bus_join import Join
-from sbusd.relay.certificates import server_context
-from sbusd.relay.connections import Connections
-from sbusd.relay.courier import Courier
-from sbusd.relay.desk import Desk
-from sbusd.relay.door import Door
-from sbusd.relay.gate import make_gate, read_keys
-from sbusd.relay.journal import FAULT, RECOVERED, REDIS_AWAY, REDIS_BACK, RESOLVER_AWAY, STARTED, STOPPED, UNAUTHENTICATED, RelayJournal
-from sbusd.relay.redis_link import RedisAwayError, RedisLink
+from sbusd.relay.bus.join import Join
+from sbusd.relay.http import handshakes
+from sbusd.relay.http.authentication import make_gate, read_keys
+from sbusd.relay.http.certificates import server_context
+from sbusd.relay.http.client import Courier
+from sbusd.relay.http.connections import Connections
+from sbusd.relay.http.server import Door
+from sbusd.relay.log_messages import (
+    FAULT,
+    RECOVERED,
+    REDIS_AWAY,
+    REDIS_BACK,
+    RESOLVER_AWAY,
+    STARTED,
+    STOPPED,
+    UNAUTHENTICATED,
+    RelayJournal,
+)
+from sbusd.relay.queue_handler import Desk
+from sbusd.relay.redis import names
+from sbusd.relay.redis.link import RedisAwayError, RedisLink
+from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import Sender
-from sbusd.relay.store import Store
-from sbusd.relay.telling import BusWitness
 
 BATCH = 64
 """Messages taken at a time: enough to make the way to Redis small, and few enough to be given back quickly."""
@@ -96,7 +108,7 @@ class Relay:
         try:
             async with self._listening() as listen, asyncio.TaskGroup() as tasks:
                 self._tell_started(listen)
-                for queue in queues.QUEUES:
+                for queue in names.QUEUES:
                     tasks.create_task(self._again(functools.partial(self._serve, queue)))
                 tasks.create_task(self._again(self._sender.run))
                 tasks.create_task(self._again(self._keep_time))
@@ -106,7 +118,7 @@ class Relay:
                 if self._join is not None:
                     for work in (self._join.run, self._join.hand_out, self._join.count):
                         tasks.create_task(self._again(work))
-                tasks.create_task(self._again(functools.partial(network.watch, self.hasten)))
+                tasks.create_task(self._again(functools.partial(network_changes.watch, self.hasten)))
                 self._ready(listen)
                 try:
                     await asyncio.Event().wait()

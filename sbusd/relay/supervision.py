@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from systemd import daemon
 
-from sbusd.supervision import Notify, ServiceManager
+from sbusd.systemd.notify import Notify, ServiceManager
 
 
 class Supervision:

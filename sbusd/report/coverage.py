@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.tables.hours import Hour, Manifest
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.hours import Hour, Manifest
 
 _MOST_GAPS = 50
 """Spans without a record that are listed, the latest ones; of more than these nobody reads the list."""

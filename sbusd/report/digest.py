@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbusd.archive.tables.reader import Snapshot
 from sbusd.report.categories import UNKNOWN, Categories, most_used
 from sbusd.report.coverage import Coverage, coverage_of
 from sbusd.report.sums import BIN, added_up, added_up_entries, replaced, with_bins
-from sbusd.tables.reading import Snapshot
 
 BINS = 120
 """Points of a chart over time at most: a phone has about three pixels for each."""

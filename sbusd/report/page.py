@@ -9,7 +9,7 @@ import json
 from importlib import resources
 from typing import Any
 
-from sbusd.record.extras import how_to_install
+from sbusd.archive.optional_packages import how_to_install
 from sbusd.report.errors import ReportError
 
 _POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"

@@ -15,11 +15,11 @@ import tempfile
 import time
 from pathlib import Path
 
+from sbusd.archive.record.reader import Archive
 from sbusd.config.recorder import RecorderSettings
-from sbusd.record.archive import Archive
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.converter import convert
-from sbusd.recorder.journal import RecorderJournal
+from sbusd.recorder.log_messages import RecorderJournal
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Recording
 from sbusd.recorder.rows import RowMaker

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import ConnectionCounters, Order, Refusal, SoftMode
+from sbusd.dataplane.contract import ConnectionCounters, Order, Refusal, SoftMode
 from sbusd.protocol.batches import is_batch, join_batch, parse_batch
 from tests.faults.shim import Fault, Shim
 from tests.support.wire import message

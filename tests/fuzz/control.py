@@ -11,15 +11,15 @@ import os
 import socket
 from collections.abc import Iterator
 
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import Journal
+from sbusd.broker.log_messages import INTERNAL_ERROR
+from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
-from sbusd.daemon import reference, switch
-from sbusd.daemon.broker import Broker
-from sbusd.daemon.contract import MakeSwitch
-from sbusd.daemon.journal import Journal
-from sbusd.daemon.logsink import Record, journal_datagram, standard_error_line
-from sbusd.daemon.messages import INTERNAL_ERROR
-from sbusd.daemon.ownership import BusOwnership
+from sbusd.dataplane import reference, switch
+from sbusd.dataplane.contract import MakeSwitch
 from sbusd.protocol.packets import Publish, parse_packet
+from sbusd.systemd.log_sink import Record, journal_datagram, standard_error_line
 
 SWITCHES: tuple[MakeSwitch, MakeSwitch] = (switch.Switch, reference.Switch)
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sbusd.tables.reading import Snapshot, read_tables
+from sbusd.archive.tables.reader import Snapshot, read_tables
 from tests.integration.test_pipeline_program import run
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon

@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.daemon import state
-from sbusd.daemon.statefile import StateFile
 from sbusd.protocol import controls
+from sbusd.state import records as state
+from sbusd.state.log_file import StateFile
 from tests.support.daemons import READY_SECONDS
 from tests.support.fdstore import Manager
 from tests.support.wire import RawClient, message
@@ -229,7 +229,7 @@ def test_the_state_of_the_format_before_is_restored(manager: Manager, monkeypatc
         facts["patterns"] = {pattern.decode("latin-1"): count for pattern, count in each.patterns.items()}
         facts["tap"] = None if each.tap is None else each.tap.decode("latin-1")
         records.append(state.OPENED + json.dumps(facts).encode())
-    monkeypatch.setattr("sbusd.daemon.statefile.FORMAT", 1)
+    monkeypatch.setattr("sbusd.state.log_file.FORMAT", 1)
     file.replace(records)
     monkeypatch.undo()
     file.close()

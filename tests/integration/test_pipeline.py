@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sbusd.record.archive import Archive
-from sbusd.record.index import write_entry
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row
-from sbusd.tables.schema import TABLES
+from sbusd.archive.record.index import write_entry
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row
+from sbusd.archive.tables.schema import TABLES
 from tests.support.ports import answers_to_a_stranger, listening
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, manifests, published, require_spark

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row
 from sbusd.recorder.main import NEEDS_PERSON
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.recorders import recorded

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row
 from sbusd.recorder.wal import wal_files
 from tests.support import skips
 from tests.support.recorders import recorded

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from sbusd.record.schema import Row
+from sbusd.archive.record.schema import Row
+from sbusd.archive.tables.reader import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.page import page_of
-from sbusd.tables.reading import read_tables
 from tests.support.browser import Page, browser
 from tests.support.published import publish_record
 from tests.support.records import message

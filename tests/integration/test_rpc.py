@@ -24,7 +24,7 @@ from sbusd.client import (
     Request,
     TimedOut,
 )
-from sbusd.client.envelopes import read_envelope
+from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.protocol.envelope import Envelope
 from tests.support.daemons import Daemon
 from tests.support.servants import Server, serving

@@ -13,8 +13,22 @@ from tools.stage import Stage
 _NOT_IMPORTED = {
     *("pydantic", "pydantic_core", "annotated_types", "asyncio", "logging", "rich", "pygments", "importlib.metadata", "http", "email"),
     *("pyarrow", "pyroute2", "systemd", "redis", "aiohttp", "zipfile", "decimal", "tomllib"),
-    *("sbusd.client.aio", "sbusd.client.admission", "sbusd.client.envelopes", "sbusd.client.service", "sbusd.client.sync_server"),
-    *("sbusd.config", "sbusd.events", "sbusd.record", "sbusd.recorder", "sbusd.relay", "sbusd.report", "sbusd.tables"),
+    *(
+        "sbusd.client.asyncio.bus",
+        "sbusd.client.rpc.caller_access",
+        "sbusd.client.rpc.envelopes",
+        "sbusd.client.rpc.service",
+        "sbusd.client.sync.server",
+    ),
+    *(
+        "sbusd.config",
+        "sbusd.systemd.journal",
+        "sbusd.archive.record",
+        "sbusd.recorder",
+        "sbusd.relay",
+        "sbusd.report",
+        "sbusd.archive.tables",
+    ),
 }
 
 

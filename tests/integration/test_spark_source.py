@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row
 from sbusd.client.messages import Message
-from sbusd.client.sync import Bus
+from sbusd.client.sync.bus import Bus
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.keytext import key_bytes
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row
 from tests.support.daemons import Daemon
 from tests.support.records import NOON, message
 from tests.support.spark import JAVA_OPTIONS, require_spark

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sbusd.daemon import snapshot, state, statefile
-from sbusd.daemon.parking import ParkingLot
-from sbusd.daemon.state_keeping import KeptChronicle
-from sbusd.daemon.statefile import StateFile
+from sbusd.restart import snapshot
+from sbusd.restart.connection_store import ParkingLot
+from sbusd.restart.state_log import KeptChronicle
+from sbusd.state import log_file as statefile
+from sbusd.state import records as state
+from sbusd.state.log_file import StateFile
 from tests.support.parlour import Guest, Parlour
 from tests.support.world import SWITCHES
 
@@ -158,7 +160,7 @@ def test_what_is_restored_is_how_things_stood(
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     monkeypatch.setattr(statefile, "FREED_AT_ONCE", statefile.PAGE)
     machine = Machine(kind)
-    monkeypatch.setattr("sbusd.daemon.reception.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
     try:
         before = machine.model()
         try:
@@ -184,7 +186,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, mo
     """The same, with a snapshot that is sure to be under way: at step *moves* something changes before, at and behind its place."""
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     machine = Machine(kind)
-    monkeypatch.setattr("sbusd.daemon.reception.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
     try:
         for number in range(GUESTS):
             machine.do(("arrive",))
@@ -211,7 +213,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, mo
 def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In units that are the same on every machine. A pattern more than STEP_BYTES may be written, and a client's head."""
     machine = Machine("compiled")
-    monkeypatch.setattr("sbusd.daemon.reception.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
     written: list[tuple[int, int]] = []
     write_draft = machine.file.add_to_draft
 
@@ -247,7 +249,7 @@ def test_a_change_that_no_draft_holds_is_seen(monkeypatch: pytest.MonkeyPatch) -
     """The tests above can fail: a snapshot that believes it has been nowhere loses what changes behind it."""
     monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
     machine = Machine("reference")
-    monkeypatch.setattr("sbusd.daemon.reception.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
     try:
         machine.do(("arrive",))
         machine.do((b"SUB", 0, b"a"))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.daemon.contract import UserCounters
+from sbusd.dataplane.contract import UserCounters
 from tests.support.wire import message
 from tests.support.world import SWITCHES, World
 

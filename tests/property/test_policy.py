@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sbusd.broker.access import Acceptance
+from sbusd.broker.policy import Policy
 from sbusd.config.rules import PolicyRule
-from sbusd.daemon.acceptance import Acceptance
-from sbusd.daemon.contract import Refusal
-from sbusd.daemon.policy import Policy
+from sbusd.dataplane.contract import Refusal
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import Reach

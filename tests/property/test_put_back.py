@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import PublishRule
+from sbusd.dataplane.contract import PublishRule
 from sbusd.protocol.batches import is_batch, parse_batch
 from tests.support.faulty import FAULTS, batch_of
 from tests.support.world import World

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.daemon.acceptance import Acceptance
-from sbusd.daemon.router import Router
+from sbusd.broker.access import Acceptance
+from sbusd.dataplane.router import Router
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace

@@ -10,8 +10,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from sbusd.daemon.contract import Refusal
-from sbusd.daemon.router import Router
+from sbusd.dataplane.contract import Refusal
+from sbusd.dataplane.router import Router
 from sbusd.protocol.keys import KeySpace
 
 TOKENS = [b"!", b"/", b"*", b"cred", b"1", b"a", b"ab", b".", b"!/cred/", b"1/"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon.contract import PublishRule, Sight
+from sbusd.dataplane.contract import PublishRule, Sight
 from sbusd.protocol.batches import BATCH_HEAD, is_batch, parse_batch
 from tests.support.faulty import FAULTS, batch_of
 from tests.support.world import World

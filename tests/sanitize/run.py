@@ -18,7 +18,18 @@ from tests.sanitize.build import STATUS, Build, make_build
 from tests.sanitize.extensions import Extension, extensions_of
 from tools.stage import ROOT
 
-SUITES = ("tests/unit/daemon", "tests/property", "tests/faults", "tests/fuzz", "tests/integration")
+SUITES = (
+    "tests/contract",
+    "tests/unit/dataplane",
+    "tests/unit/broker",
+    "tests/unit/state",
+    "tests/unit/restart",
+    "tests/unit/daemon",
+    "tests/property",
+    "tests/faults",
+    "tests/fuzz",
+    "tests/integration",
+)
 """What runs compiled code."""
 
 LEFT_OUT = {
@@ -34,10 +45,10 @@ LEFT_OUT = {
 """What does not touch compiled code of ours, or cannot be had under a sanitizer, and why."""
 
 UNFIT = {
-    "tests/unit/daemon/test_outbox.py::test_those_who_wait_share_one_copy_of_a_packet": "it asks the C library's own allocator",
-    "tests/unit/daemon/test_memory_bounds.py::test_an_idle_pattern_takes_less_than_200_bytes": "it asks the C library's own allocator",
-    "tests/unit/daemon/test_memory_bounds.py::test_a_pattern_never_takes_more_than_it_is_charged": "it asks the C library's own allocator",
-    "tests/unit/daemon/test_memory_bounds.py::test_what_a_queue_drained_is_not_faulted_in_again": "it asks the C library's own allocator",
+    "tests/contract/test_outbox.py::test_those_who_wait_share_one_copy_of_a_packet": "it asks the C library's own allocator",
+    "tests/contract/test_memory_bounds.py::test_an_idle_pattern_takes_less_than_200_bytes": "it asks the C library's own allocator",
+    "tests/contract/test_memory_bounds.py::test_a_pattern_never_takes_more_than_it_is_charged": "it asks the C library's own allocator",
+    "tests/contract/test_memory_bounds.py::test_what_a_queue_drained_is_not_faulted_in_again": "it asks the C library's own allocator",
     "tests/integration/test_hostile_peers.py::test_churn_leaves_no_memory_behind": "a sanitizer keeps what is freed for a while",
     "tests/fuzz/test_fuzz.py::test_a_broken_invariant_is_found_and_kept": "its findings are those of Python code",
 }

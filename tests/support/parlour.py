@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import Journal
+from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings
-from sbusd.daemon.broker import Broker
-from sbusd.daemon.journal import Journal
-from sbusd.daemon.logsink import Record
-from sbusd.daemon.ownership import BusOwnership
 from sbusd.protocol.credentials import Credentials
+from sbusd.systemd.log_sink import Record
 from tests.support.wire import RawClient
 from tests.support.world import SWITCHES, come_to_rest
 
@@ -77,7 +77,7 @@ class Parlour:
         self._next = 1
 
     def credentials_of(self, _fd: int) -> Credentials:
-        """Stand in for :func:`sbusd.daemon.peer.credentials_of`."""
+        """Stand in for :func:`sbusd.dataplane.peer.credentials_of`."""
         if isinstance(self.arriving, OSError):
             raise self.arriving
         return self.arriving

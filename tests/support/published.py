@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbusd.record.index import IndexEntry
-from sbusd.record.schema import Row
-from sbusd.tables.hours import Hour, Manifest
-from sbusd.tables.publication import STAGING, Part, prepare_folder, publish
-from sbusd.tables.schema import TABLES
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.schema import Row
+from sbusd.archive.tables.hours import Hour, Manifest
+from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish
+from sbusd.archive.tables.schema import TABLES
 from tests.support.tallies import Lines, tables_of
 from tests.support.traffic import deliver
 

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.events import Event
-from sbusd.record.archive import Archive
-from sbusd.record.schema import Row, rows_of
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row, rows_of
 from sbusd.recorder.recording import Clocks
+from sbusd.systemd.journal import Event
 from tests.support.records import NOON
 
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from sbusd.tables.reading import read_tables
-from sbusd.tables.schema import TABLES
+from sbusd.archive.tables.reader import read_tables
+from sbusd.archive.tables.schema import TABLES
 from tests.support.skips import require
 from tests.support.tallies import Lines, in_order
 
 if TYPE_CHECKING:
-    from sbusd.tables.hours import Manifest
+    from sbusd.archive.tables.hours import Manifest
 
 # One compiler instead of two, and no threads for garbage: a test ends before either would pay.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

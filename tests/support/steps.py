@@ -16,8 +16,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sbusd.config.relay import PeerSettings, RelaySettings
-from sbusd.relay import queues
-from sbusd.relay.journal import RelayJournal
+from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
 from tests.support.relays import RedisServer, answer_to, data_of, free_address, request, shared_key
 from tests.support.towns import FIRST, SECOND

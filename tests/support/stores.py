@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay import queues
-from sbusd.relay.messages import Message
-from sbusd.relay.redis_link import RedisLink
-from sbusd.relay.store import Order, Store
+from sbusd.relay.message_model import Message
+from sbusd.relay.redis import names
+from sbusd.relay.redis.link import RedisLink
+from sbusd.relay.redis.store import Order, Store
 from tests.support.relays import RedisServer
 from tests.support.towns import FIRST, SECOND
 
@@ -46,7 +46,7 @@ def order(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: i
 
 def reply_to(request: Message, **members: Any) -> Message:
     """Return the answer to *request*."""
-    return request.with_(src=request.dst[0], dst=(request.src,), ret=queues.REPLY, **members)
+    return request.with_(src=request.dst[0], dst=(request.src,), ret=names.REPLY, **members)
 
 
 async def taken(store: Store, client: Any, queue: str, raw: bytes) -> bytes:

@@ -11,10 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.keytext import key_bytes
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row
 
 Place = tuple[str, int, str]
 Rows = Mapping[str, list[Row]]

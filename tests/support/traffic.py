@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from sbusd.record.index import IndexEntry
-from sbusd.record.kinds import Kind, Role
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row, batch_of
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.kinds import Kind, Role
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.segments import write_segments
 from tests.support.records import NOON
 
 _KEYS = ("a/b", "a/b/c", "a/c", "ab/c", "é/ü", r"x\xff/y", "<script>alert(1)</script>/x", "!/cred//1000//x", "", "/", "z", None)

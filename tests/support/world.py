@@ -8,9 +8,10 @@ import time
 from dataclasses import dataclass, field
 from typing import Protocol, TypedDict, Unpack
 
+from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import reference, switch, wishes
-from sbusd.daemon.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.dataplane import reference, switch
+from sbusd.dataplane.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
 from sbusd.protocol import controls
 from sbusd.protocol.batches import is_batch
 from sbusd.protocol.errors import ProtocolError
@@ -94,7 +95,7 @@ class World:
             self.switch.send(connection, b"CMSG !/bus/error\0EINVAL")
             return
         try:
-            if not wishes.grant(self.switch, connection, parsed):
+            if not connection_settings.grant(self.switch, connection, parsed):
                 self.switch.send(connection, packet)
         except ProtocolError as error:
             self.switch.send(connection, error_packet(error.code, error.words))

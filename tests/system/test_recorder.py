@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.optional_packages import LOCAL
 from sbusd.pipeline.main import ARCHIVE, TABLES
-from sbusd.record.extras import LOCAL
 from tests.support.catalog import CATALOG, entries
 from tests.support.container import Container, boot_root
 from tests.support.packages import Packages

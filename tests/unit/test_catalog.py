@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from sbusd.daemon.messages import MESSAGES, LogMessage
+from sbusd.broker.log_messages import MESSAGES
+from sbusd.systemd.log_message import LogMessage
 from tests.support.catalog import CATALOG, Entry, entries
 from tools.stage import ROOT
 

@@ -21,32 +21,22 @@ _CLIENTS_USE = {"protocol", "client", "config"}
 MAY_IMPORT = {
     "": set(),
     "protocol": set(),
-    "config": {"protocol"},
-    "client": {"protocol"},
-    "journal_stream": set(),
     "helptext": set(),
-    "events": {"protocol", "journal_stream"},
-    "supervision": set(),
-    "processes": set(),
-    "daemon": {"protocol", "config", "journal_stream"},
-    "record": {"protocol"},
-    "ctl": _CLIENTS_USE
-    | {
-        "events",
-        "helptext",
-        "processes",
-        "record",
-        "recorder",
-        "tables",
-        "relay",
-        "report",
-    },  # a person's door to them: record, replay, report
+    "systemd": {"protocol"},
+    "config": {"protocol"},
+    "dataplane": {"protocol", "config"},
+    "state": {"protocol", "dataplane"},
+    "broker": {"protocol", "config", "systemd", "dataplane", "state"},
+    "restart": {"protocol", "systemd", "dataplane", "state", "broker"},
+    "daemon": {"protocol", "config", "systemd", "dataplane", "broker", "restart"},
+    "client": {"protocol"},
+    "archive": {"protocol"},
     "feeds": _CLIENTS_USE | {"helptext"},
-    "relay": _CLIENTS_USE | {"events", "helptext", "supervision"},
-    "recorder": _CLIENTS_USE | {"events", "helptext", "processes", "record", "supervision"},
-    "tables": {"protocol", "record"},
-    "pipeline": _CLIENTS_USE | {"helptext", "record", "tables"},
-    "report": {"protocol", "record", "tables"},
+    "relay": _CLIENTS_USE | {"systemd", "helptext"},
+    "recorder": _CLIENTS_USE | {"systemd", "helptext", "archive"},
+    "pipeline": _CLIENTS_USE | {"helptext", "archive"},
+    "report": {"protocol", "archive"},
+    "ctl": _CLIENTS_USE | {"systemd", "helptext", "archive", "recorder", "relay", "report"},  # record, replay and report are commands
 }
 """For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""
 
@@ -72,8 +62,8 @@ def test_imports_point_downwards() -> None:
 def test_the_tree_is_read() -> None:
     """An empty list of violations would prove nothing if no import were found."""
     found = {(module_of(each.path), each.target) for each in imports_of_tree(ROOT)}
-    assert ("sbusd.daemon.contract", "sbusd.protocol.keys.KeySpace") in found
-    assert any(origin == "sbusd.daemon.switch" and target.startswith("sbusd.daemon.") for origin, target in found)
+    assert ("sbusd.dataplane.contract", "sbusd.protocol.keys.KeySpace") in found
+    assert any(origin == "sbusd.dataplane.switch" and target.startswith("sbusd.dataplane.") for origin, target in found)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +75,15 @@ def test_the_tree_is_read() -> None:
         ("protocol/keys.py", "from ..config import Settings", "protocol may not import config"),
         ("client/bus.py", "from sbusd import config", "client may not import config"),
         ("client/bus.py", "import importlib\nimportlib.import_module('sbusd.daemon.main')", "client may not import daemon"),
-        ("ctl/main.py", "import sbusd.daemon.contract as c", "ctl may not import daemon"),
+        ("ctl/main.py", "import sbusd.dataplane.contract as c", "ctl may not import dataplane"),
         ("ctl/main.py", "import os, sbusd.feeds", "ctl may not import feeds"),
         ("feeds/main.py", "if TYPE_CHECKING:\n    from sbusd.ctl.main import app", "feeds may not import ctl"),
-        ("daemon/switch.pyx", "from sbusd.client.bus cimport (\n    A,\n    B,\n)", "daemon may not import client"),
-        ("daemon/switch.pxd", "cimport sbusd.ctl.main", "daemon may not import ctl"),
-        ("daemon/switch.pyx", "cdef f():\n    from ..feeds import main", "daemon may not import feeds"),
-        ("record/index.py", "from sbusd.client import Bus", "record may not import client"),
+        ("dataplane/switch.pyx", "from sbusd.client.bus cimport (\n    A,\n    B,\n)", "dataplane may not import client"),
+        ("dataplane/switch.pxd", "cimport sbusd.ctl.main", "dataplane may not import ctl"),
+        ("dataplane/switch.pyx", "cdef f():\n    from ..feeds import main", "dataplane may not import feeds"),
+        ("archive/index.py", "from sbusd.client import Bus", "archive may not import client"),
         ("pipeline/main.py", "from sbusd.recorder import main", "pipeline may not import recorder"),
-        ("daemon/switch.pyi", "from sbusd.client import bus", "daemon may not import client"),
+        ("dataplane/switch.pyi", "from sbusd.client import bus", "dataplane may not import client"),
         ("__init__.py", "from sbusd.client import Bus", "sbusd may not import client"),
         ("helpers/__init__.py", "", "helpers: is in no layer"),
     ],
@@ -112,8 +102,8 @@ def test_an_import_that_points_upwards_is_found(tmp_path: Path, path: str, sourc
     [
         ("daemon/main.py", "from sbusd import __version__\nfrom sbusd.config import Settings\nfrom . import broker"),
         (
-            "daemon/switch.pyx",
-            "from libc.errno cimport EAGAIN, EINTR\nfrom sbusd.daemon.peer cimport Peer\nfrom sbusd.protocol import keys",
+            "dataplane/switch.pyx",
+            "from libc.errno cimport EAGAIN, EINTR\nfrom sbusd.dataplane.peer cimport Peer\nfrom sbusd.protocol import keys",
         ),
         ("feeds/main.py", "import asyncio\nfrom sbusd.client import Bus\nfrom sbusd.protocol import keys"),
     ],

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.broker import control_messages, subscription_list
+from sbusd.broker.log import JournalCounters
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.settings import LimitSettings
-from sbusd.daemon import answers, contract, modes, standing
-from sbusd.daemon.contract import ConnectionCounters, SwitchCounters
-from sbusd.daemon.journal import JournalCounters
+from sbusd.dataplane import contract, modes
+from sbusd.dataplane.contract import ConnectionCounters, SwitchCounters
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace, pattern_matches
@@ -111,7 +112,7 @@ def test_the_reserved_namespaces_are_the_codes() -> None:
 
 
 def test_the_control_messages_are_the_codes() -> None:
-    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | modes.MODE_KEYS
+    constants = {value for name, value in vars(controls).items() if name.isupper() and name != "RESERVED_HEAD"} | modes.MODES.keys()
     documented = re.findall(r"^\.It Li (\S+)", _section(6), re.MULTILINE)
     assert len(documented) == len(set(documented))
     assert {name.encode() for name in documented} == constants
@@ -119,14 +120,14 @@ def test_the_control_messages_are_the_codes() -> None:
 
 def test_the_features_are_the_codes() -> None:
     item = _section(6).split(".It Li !/bus/features\n")[1].split("\n.It ")[0]
-    assert tuple(re.findall(r"^\.Ql (\w+)", item, re.MULTILINE)) == answers.FEATURES
+    assert tuple(re.findall(r"^\.Ql (\w+)", item, re.MULTILINE)) == control_messages.FEATURES
 
 
 def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
-    assert f"A page is of at most {answers.PAGE_CLIENTS} connections" in _words(6)
-    assert f"A page is of at most {answers.PAGE_USERS} users" in _words(6)
-    assert f"A page is of at most {standing.PAGE_PATTERNS} subscriptions" in _words(6)
-    assert f"where a connection has more than {answers.TRACED_PATTERNS}," in _words(6)
+    assert f"A page is of at most {control_messages.PAGE_CLIENTS} connections" in _words(6)
+    assert f"A page is of at most {control_messages.PAGE_USERS} users" in _words(6)
+    assert f"A page is of at most {subscription_list.PAGE_PATTERNS} subscriptions" in _words(6)
+    assert f"where a connection has more than {control_messages.TRACED_PATTERNS}," in _words(6)
 
 
 def test_the_counters_are_the_codes() -> None:
@@ -163,7 +164,11 @@ def test_the_errors_are_the_codes() -> None:
 
 
 def test_the_errors_that_are_sent_are_those_that_the_code_names() -> None:
-    bus = [path for path in _sources() if path.parent.name in {"daemon", "protocol"} and path.name != "errors.py"]
+    bus = [
+        path
+        for path in _sources()
+        if path.parent.name in {"dataplane", "broker", "restart", "daemon", "protocol"} and path.name != "errors.py"
+    ]
     named = {code for path in bus for code in re.findall(r"\bErrorCode\.([A-Z]+)\b", path.read_text("utf-8"))}
     assert {code for code, _, meaning in _rows(8) if meaning != "not sent by this version"} == named
 

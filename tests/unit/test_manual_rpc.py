@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-from sbusd.client import service
-from sbusd.client.service import WAITING_PER_USER
+from sbusd.client.rpc import service
+from sbusd.client.rpc.service import WAITING_PER_USER
 from sbusd.ctl.worker import MAX_ANSWER_BYTES
 from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
 from tests.support import skips
@@ -64,7 +64,9 @@ def test_the_bounds_in_the_text() -> None:
 
 def test_the_counts_are_those_of_the_code() -> None:
     documented = set(re.findall(r"^\.It Cm (\w+)$", _section(8), re.MULTILINE))
-    written = "".join((ROOT / "sbusd" / "client" / name).read_text("utf-8") for name in ("service.py", "sync_server.py", "aio_server.py"))
+    written = "".join(
+        (ROOT / "sbusd" / "client" / name).read_text("utf-8") for name in ("rpc/service.py", "sync/server.py", "asyncio/server.py")
+    )
     counted = set(re.findall(r'counts\["(\w+)"\]', written)) | set(re.findall(r'_drop\("(\w+)"', written)) | {"unknown"}
     assert Path(service.__file__).name == "service.py"
     assert documented == counted

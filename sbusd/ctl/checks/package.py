@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sbusd.client import runs
+from sbusd.client import message_batch
 from sbusd.ctl.checks.finding import Finding, Result
 
 
 def check_package() -> Finding:
     """Return whether the Python client has its compiled part, without which it works and is slow."""
-    if runs.IS_COMPILED:
+    if message_batch.IS_COMPILED:
         return Finding("client", Result.OK, "the Python client has its compiled part")
     return Finding(
         "client",

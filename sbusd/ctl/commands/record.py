@@ -15,7 +15,7 @@ from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 
 if TYPE_CHECKING:
-    from sbusd.events import Event
+    from sbusd.systemd.journal import Event
 
 DEFAULT_ARCHIVE = Path("sbus-record")
 
@@ -34,7 +34,7 @@ class Notes:
 
     def tell(self, event: Event, **facts: str | int) -> None:
         """Say *event*, if it is a warning or worse."""
-        from sbusd.events import Priority  # noqa: PLC0415 - most calls of sbusctl do without
+        from sbusd.systemd.journal import Priority  # noqa: PLC0415 - most calls of sbusctl do without
 
         if event.priority <= Priority.WARNING:
             complain(event.text(facts))

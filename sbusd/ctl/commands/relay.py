@@ -43,7 +43,7 @@ def command(
         raise typer.BadParameter("there is only: relay status")
     settings = settings_of(context)
     try:
-        from sbusd.relay.status import read_status  # noqa: PLC0415 - redis-py is an optional package
+        from sbusd.relay.redis.status import read_status  # noqa: PLC0415 - redis-py is an optional package
     except ModuleNotFoundError as missing:
         raise _MissingError(f"{missing.name} is not installed; install it with: pip install 'sbusd[relay]'") from None
     status = read_status(redis)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
+from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import PayloadTooLarge, RemoteRefusal
 from sbusd.ctl.output import JsonStyle, write_json, write_lines
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
-from sbusd.record.extras import how_to_install, use_local_packages
 
 if TYPE_CHECKING:
     from sbusd.recorder.replay import Recorded, Replay
@@ -93,7 +93,7 @@ def command(
 ) -> None:
     """Publish the messages of a record again, in the order of time."""
     require_pyarrow()
-    from sbusd.record.archive import Archive  # noqa: PLC0415 - behind the check
+    from sbusd.archive.record.reader import Archive  # noqa: PLC0415 - behind the check
     from sbusd.recorder.replay import Replay, paced  # noqa: PLC0415
 
     settings = settings_of(context)

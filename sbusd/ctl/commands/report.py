@@ -19,9 +19,9 @@ from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
+    from sbusd.archive.tables.hours import Hour
+    from sbusd.archive.tables.reader import Snapshot
     from sbusd.report.digest import Digest
-    from sbusd.tables.hours import Hour
-    from sbusd.tables.reading import Snapshot
 
 TABLES = Path("/var/lib/sbus-pipeline")
 FILE = Path("sbus-report.html")
@@ -77,9 +77,9 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
 
 def _read(tables: Path, hours: int | None) -> Snapshot:
     """Return the tables of the last *hours*, counted back from the last hour that there is."""
-    from sbusd.record.layout import HOUR_NS  # noqa: PLC0415
-    from sbusd.tables.hours import Hour, read_manifests  # noqa: PLC0415
-    from sbusd.tables.reading import read_tables  # noqa: PLC0415
+    from sbusd.archive.record.layout import HOUR_NS  # noqa: PLC0415
+    from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
+    from sbusd.archive.tables.reader import read_tables  # noqa: PLC0415
 
     since: Hour | None = None
     if hours is not None and (known := read_manifests(tables)):

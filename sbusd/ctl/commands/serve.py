@@ -11,7 +11,7 @@ import typer
 from systemd import daemon as service_manager
 
 from sbusd.client import Allow, AsyncBus, Twins
-from sbusd.client.service import Service
+from sbusd.client.rpc.service import Service
 from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
 from sbusd.ctl.worker import Worker
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from sbusd.feeds.journal.cursor import Cursor
-from sbusd.feeds.keys import escape
+from sbusd.feeds.netlink.keys import escape
 
 PREFIX = "journal/"
 """How all keys of the feed begin."""

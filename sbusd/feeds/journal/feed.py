@@ -14,12 +14,12 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
+from sbusd.feeds.journal.access_check import Batch
 from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
 from sbusd.feeds.journal.echo import is_echo
 from sbusd.feeds.journal.entry import LOST, JournalEntry
-from sbusd.feeds.journal.gate import Batch
 from sbusd.feeds.journal.reader import UnreadableEntryError
-from sbusd.feeds.pace import Tally
+from sbusd.feeds.rate_limit import Tally
 
 BATCH_ENTRIES = 256
 """Entries between two questions to the bus whether the public is still kept out."""
@@ -69,7 +69,7 @@ class Source(Protocol):
 
 
 class Outlet(Protocol):
-    """The bus, as :class:`sbusd.feeds.journal.gate.Gate` has it."""
+    """The bus, as :class:`sbusd.feeds.journal.access_check.Gate` has it."""
 
     reconnects: int
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.record.kinds import Kind, Role
+from sbusd.archive.tables.latencies import STEPS
+from sbusd.archive.tables.schema import CALL_SECONDS, CALLS
 from sbusd.pipeline.measures.folding import fold
 from sbusd.pipeline.measures.records import HOURLY, of_kind, reached_nobody, total
-from sbusd.record.kinds import Kind, Role
-from sbusd.tables.latencies import STEPS
-from sbusd.tables.schema import CALL_SECONDS, CALLS
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
@@ -99,7 +99,7 @@ def _flag(condition: Column) -> Column:
 
 
 def _bucket() -> Column:
-    """Return the bucket of the column ``latency``: :func:`sbusd.tables.latencies.bucket_of`."""
+    """Return the bucket of the column ``latency``: :func:`sbusd.archive.tables.latencies.bucket_of`."""
     # bin() gives the number in binary: its length is the exact logarithm, which log2() of a double is not.
     return F.expr(
         f"(greatest(0, length(bin(latency)) - {_STEP_BITS + 1}) * {STEPS})"
@@ -128,8 +128,8 @@ def _totals(counted: DataFrame) -> DataFrame:
 
 
 def _percentiles() -> Column:
-    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.tables.latencies.percentile`. None is above
-    the longest latency, which is known.
+    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.archive.tables.latencies.percentile`. None
+    is above the longest latency, which is known.
 
     ``latencies`` are in order, ``replied`` is how many calls they have: to count them at each bucket would cost their square.
     """
@@ -145,6 +145,6 @@ def _percentiles() -> Column:
 
 
 def _upper_bound(bucket: str) -> str:
-    """Return SQL for the largest latency in *bucket*: :func:`sbusd.tables.latencies.upper_bound`."""
+    """Return SQL for the largest latency in *bucket*: :func:`sbusd.archive.tables.latencies.upper_bound`."""
     shift = f"cast(greatest(0, ({bucket} div {STEPS}) - 1) as int)"
     return f"((({bucket} - {shift} * {STEPS} + 1L) << {shift}) - 1)"

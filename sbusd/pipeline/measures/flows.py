@@ -17,15 +17,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.functions import arrow_udf
 
+import sbusd.archive.record.key_text
 import sbusd.pipeline.measures.patterns
 import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
-import sbusd.record.keytext
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.tables.schema import FLOWS
 from sbusd.pipeline.measures.folding import fold
 from sbusd.pipeline.measures.records import HOURLY, of_kind, prefix, total
 from sbusd.pipeline.measures.subscriptions import Act, Routes, Subscription, subscriptions
-from sbusd.record.kinds import Kind
-from sbusd.tables.schema import FLOWS
 
 ACTS = 10_000
 """Rows about subscriptions of one user in a host's hour that are looked at, the earliest ones. They are gathered in one process; without
@@ -62,7 +62,12 @@ HostHour = tuple[str, int, str]
 
 # What the executors run travels to them by its code, so that none needs this project installed.
 _ship_code: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
-for _module in (sbusd.pipeline.measures.patterns, sbusd.pipeline.measures.subscriptions, sbusd.protocol.keys, sbusd.record.keytext):
+for _module in (
+    sbusd.pipeline.measures.patterns,
+    sbusd.pipeline.measures.subscriptions,
+    sbusd.protocol.keys,
+    sbusd.archive.record.key_text,
+):
     _ship_code(_module)
 
 

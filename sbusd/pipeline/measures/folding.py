@@ -5,8 +5,8 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.tables.schema import TOP
 from sbusd.pipeline.measures.records import HOURLY
-from sbusd.tables.schema import TOP
 
 
 def fold(rows: DataFrame, column: str, weight: str) -> DataFrame:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.tables.schema import LOSSES
 from sbusd.pipeline.measures.folding import fold
 from sbusd.pipeline.measures.records import HOURLY, minute, of_kind, prefix, total
-from sbusd.record.kinds import Kind
-from sbusd.tables.schema import LOSSES
 
 _KEYS = ("minute", "cause", "uid", "unit", "prefix", "reason")
 _CAUSES = {Kind.MESSAGE: "discarded", Kind.LOSS: "lost", Kind.DISCONNECT: "abandoned"}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from sbusd.archive.record.key_text import key_bytes
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.keytext import key_bytes
 
 _SPACE = KeySpace()
 _RESERVED = b"!/"

@@ -8,9 +8,9 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.tables.schema import PREFIX_SEGMENTS
 from sbusd.pipeline.source.columns import DDL
-from sbusd.record.index import IndexEntry
-from sbusd.tables.schema import PREFIX_SEGMENTS
 
 HOURLY = ("date", "hour", "host")
 """What tells hours and hosts apart in every computation."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.tables.schema import SECURITY
 from sbusd.pipeline.measures.folding import fold
 from sbusd.pipeline.measures.records import HOURLY, moment, of_kind
 from sbusd.protocol.errors import ErrorCode
-from sbusd.record.kinds import Kind
-from sbusd.tables.schema import SECURITY
 
 _DENIALS = (ErrorCode.EACCES.name, ErrorCode.EPERM.name)
 _QUOTAS = (ErrorCode.EDQUOT.name, ErrorCode.EMFILE.name)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.tables.schema import TRAFFIC
 from sbusd.pipeline.measures.folding import fold
 from sbusd.pipeline.measures.records import HOURLY, count_where, minute, of_kind, prefix, reached_nobody, total
-from sbusd.record.kinds import Kind
-from sbusd.tables.schema import TRAFFIC
 
 _SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812
 
+from sbusd.archive.record.kinds import Kind, Role
+from sbusd.archive.tables.schema import USERS
 from sbusd.pipeline.measures.records import HOURLY, count_where, of_kind, total
-from sbusd.record.kinds import Kind, Role
-from sbusd.tables.schema import USERS
 
 _BUS = 0
 """The number of the bus itself among connections."""

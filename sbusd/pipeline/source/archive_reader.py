@@ -11,15 +11,15 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.layout import INDEX
+from sbusd.archive.record.reader import Archive
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.segments import Selection, read_batches
 from sbusd.protocol.printable import printable
-from sbusd.record.archive import Archive
-from sbusd.record.errors import RecordError
-from sbusd.record.index import IndexEntry
-from sbusd.record.layout import INDEX
 
 _LONGEST = 300
 """Characters of a line: names come from other machines."""

@@ -12,14 +12,14 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.index import IndexEntry, index_names, read_entry
+from sbusd.archive.record.layout import SegmentName
 from sbusd.pipeline.source.archive_reader import archive_of, say_left_out
 from sbusd.pipeline.source.arrivals import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.segments import Selection, read_batches, read_slice
-from sbusd.record.errors import RecordError
-from sbusd.record.index import IndexEntry, index_names, read_entry
-from sbusd.record.layout import SegmentName
 
 
 @dataclass

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA
 from sbusd.pipeline.source.errors import SourceError
-from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA
 
 _FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 import pyarrow.compute as pc
 
-from sbusd.record.index import IndexEntry
+from sbusd.archive.record.index import IndexEntry
 
 Operator = Literal["in", ">=", "<"]
 

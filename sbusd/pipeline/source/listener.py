@@ -8,16 +8,16 @@ from collections import deque
 from collections.abc import Mapping
 from queue import Queue
 
+from sbusd.archive.record.key_text import key_text
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row
 from sbusd.client.errors import RemoteRefusal, TimedOut
 from sbusd.client.messages import Gap, Reconnected
-from sbusd.client.sync import Bus
-from sbusd.client.sync_streams import Tap
+from sbusd.client.sync.bus import Bus
+from sbusd.client.sync.streams import Tap
 from sbusd.client.tap import TapItem
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.protocol.errors import SbusError
-from sbusd.record.keytext import key_text
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row
 
 MOST_ROWS = 200_000
 """Rows that wait for Spark: two batches of the default size, since those of a batch are kept until Spark has begun the next one."""

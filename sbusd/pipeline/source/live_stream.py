@@ -20,12 +20,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.listener import Listener
 from sbusd.pipeline.source.options import Options
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row
 
 LIVE_ROWS = 100_000
 """Rows of a batch if ``maxRowsPerTrigger`` does not say: what waits for Spark has room for two of them."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Literal, cast
 from urllib.parse import unquote, urlsplit
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import is_host
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.filters import Condition, Operator
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import is_host
 
 CHUNK_ROWS = 1000
 """Messages between two notes of what has been published: a note costs a sync of the disk, so 1000 make it a thousandth of their cost,

@@ -26,10 +26,10 @@ from pathlib import Path
 import pyarrow as pa
 from pyarrow import ipc
 
+from sbusd.archive.record.index import publish_draft, publish_file, sync_folder
+from sbusd.archive.record.layout import temporary
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.options import InDoubt
-from sbusd.record.index import publish_draft, publish_file, sync_folder
-from sbusd.record.layout import temporary
 
 MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
 """What is published: a message a row."""

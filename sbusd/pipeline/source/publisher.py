@@ -16,12 +16,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from sbusd.client.sync import Bus
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox, pairs
 from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
-from sbusd.record.keytext import key_bytes
 
 MOST_TASK_BYTES = 64 << 20
 """Keys and payloads of one task's rows: they travel through the driver, whose memory holds those of all tasks of a batch."""

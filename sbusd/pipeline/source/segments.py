@@ -11,12 +11,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.key_text import key_bytes
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import SCHEMA
 from sbusd.pipeline.source.filters import Condition
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry
-from sbusd.record.keytext import key_bytes
-from sbusd.record.schema import SCHEMA
 
 BATCH_ROWS = 1 << 16
 """Rows of a batch: from 64 to 256 thousand Spark takes them fastest, and with payloads of a few hundred bytes that is 20 MiB."""

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import duckdb
 
-from sbusd.record.archive import Archive
-from sbusd.record.index import write_entry
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import SCHEMA
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.index import write_entry
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import SCHEMA
+from sbusd.archive.record.segments import write_segments
 
 BEGIN = 1_795_132_800 * 10**9
 """2026-11-20 00:00 UTC, in nanoseconds."""

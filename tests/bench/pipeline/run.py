@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from sbusd.tables.reading import read_tables
+from sbusd.archive.tables.reader import read_tables
 from tests.bench import recording
 from tests.bench.figures import Bound, Line, Unit, table
 from tests.bench.pipeline.archive import make_archive, make_part

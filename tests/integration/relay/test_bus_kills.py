@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pytest
 
 from sbusd.client import Request, Twins
-from sbusd.relay import queues
-from sbusd.relay.desk import ABANDONED_WORDS
-from sbusd.relay.journal import RelayJournal
+from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.queue_handler import ABANDONED_WORDS
+from sbusd.relay.redis import names
 from sbusd.relay.service import Relay
 from tests.support.daemons import Daemon
 from tests.support.relays import RedisServer, data_of, request
@@ -83,7 +83,7 @@ def test_a_relay_that_dies_over_a_request_answers_once(folder: Path, bus: Daemon
         await world.soon(world.is_joined, "the relay to be joined")
         first, second = world.clients[FIRST], world.clients[SECOND]
         ret = str(uuid.uuid4())
-        first.rpush(queues.LOCAL, json.dumps(request("x", SECOND, ret=ret, try_=1000)))
+        first.rpush(names.LOCAL, json.dumps(request("x", SECOND, ret=ret, try_=1000)))
         async with asyncio.timeout(30):
             await step.happened.wait()
         await world.stop(SECOND)
@@ -91,7 +91,7 @@ def test_a_relay_that_dies_over_a_request_answers_once(folder: Path, bus: Daemon
         application = asyncio.create_task(world.serve())
         await world.start(SECOND)
         await world.soon(lambda: first.llen(ret), "the answer")
-        under_way = (queues.LOCAL, queues.REMOTE, queues.REPLY, queues.BACKLOG, queues.TWINS, queues.ABANDONED)
+        under_way = (names.LOCAL, names.REMOTE, names.REPLY, names.BACKLOG, names.TWINS, names.ABANDONED)
         await world.soon(lambda: not any(client.exists(*under_way) for client in (first, second)), "the end of all")
         application.cancel()
         await world.stop(FIRST, SECOND)
@@ -100,7 +100,7 @@ def test_a_relay_that_dies_over_a_request_answers_once(folder: Path, bus: Daemon
             assert (data_of(answer), answer["err"]) == (b"once", "")
         else:
             assert (answer["dat"], answer["err"]) == ("", ABANDONED_WORDS.format(twin=SECOND, cmd="x"))
-        by_redis = int(second.hget(queues.COUNTERS, "requests-delivered") or 0)
+        by_redis = int(second.hget(names.COUNTERS, "requests-delivered") or 0)
         assert (ran.stat().st_size if ran.exists() else 0) + by_redis == death.runs
         assert second.keys("msgbus.system.relay.taken:*") == []
 

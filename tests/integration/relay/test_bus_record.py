@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from sbusd.archive.record.kinds import Kind, Role
+from sbusd.archive.record.schema import Row
 from sbusd.client import Twins
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
-from sbusd.record.kinds import Kind, Role
-from sbusd.record.schema import Row
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RowMaker

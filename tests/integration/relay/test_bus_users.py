@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
-from sbusd.client.envelopes import read_envelope
+from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
 from tests.support.relays import wait_for

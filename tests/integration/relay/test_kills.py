@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 
-from sbusd.relay import queues
+from sbusd.relay.redis import names
 from tests.support.relays import Host, answer_to, data_of, pair, request, require_redis, wait_for
 
 FIRST, SECOND = 1001, 1002
@@ -114,7 +114,7 @@ def storm(folder: Path, requests: int, kills: int, seed: int) -> None:
 
 def is_idle(host: Host) -> bool:
     """Return whether nothing is under way at *host*."""
-    return not host.redis.exists(queues.BACKLOG, queues.TWINS, queues.REPLY, queues.REMOTE)
+    return not host.redis.exists(names.BACKLOG, names.TWINS, names.REPLY, names.REMOTE)
 
 
 def check(host: Host, ret: str, twin: int, data: bytes) -> None:

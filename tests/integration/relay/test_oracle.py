@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.relay.signature import NONCE, SIGNATURE
+from sbusd.relay.http.signature import NONCE, SIGNATURE
 from tests.support.knocking import PEER, TWIN, Wire, of_peer
 from tests.support.relays import Host, free_address, peer_table, require_redis, shared_key
 

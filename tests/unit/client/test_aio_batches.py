@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sbusd.client import AsyncBus, Closed, Disconnected, Gap, Item, Message, Overflow, RemoteRefusal, TimedOut
-from sbusd.client.runs import Run
+from sbusd.client.message_batch import Run
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
 
 MESSAGES = [Message(b"a", b"%d" % number) for number in range(200)]

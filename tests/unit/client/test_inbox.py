@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.inbox import Bounds, Inbox, Overflow
+from sbusd.client.message_batch import Run, measure_run
 from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
-from sbusd.client.runs import Run, measure_run
 from sbusd.protocol.batches import BATCH_HEAD, join_batch
 
 

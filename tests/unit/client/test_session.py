@@ -6,9 +6,9 @@ import pytest
 
 from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbusd.client.inbox import Inbox
-from sbusd.client.ledger import Call
+from sbusd.client.message_batch import Run
 from sbusd.client.messages import Gap, Message, Reconnected, Replaced
-from sbusd.client.runs import Run
+from sbusd.client.pending_replies import Call
 from sbusd.client.session import _KEPT_REFUSALS, Session
 from sbusd.protocol.batches import join_batch
 from sbusd.protocol.errors import ErrorCode

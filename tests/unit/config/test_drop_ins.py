@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.broker.policy import Policy
 from sbusd.config import ConfigError, Configuration, check_daemon_settings, load_configuration
 from sbusd.config.rules import MAX_PREFIX_BYTES, MAX_PUBLISH_RULES, MAX_RULES
 from sbusd.config.unknown_ids import NO_ID
-from sbusd.daemon.policy import Policy
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 

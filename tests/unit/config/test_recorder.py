@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.record.layout import is_host
 from sbusd.config import ConfigError
 from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import HostName, RecorderSettings
-from sbusd.record.layout import is_host
 
 
 def read(folder: Path, text: str) -> RecorderSettings:

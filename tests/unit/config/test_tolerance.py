@@ -8,9 +8,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from sbusd.broker.policy import Policy
 from sbusd.config import ConfigError, Configuration, check_daemon_settings, load_configuration
 from sbusd.config.unknown_ids import NO_ID
-from sbusd.daemon.policy import Policy
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import Reach

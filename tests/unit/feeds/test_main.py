@@ -19,14 +19,14 @@ from typer.testing import CliRunner
 from sbusd.config.quantities import show_duration
 from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
-from sbusd.feeds.entries import Address, Entry, Link, Neighbour, Route
+from sbusd.feeds.journal.access_check import GateError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
 from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, Start
 from sbusd.feeds.journal.feed import Counters as JournalCounters
-from sbusd.feeds.journal.gate import GateError
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
-from sbusd.feeds.kernel import KernelError
-from sbusd.feeds.netlink import Counters
+from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
+from sbusd.feeds.netlink.feed import Counters
+from sbusd.feeds.netlink.sockets import KernelError
 from tests.support import skips
 
 PAGE = Path(__file__).parents[3] / "man" / "sbus-feed.8"

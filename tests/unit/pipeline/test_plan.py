@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.pipeline.plan import Index, Task
 from sbusd.pipeline.progress import Progress
-from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry
-from sbusd.record.layout import HOUR_NS
-from sbusd.tables.hours import Hour, Manifest
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.layout import HOUR_NS, SegmentName
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
+from sbusd.archive.tables.publication import prepare_folder
 from sbusd.pipeline import run
 from sbusd.pipeline.plan import Task
 from sbusd.pipeline.progress import Progress
 from sbusd.pipeline.run import Run, chunks
-from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry
-from sbusd.record.layout import HOUR_NS, SegmentName
-from sbusd.tables.hours import Hour, Manifest, read_manifests
-from sbusd.tables.publication import prepare_folder
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 

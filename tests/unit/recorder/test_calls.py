@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.record.kinds import Role
+from sbusd.archive.record.kinds import Role
 from sbusd.recorder.calls import CallBook
 
 BOOK = CallBook("alpha", "boot")

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row, batch_of
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.journal import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalWriter, read_wal, wal_files, wal_path
 from tests.support.recorders import Book, recorded

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from sbusd.archive.record.index import INDEX_VERSION, OTHERS, IndexEntry
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS
+from sbusd.archive.record.segments import ROW_GROUP_ROWS
 from sbusd.config import load_daemon_settings
 from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.record.index import INDEX_VERSION, OTHERS, IndexEntry
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS
-from sbusd.record.segments import ROW_GROUP_ROWS
-from sbusd.recorder import main, shares, standing
-from sbusd.recorder.journal import EVENTS
+from sbusd.recorder import main, shares, subscription_snapshot
+from sbusd.recorder.log_messages import EVENTS
 from sbusd.recorder.recording import MAX_BATCH_BYTES
 from tests.support import skips
 from tools.stage import ROOT
@@ -97,7 +97,7 @@ def test_the_rule_that_the_page_speaks_of_lets_the_service_listen(tmp_path: Path
 def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOGGING"), re.MULTILINE)
     assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
-    assert f"more than {standing.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOGGING"))
+    assert f"more than {subscription_snapshot.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOGGING"))
 
 
 def test_the_shares_of_the_disk_are_documented() -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row, rows_of
 from sbusd.config.recorder import RecorderSettings
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row, rows_of
-from sbusd.recorder.journal import RESUMED, SUSPENDED
+from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from sbusd.recorder.recording import MAX_BATCH_BYTES, RETRY_SECONDS, Recording
 from sbusd.recorder.wal import read_wal, wal_files
 from tests.support.recorders import Book, Hands

@@ -9,12 +9,12 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbusd.record.archive import Archive
-from sbusd.record.errors import RecordError
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row, batch_of
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.replay import Recorded, Replay, Skipped, paced
 from tests.support.records import NOON, message
 

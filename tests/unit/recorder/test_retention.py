@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pytest
 
-from sbusd.record.archive import Archive
-from sbusd.record.index import IndexEntry, write_entry
-from sbusd.record.layout import HOUR_NS, SegmentName
-from sbusd.record.schema import batch_of
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.index import IndexEntry, write_entry
+from sbusd.archive.record.layout import HOUR_NS, SegmentName
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import batch_of
+from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.retention import Retention
 from tests.support.records import NOON, message
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.schema import Row, batch_of, rows_of
 from sbusd.protocol.envelope import Envelope, call_digest
-from sbusd.record.kinds import Kind
-from sbusd.record.schema import Row, batch_of, rows_of
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RowMaker

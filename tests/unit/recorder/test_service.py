@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.private_files import ExposedFolderError
+from sbusd.archive.record.kinds import Kind
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import batch_of
 from sbusd.config.recorder import RecorderSettings
-from sbusd.record.archive import Archive
-from sbusd.record.kinds import Kind
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.privacy import ExposedFolderError
-from sbusd.record.schema import batch_of
-from sbusd.recorder.journal import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
+from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import Tap

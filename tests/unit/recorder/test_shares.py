@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.record.archive import Archive
-from sbusd.record.index import MAX_ENTRY_BYTES, OTHERS, IndexEntry, last_position, write_entry
-from sbusd.record.layout import SegmentName
-from sbusd.record.schema import Row, batch_of
-from sbusd.record.segments import write_segments
+from sbusd.archive.record.index import MAX_ENTRY_BYTES, OTHERS, IndexEntry, last_position, write_entry
+from sbusd.archive.record.layout import SegmentName
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row, batch_of
+from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.converter import Converter, convert
-from sbusd.recorder.journal import REMOVED
+from sbusd.recorder.log_messages import REMOVED
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.shares import MAX_USERS, ROW_BYTES, bytes_by_user, common_limit, heaviest
 from sbusd.recorder.wal import WalWriter, read_wal

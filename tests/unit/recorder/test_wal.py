@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.record.schema import Row, batch_of, rows_of, schema_of
+from sbusd.archive.record.schema import Row, batch_of, rows_of, schema_of
 from sbusd.recorder.wal import Frames, WalContent, WalError, WalWriter, read_wal, set_aside, wal_files, wal_path
 from tests.support.records import message, numbered, rows
 

@@ -7,8 +7,8 @@ import string
 
 import pytest
 
-from sbusd.events import Event
-from sbusd.relay.journal import EVENTS
+from sbusd.relay.log_messages import EVENTS
+from sbusd.systemd.journal import Event
 from tests.support.catalog import CATALOG, entries
 
 ENTRIES = {entry.id: entry for entry in entries(CATALOG.with_name("sbus-relay.catalog"))}

@@ -16,12 +16,15 @@ from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
-from sbusd.relay import bus_services, courier, door, main, queues, resolver, signature, store
-from sbusd.relay.certificates import twin_name
-from sbusd.relay.desk import ABANDONED_WORDS
-from sbusd.relay.journal import EVENTS, QUIET_SECONDS
-from sbusd.relay.messages import DEFAULT_EXPIRY_SECONDS, Message
-from sbusd.relay.telling import KEY
+from sbusd.relay import main, resolver
+from sbusd.relay.attempt_publisher import KEY
+from sbusd.relay.bus import services
+from sbusd.relay.http import client, server, signature
+from sbusd.relay.http.certificates import twin_name
+from sbusd.relay.log_messages import EVENTS, QUIET_SECONDS
+from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, Message
+from sbusd.relay.queue_handler import ABANDONED_WORDS
+from sbusd.relay.redis import names, store
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -103,15 +106,15 @@ def test_every_member_of_a_message_is_documented() -> None:
 
 def test_the_queues_are_the_codes() -> None:
     text = PAGE.read_text()
-    assert all(f".Ql {queue}" in text for queue in (*queues.QUEUES, queues.BACKLOG, queues.REFUSED, queues.COUNTERS))
+    assert all(f".Ql {queue}" in text for queue in (*names.QUEUES, names.BACKLOG, names.REFUSED, names.COUNTERS))
     assert f"at most {store.MAX_REFUSED}." in words(section("The flow", "Ss"))
 
 
 def test_what_goes_between_hosts_is_documented() -> None:
     text = words(section("Between hosts", "Ss"))
-    assert all(f"POST {path}" in text for path in (door.REMOTE_PATH, door.REPLY_PATH))
+    assert all(f"POST {path}" in text for path in (server.REMOTE_PATH, server.REPLY_PATH))
     (passing,) = re.findall(r"no room now; ([\d, ]+) and 5xx are tried again", text)
-    assert {int(each) for each in passing.split(",")} == courier.PASSING
+    assert {int(each) for each in passing.split(",")} == client.PASSING
 
 
 def test_who_may_is_documented() -> None:
@@ -167,8 +170,8 @@ def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) ->
 
 def test_the_bounds_on_the_bus_are_documented() -> None:
     text = words(section("On the bus", "Ss"))
-    assert f"and {show_size(bus_services.TWIN_BYTES)}, are under way; {bus_services.AT_ONCE} of one command" in text
-    assert f"does not answer for {bus_services.ASK_SECONDS:g} s is left" in text
+    assert f"and {show_size(services.TWIN_BYTES)}, are under way; {services.AT_ONCE} of one command" in text
+    assert f"does not answer for {services.ASK_SECONDS:g} s is left" in text
     assert ABANDONED_WORDS.format(twin="N", cmd="COMMAND") in text
     rule = section("On the bus", "Ss").split(".Bd -literal -offset indent\n")[1].split("\n.Ed")[0]
     assert tomllib.loads(rule)["policy"][0]["keys"] == relayed_key("hello").decode()

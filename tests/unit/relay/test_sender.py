@@ -12,11 +12,11 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.attempts import Attempt
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
-from sbusd.relay.journal import RelayJournal
-from sbusd.relay.messages import Message
-from sbusd.relay.redis_link import RedisAwayError
+from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.message_model import Message
+from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.store import Claim
 from sbusd.relay.sender import TWIN_SENDS, Sender
-from sbusd.relay.store import Claim
 from tests.support.stores import order
 from tests.support.towns import SECOND
 

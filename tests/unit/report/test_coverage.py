@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sbusd.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.report.coverage import coverage_of
-from sbusd.tables.hours import Hour, Manifest
 from tests.support.records import NOON
-from tests.unit.tables.test_hours import ENTRY
+from tests.unit.archive.tables.test_hours import ENTRY
 
 
 def manifest(

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sbusd.record.layout import HOUR_NS
-from sbusd.record.schema import Row
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.record.schema import Row
+from sbusd.archive.tables.latencies import percentile
+from sbusd.archive.tables.reader import read_tables
 from sbusd.report import digest as module
 from sbusd.report.digest import MOST_CHARACTERS, MOST_KEYS, MOST_ROWS, MOST_USERS, Digest, digest_of
-from sbusd.tables.latencies import percentile
-from sbusd.tables.reading import read_tables
 from tests.support.published import publish_record
 from tests.support.records import NOON, message
 from tests.support.traffic import Busy
@@ -113,7 +113,7 @@ def test_latencies_are_added_up_over_hours(tmp_path: Path) -> None:
 
 
 def test_no_records_give_an_empty_digest(tmp_path: Path) -> None:
-    from sbusd.tables.publication import prepare_folder
+    from sbusd.archive.tables.publication import prepare_folder
 
     prepare_folder(tmp_path)
     data = digest_of(read_tables(tmp_path), lambda _: None, 5).data

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sbusd.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.publication import prepare_folder
+from sbusd.archive.tables.reader import read_tables
 from sbusd.report.digest import digest_of
 from sbusd.report.summary import summary_of
-from sbusd.tables.publication import prepare_folder
-from sbusd.tables.reading import read_tables
 from tests.support.published import publish_record
 from tests.support.records import NOON, message
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.record.archive import Archive
-from sbusd.record.schema import Row, rows_of
-from sbusd.tables.schema import TABLES
+from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.schema import Row, rows_of
+from sbusd.archive.tables.schema import TABLES
 from tests.bench.pipeline import duckdb_tables, polars_tables
 from tests.bench.pipeline.archive import HOSTS, make_archive, make_part
 from tests.support.tallies import tables_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.client import runs
+from sbusd.client import message_batch as runs
 from sbusd.ctl.checks.finding import Result
 from sbusd.ctl.checks.package import check_package
 

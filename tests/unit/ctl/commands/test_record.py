@@ -14,7 +14,7 @@ import pytest
 
 from sbusd.ctl.commands.record import Notes
 from sbusd.protocol.batches import join_batch
-from sbusd.recorder.journal import RESUMED, SUSPENDED
+from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from tests.support.recorders import recorded
 from tests.support.tapped import TappedBus, message_packet
 from tools.stage import ROOT

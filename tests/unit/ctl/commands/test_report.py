@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.record.layout import HOUR_NS
+from sbusd.archive.record.layout import HOUR_NS
 from tests.support.published import publish_record
 from tests.support.records import NOON, message
 from tools.stage import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.daemon import messages
+from sbusd.broker import log_messages
 from sbusd.feeds.journal import echo
 from sbusd.feeds.journal.cursor import Cursor
 from sbusd.feeds.journal.entry import JournalEntry
@@ -18,21 +18,21 @@ def is_echo(**fields: bytes) -> bool:
 
 
 def test_numbers_are_those_of_the_bus() -> None:
-    assert messages.PACKETS_LOST.id.encode() == echo.PACKETS_LOST
-    assert messages.QUOTA_REFUSED.id.encode() == echo.QUOTA_REFUSED
-    assert messages.SUPPRESSED.id.encode() == echo.SUPPRESSED
+    assert log_messages.PACKETS_LOST.id.encode() == echo.PACKETS_LOST
+    assert log_messages.QUOTA_REFUSED.id.encode() == echo.QUOTA_REFUSED
+    assert log_messages.SUPPRESSED.id.encode() == echo.SUPPRESSED
 
 
 @pytest.mark.parametrize("unit", [b"sbus.service", b"sbus@lab.service"])
 def test_records_that_publishing_causes_are_left_out(unit: bytes) -> None:
     for cause in (echo.PACKETS_LOST, echo.QUOTA_REFUSED, echo.SUPPRESSED):
         assert is_echo(_SYSTEMD_UNIT=unit, MESSAGE_ID=cause)
-    assert is_echo(_SYSTEMD_UNIT=unit, MESSAGE_ID=messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"500")
+    assert is_echo(_SYSTEMD_UNIT=unit, MESSAGE_ID=log_messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"500")
 
 
 def test_other_records_of_the_bus_are_published() -> None:
-    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=messages.STARTED.id.encode())
-    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"501")
+    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=log_messages.STARTED.id.encode())
+    assert not is_echo(_SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=log_messages.POLICY_REFUSED.id.encode(), SBUS_PEER_PID=b"501")
     assert not is_echo(_SYSTEMD_UNIT=b"sbus.service")
 
 

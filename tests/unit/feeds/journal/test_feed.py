@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from sbusd.feeds.journal.access_check import Batch, GateError
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
 from sbusd.feeds.journal.feed import BATCH_BYTES, BATCH_ENTRIES, JournalFeed, Start
-from sbusd.feeds.journal.gate import Batch, GateError
 from sbusd.feeds.journal.reader import UnreadableEntryError
 
 NOW = 1_000_000.0

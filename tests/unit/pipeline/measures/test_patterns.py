@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.archive.record.key_text import key_bytes, key_text
 from sbusd.pipeline.measures.patterns import PatternSet
 from sbusd.protocol.keys import KeySpace
-from sbusd.record.keytext import key_bytes, key_text
 
 _SEGMENTS = st.sampled_from([b"", b"a", b"ab", b"a*", b"*", b"**", b"a*b", b"!", b"cred", b"conn", b"7", b"\xff", b"\\", "é".encode()])
 _KEYS = st.lists(_SEGMENTS, max_size=7).map(b"/".join).map(key_text)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.archive.record.errors import RecordError
 from sbusd.pipeline.source.archive_reader import say_left_out
-from sbusd.record.errors import RecordError
 
 
 def test_an_entry_that_is_left_out_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

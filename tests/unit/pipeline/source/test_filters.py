@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.schema import batch_of
 from sbusd.pipeline.source.filters import Condition
-from sbusd.record.index import IndexEntry
-from sbusd.record.schema import batch_of
 from tests.support.records import message
 
 NAME = "date=2026-11-20/hour=12/host=alpha/00000000000000000001.parquet"

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from sbusd.archive.record.kinds import Kind
 from sbusd.client.errors import NoBus
 from sbusd.client.messages import Gap, Message, Reconnected
 from sbusd.client.tap import TapRecord
@@ -19,7 +20,6 @@ from sbusd.pipeline.source.options import Options
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import error_packet
 from sbusd.protocol.peers import make_peer
-from sbusd.record.kinds import Kind
 from tests.support.minibus import MiniBus, Resident
 from tests.support.records import NOON, message
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, StructField, StructType
 
 from sbusd.client.errors import RemoteRefusal
-from sbusd.client.sync import Bus
+from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Checker, Publisher, StreamPublisher

@@ -18,16 +18,16 @@ def tree(tmp_path: Path) -> Path:
     """A small tree, with what a build leaves in it."""
     root = tmp_path / "tree"
     for name, text in {
-        "sbusd/daemon/switch.pyx": "pass\n",
-        "sbusd/daemon/switch.cpp": "built",
-        "sbusd/daemon/switch.html": "built",
-        "sbusd/daemon/switch.so": "built",
+        "sbusd/dataplane/switch.pyx": "pass\n",
+        "sbusd/dataplane/switch.cpp": "built",
+        "sbusd/dataplane/switch.html": "built",
+        "sbusd/dataplane/switch.so": "built",
         "sbusd/report/page.html": "<!doctype html>",
         "sbusd/__pycache__/a.pyc": "built",
         "man/sbus.7": ".Dd\n",
         "packaging/debian/rules": "#!/usr/bin/make -f\n",
         "tests/test_it.py": "pass\n",
-        ".gitignore": "*.so\n*.cpp\n/sbusd/daemon/*.html\n__pycache__/\n",
+        ".gitignore": "*.so\n*.cpp\n/sbusd/dataplane/*.html\n__pycache__/\n",
     }.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -35,7 +35,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbusd/daemon/switch.pyx", "sbusd/report/page.html"]
+SOURCES = ["man/sbus.7", "packaging/debian/rules", "sbusd/dataplane/switch.pyx", "sbusd/report/page.html"]
 
 
 def _names(root: Path) -> list[str]:

@@ -1,0 +1,127 @@
+"""An archive as it is read: by its index, segment by segment. Spec: sbus-record(5)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from sbusd.archive.record.errors import RecordError, SegmentGoneError
+from sbusd.archive.record.index import IndexEntry, read_index
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, completed, is_readable
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """The record under the folder ``root``, of any number of hosts. Nothing is cached: each call sees what is there then."""
+
+    root: Path
+
+    def entries(self, *, removed: bool = False, unreadable: Callable[[RecordError], None] | None = None) -> list[IndexEntry]:
+        """Return the index, in order of date, hour, host and ``seq``; with those of removed segments if *removed* is set.
+
+        With *unreadable* an entry that cannot be read is left out, and the error passed to that.
+
+        Raises:
+            RecordError: there is no such folder, or an entry is damaged.
+        """
+        return [entry for entry in read_index(self.root, unreadable) if removed or not entry.is_removed]
+
+    def path(self, entry: IndexEntry) -> Path:
+        """Return where the segment of *entry* is."""
+        return self.root / entry.path
+
+    def read(self, entry: IndexEntry, columns: Sequence[str] | None = None) -> pa.Table:
+        """Return the rows of one segment with *columns*: all of :data:`SCHEMA`, and ``date``, ``hour`` and ``host``, if None.
+
+        Raises:
+            SegmentGoneError: retention has removed it, or somebody has.
+            RecordError: it is damaged.
+        """
+        names = [*SCHEMA.names, *PARTITION_SCHEMA.names] if columns is None else list(columns)
+        with self._open(entry) as file:
+            try:
+                table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
+            except (pa.ArrowException, OSError) as error:
+                raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
+        return _with_others(table, entry, names).select(names)
+
+    def read_batches(self, entry: IndexEntry, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of one segment, columns of :data:`SCHEMA`, at most *rows* at a time. Raises what :meth:`read` does."""
+        with self._open(entry) as file:
+            try:
+                yield from map(completed, file.iter_batches(batch_size=rows))
+            except (pa.ArrowException, OSError) as error:
+                raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
+
+    def scan(self, entry: IndexEntry, columns: Sequence[str], wanted: pc.Expression | None, rows: int) -> Iterator[pa.RecordBatch]:
+        """Yield *columns* of :data:`SCHEMA` of the rows that meet *wanted*, in the order of the file, at most *rows* at a time.
+
+        Raises what :meth:`read` does.
+        """
+        self._open(entry).close()
+        try:
+            source = ds.dataset(self.path(entry), format="parquet", schema=SCHEMA)
+            # One segment at a time, and little of it ahead: as many are read beside it as the machine has processors.
+            yield from source.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(entry, error) from None
+
+    def verify(self, entry: IndexEntry) -> None:
+        """Compare one segment with its entry, byte for byte by the checksum.
+
+        Raises:
+            SegmentGoneError: it is not there.
+            RecordError: it is not the file that the entry was written for.
+        """
+        path = self.path(entry)
+        try:
+            with path.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        except OSError as error:
+            raise self._unreadable(entry, error) from None
+        if digest != entry.sha256:
+            raise RecordError(path, "does not have the checksum of its index entry: it is damaged, or another file")
+
+    def _open(self, entry: IndexEntry) -> pq.ParquetFile:
+        """Return the segment's file, open, its columns being those of the schema."""
+        path = self.path(entry)
+        try:
+            file = pq.ParquetFile(path, memory_map=False)
+        except (pa.ArrowException, OSError) as error:
+            raise self._unreadable(entry, error) from None
+        if not is_readable(file.schema_arrow):
+            file.close()
+            raise RecordError(path, "does not have the columns of sbus-record(5)")
+        return file
+
+    def _unreadable(self, entry: IndexEntry, error: Exception) -> RecordError:
+        """Return what an *error* at opening the segment of *entry* means."""
+        path = self.path(entry)
+        if isinstance(error, FileNotFoundError):
+            why = f"has been removed ({entry.removed_because})" if entry.is_removed else "is named by the index and not there"
+            return SegmentGoneError(path, why)
+        if isinstance(error, OSError) and error.strerror:
+            return RecordError(path, f"cannot be read: {error.strerror}")
+        return RecordError(path, f"is damaged: {_first_line(error)}")
+
+
+def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:
+    """Return *table* with the columns that its folders stand for, and those of *names* that its version did not have."""
+    for name in names:
+        if name in SCHEMA.names and name not in table.column_names:
+            table = table.append_column(SCHEMA.field(name), pa.nulls(table.num_rows, SCHEMA.field(name).type))
+    for field, value in zip(PARTITION_SCHEMA, (entry.date, entry.hour, entry.host), strict=True):
+        table = table.append_column(field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
+    return table
+
+
+def _first_line(error: Exception) -> str:
+    """Return what a library says of a damaged file, in one line."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

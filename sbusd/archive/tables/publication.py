@@ -1,0 +1,171 @@
+"""How hours become visible: all tables of an hour at once, or none. Spec: sbus-pipeline(8).
+
+New rows are written under ``.staging``. A plan, one file written by rename, says which of them shall stand where; from then on the
+publication happens: by this program, or, if it is killed, by the next one that opens the folder. Each step can be repeated. While the
+folders are exchanged the lock is held; whoever reads under a shared lock sees whole hours only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from sbusd.archive.record.index import publish_file, sync_folder
+from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.tables.hours import Hour, Manifest, manifest_path
+from sbusd.archive.tables.schema import TABLES, Table
+
+STAGING = ".staging"
+PLAN = ".plan.json"
+LOCK = ".lock"
+
+_MODE = 0o666
+"""Of the lock: what the umask leaves, so that whoever may read the tables may lock them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One hour of one table."""
+
+    table: str
+    hour: Hour
+
+    def staged(self, staging: Path) -> Path:
+        """Return where Spark writes it: with an hour of one digit, where it has one."""
+        return staging / self.table / f"date={self.hour.date}" / f"hour={self.hour.hour}"
+
+    def final(self, root: Path) -> Path:
+        """Return where readers find it."""
+        return root / self.table / self.hour.folder
+
+
+@contextlib.contextmanager
+def locked(root: Path, *, shared: bool) -> Iterator[None]:
+    """Hold the lock of the tables under *root*: *shared* to read, else to publish. Waits for whoever holds it: that is short.
+
+    Raises:
+        TablesError: there are no tables, or the lock cannot be opened.
+    """
+    path = root / LOCK
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC if shared else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
+    except FileNotFoundError:
+        raise TablesError(root, "there are no tables here; sbus-pipeline makes them") from None
+    except OSError as error:
+        raise TablesError(path, f"cannot be opened: {error.strerror}") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def write_empty(folder: Path, table: Table) -> None:
+    """Write a file without rows into *folder*, of one hour of *table*, if that is not there: so that a reader finds the columns. Raises
+    OSError."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True)
+        schema = pa.schema([table.arrow_schema().field(name) for name in table.names])
+        pq.write_table(schema.empty_table(), folder / "part-0.parquet", compression="zstd")
+
+
+def publish(root: Path, staging: Path, parts: Sequence[Part], manifests: Sequence[Manifest]) -> None:
+    """Put *parts*, written under *staging*, in the place of what *root* has of them, and *manifests* beside them.
+
+    A part that *staging* does not have is empty now. *staging* is removed.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    _sync_files(staging)
+    plan = {
+        "staging": staging.name,
+        "parts": [[part.table, part.hour.date, part.hour.hour, part.staged(staging).is_dir()] for part in parts],
+        "manifests": [manifest.to_json() for manifest in manifests],
+    }
+    publish_file(root / PLAN, json.dumps(plan).encode())
+    finish_publication(root)
+
+
+def finish_publication(root: Path) -> bool:
+    """Carry out the plan that lies under *root*, whoever made it; return whether there was one.
+
+    Raises:
+        TablesError: the plan cannot be understood.
+        OSError: the folder cannot be written.
+    """
+    with locked(root, shared=False):
+        path = root / PLAN
+        try:
+            plan = json.loads(path.read_bytes())
+            staging = root / STAGING / plan["staging"]
+            parts = [(Part(table, Hour(date, hour)), has_rows) for table, date, hour, has_rows in plan["parts"]]
+            manifests = [Manifest.from_json(value) for value in plan["manifests"]]
+        except FileNotFoundError:
+            return False
+        except (ValueError, KeyError, TypeError) as error:
+            raise TablesError(path, f"is not a plan: {error}; remove it and run sbus-pipeline --rebuild") from None
+        for part, has_rows in parts:
+            _exchange(part, staging, root, has_rows=has_rows)
+        for manifest in manifests:
+            target = manifest_path(root, manifest.hour)
+            target.parent.mkdir(exist_ok=True)
+            publish_file(target, json.dumps(manifest.to_json()).encode())
+        path.unlink()
+        sync_folder(root)
+    shutil.rmtree(staging, ignore_errors=True)
+    return True
+
+
+def is_interrupted(root: Path) -> bool:
+    """Return whether a publication has been begun and not finished."""
+    return (root / PLAN).exists()
+
+
+def prepare_folder(root: Path) -> None:
+    """Make *root* a folder of tables, finish what was begun, and remove what was never planned. Only under the lock of a run.
+
+    Raises:
+        TablesError, OSError: as :func:`finish_publication`.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    finish_publication(root)
+    shutil.rmtree(root / STAGING, ignore_errors=True)
+    for table in TABLES:
+        (root / table.name).mkdir(exist_ok=True)
+    (root / STAGING).mkdir()
+
+
+def _exchange(part: Part, staging: Path, root: Path, *, has_rows: bool) -> None:
+    """Put one part in its place. What is staged no more has been put there before."""
+    staged, final = part.staged(staging), part.final(root)
+    if has_rows and not staged.is_dir():
+        return
+    if final.is_dir():
+        old = staging / f"{part.table}.{part.hour}.old"
+        shutil.rmtree(old, ignore_errors=True)
+        staging.mkdir(parents=True, exist_ok=True)
+        final.rename(old)
+    if has_rows:
+        final.parent.mkdir(parents=True, exist_ok=True)
+        staged.rename(final)
+    if final.parent.is_dir():
+        sync_folder(final.parent)
+
+
+def _sync_files(folder: Path) -> None:
+    """Make all that was written under *folder* durable, before a plan says that it is."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with open(os.path.join(parent, name), "rb") as stream:
+                os.fsync(stream.fileno())
+        sync_folder(Path(parent))

@@ -1,0 +1,110 @@
+"""Which patterns a client may subscribe to, and which keys it may publish to. Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sbusd.broker.policy import Decision, Policy
+from sbusd.config.rules import PolicyRule
+from sbusd.protocol.credentials import Credentials, parse_secret_pattern
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import ADDRESS_HEAD, EVENT_HEAD, SECRET_HEAD, KeySpace, address_of
+from sbusd.protocol.overlap import Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A decision: ``code`` is None where it is allowed, else what the client is told; ``reason`` is for people, always.
+
+    ``rule`` is the administrator's rule that decided, or None where the protocol itself did.
+    """
+
+    code: ErrorCode | None
+    reason: str
+    rule: PolicyRule | None = None
+
+    @property
+    def is_allowed(self) -> bool:
+        """Whether it is allowed."""
+        return self.code is None
+
+
+_ORDINARY = Verdict(None, "an ordinary key")
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The rules of one bus: its keys, ``key_bytes``, the longest key or pattern, and the administrator's policy."""
+
+    keyspace: KeySpace
+    key_bytes: int
+    policy: Policy = field(default_factory=Policy)
+
+    def publication(self, key: bytes, credentials: Credentials) -> Verdict:
+        """Return whether a client with *credentials* may publish to *key*: what the switch decides for itself, in words."""
+        if len(key) > self.key_bytes:
+            return Verdict(ErrorCode.EMSGSIZE, f"key of {len(key)} bytes; the longest is {self.key_bytes}")
+        if not self.keyspace.is_publishable(key):
+            return Verdict(ErrorCode.EPERM, "clients may not publish to this reserved key")
+        return _ruled(self.policy.publication(self.keyspace, key, credentials), "anyone may publish there")
+
+    def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
+        """Return whether a client with *credentials* may subscribe to *pattern* by its *connection*; 0 stands for none in particular."""
+        verdict = self._by_protocol(pattern, credentials, connection)
+        if verdict.code is not None or not self.policy.rules:
+            return verdict
+        return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
+
+    def opens(self, key: bytes, credentials: Credentials) -> bool:
+        """Return whether the whole secret *key* is for a client with *credentials*, whatever the rules say."""
+        try:
+            return parse_secret_pattern(key, self.keyspace.prefix).opens_to(credentials)
+        except ProtocolError:
+            return False
+
+    def names_process(self, pattern: bytes) -> bool:
+        """Return whether a *pattern* that the protocol allows is a secret of one process, with which it ends."""
+        if not pattern.startswith(SECRET_HEAD) or self.keyspace.namespace(pattern) is None:
+            return False
+        return parse_secret_pattern(pattern, self.keyspace.prefix).pid is not None
+
+    def _by_protocol(self, pattern: bytes, credentials: Credentials, connection: int) -> Verdict:
+        """Return what the protocol says of a subscription; no rule opens what it closes."""
+        if len(pattern) > self.key_bytes:
+            return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.key_bytes}")
+        if self.keyspace.namespace(pattern) is None:
+            return _ORDINARY
+        if pattern.startswith(SECRET_HEAD):
+            return self._secret(pattern, credentials)
+        if pattern.startswith(EVENT_HEAD):
+            return Verdict(None, "events of the bus, each told to those who may know of it")
+        if pattern.startswith(ADDRESS_HEAD):
+            return _addressed(pattern, connection)
+        own = "their own !/cred/ and !/conn/, and to !/event/"
+        return Verdict(ErrorCode.EPERM, f"keys that begin with !/ are reserved; clients may subscribe to {own}")
+
+    def _secret(self, pattern: bytes, credentials: Credentials) -> Verdict:
+        """Return what the protocol says of a subscription to a secret key."""
+        try:
+            secret = parse_secret_pattern(pattern, self.keyspace.prefix)
+        except ProtocolError as error:
+            return Verdict(error.code, error.words)
+        if not secret.opens_to(credentials):
+            return Verdict(ErrorCode.EACCES, f"the secret key is not for {credentials.key(self.keyspace.prefix).decode()}")
+        return Verdict(None, "the secret key is the client's own")
+
+
+def _addressed(pattern: bytes, connection: int) -> Verdict:
+    """Return whether a connection may subscribe to a pattern under an address."""
+    if connection and pattern.startswith(address_of(connection)):
+        return Verdict(None, "the address is the connection's own")
+    return Verdict(ErrorCode.EPERM, "a connection may subscribe to its own address alone; CMSG !/conn/whoami tells it")
+
+
+def _ruled(decision: Decision, otherwise: str) -> Verdict:
+    """Return the verdict of a rule; where none has decided, it is allowed, for the reason *otherwise*."""
+    if decision.rule is None:
+        return Verdict(None, otherwise)
+    if decision.is_allowed:
+        return Verdict(None, f"allowed by {decision.rule.name}", decision.rule)
+    return Verdict(ErrorCode.EPERM, f"refused by {decision.rule.name}", decision.rule)

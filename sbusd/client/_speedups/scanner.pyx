@@ -1,0 +1,147 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""Finds messages in packets, and joins packets; ``plain_scanner`` is the same in Python, and says what each function does.
+
+Compiled because in Python this is nearly all that receiving costs: 1,000 to 2,000 ns for a message of a batch, against 50 ns here;
+and a fifth of publishing.
+"""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport uint32_t
+from libc.string cimport memchr, memcmp, memcpy
+
+from sbusd.client._speedups.python cimport PyObject_GenericSetAttr, PyType_GenericAlloc
+
+from sbusd.client._speedups import plain_scanner
+from sbusd.client.messages import Message
+from sbusd.protocol.batches import BATCH_HEAD
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+
+cdef enum:
+    LENGTH_BYTES = 4  # of a packet in a batch
+    VERB_BYTES = 4    # "MSG "
+    LEAST_BYTES = 5   # of a message: the verb and the NUL behind an empty key
+
+cdef type _message_type = Message
+cdef str _key = "key"
+cdef str _payload = "payload"
+cdef str _sender = "sender"
+cdef bytes _batch_head = BATCH_HEAD
+cdef Py_ssize_t _most = MAX_PACKET_BYTES
+
+
+def measure_run(bytes batch not None, Py_ssize_t place):
+    cdef const char* data = PyBytes_AS_STRING(batch)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(batch)
+    cdef Py_ssize_t length
+    cdef Py_ssize_t count = 0
+    if place < 0:
+        raise ValueError("a place in a batch is 0 or more")
+    while place <= size - LENGTH_BYTES - LEAST_BYTES:
+        length = length_at(data + place)
+        if length > size - place - LENGTH_BYTES or not is_message(data + place + LENGTH_BYTES, length):
+            break
+        place += LENGTH_BYTES + length
+        count += 1
+    return place, count
+
+
+def take_apart(bytes batch not None, Py_ssize_t place, Py_ssize_t end):
+    cdef const char* data = PyBytes_AS_STRING(batch)
+    cdef Py_ssize_t length
+    cdef list messages = []
+    cdef bytes key = b""
+    if not 0 <= place <= end <= PyBytes_GET_SIZE(batch):
+        raise ValueError("the run is not in the batch")
+    while place < end:
+        length = length_at(data + place) if place <= end - LENGTH_BYTES - LEAST_BYTES else 0
+        place += LENGTH_BYTES
+        if length > end - place or not is_message(data + place, length):
+            raise ValueError("that is no run of messages")
+        key = key_of(data + place, length, key)
+        messages.append(make_message(data + place, length, key, None))
+        place += length
+    return messages
+
+
+def message_of(bytes packet not None, sender=None):
+    cdef const char* data = PyBytes_AS_STRING(packet)
+    cdef Py_ssize_t size = PyBytes_GET_SIZE(packet)
+    if not is_message(data, size):
+        return None
+    return make_message(data, size, key_of(data, size, b""), sender)
+
+
+def join_batch(list packets not None):
+    cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head)
+    cdef Py_ssize_t total = head
+    cdef Py_ssize_t length
+    cdef object packet      # bytes, or what is derived from them, which a variable of type bytes does not take
+    cdef bytes batch
+    cdef char* place
+    for packet in packets:
+        if not isinstance(packet, bytes):
+            raise TypeError(f"a packet is bytes, not {type(packet).__name__}")
+        length = PyBytes_GET_SIZE(packet)
+        total += LENGTH_BYTES + length
+        # What is refused, or may be, is judged in one place.
+        if length == 0 or total > _most or begins_like_batch(PyBytes_AS_STRING(packet), length):
+            return plain_scanner.join_batch(packets)
+    if total == head:
+        return plain_scanner.join_batch(packets)
+    batch = PyBytes_FromStringAndSize(NULL, total)
+    place = PyBytes_AS_STRING(batch)
+    memcpy(place, PyBytes_AS_STRING(_batch_head), head)
+    place += head
+    for packet in packets:
+        length = PyBytes_GET_SIZE(packet)
+        put_length(place, <uint32_t>length)
+        memcpy(place + LENGTH_BYTES, PyBytes_AS_STRING(packet), length)
+        place += LENGTH_BYTES + length
+    return batch
+
+
+cdef inline bint begins_like_batch(const char* packet, Py_ssize_t size) noexcept:
+    """Return whether a packet begins as a batch does, the NUL left out."""
+    cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head) - 1
+    return size >= head and memcmp(packet, PyBytes_AS_STRING(_batch_head), head) == 0
+
+
+cdef inline void put_length(char* place, uint32_t length) noexcept:
+    """Write 32 bits, little endian, at *place*."""
+    cdef unsigned char* octets = <unsigned char*>place
+    octets[0] = length & 0xff
+    octets[1] = (length >> 8) & 0xff
+    octets[2] = (length >> 16) & 0xff
+    octets[3] = (length >> 24) & 0xff
+
+
+cdef inline uint32_t length_at(const char* place) noexcept:
+    """Return the 32 bits, little endian, at *place*."""
+    cdef const unsigned char* octets = <const unsigned char*>place
+    return octets[0] | (<uint32_t>octets[1] << 8) | (<uint32_t>octets[2] << 16) | (<uint32_t>octets[3] << 24)
+
+
+cdef inline bint is_message(const char* packet, Py_ssize_t size) noexcept:
+    """Return whether a packet is a MSG with a NUL behind its key."""
+    if size < LEAST_BYTES or memcmp(packet, b"MSG ", VERB_BYTES) != 0:
+        return False
+    return memchr(packet + VERB_BYTES, 0, size - VERB_BYTES) != NULL
+
+
+cdef inline bytes key_of(const char* packet, Py_ssize_t size, bytes last):
+    """Return the key of a message; *last* itself if it is that: most messages of a batch have the same, and need not keep one each."""
+    cdef const char* start = packet + VERB_BYTES
+    cdef Py_ssize_t length = <const char*>memchr(start, 0, size - VERB_BYTES) - start
+    if length == PyBytes_GET_SIZE(last) and memcmp(PyBytes_AS_STRING(last), start, length) == 0:
+        return last
+    return PyBytes_FromStringAndSize(start, length)
+
+
+cdef inline object make_message(const char* packet, Py_ssize_t size, bytes key, object sender):
+    """Return the message of a packet, past the constructor, which takes three times as long as all else here."""
+    cdef Py_ssize_t head = VERB_BYTES + PyBytes_GET_SIZE(key) + 1
+    cdef object message = PyType_GenericAlloc(_message_type, 0)
+    PyObject_GenericSetAttr(message, _key, key)
+    PyObject_GenericSetAttr(message, _payload, PyBytes_FromStringAndSize(packet + head, size - head))
+    PyObject_GenericSetAttr(message, _sender, sender)
+    return message

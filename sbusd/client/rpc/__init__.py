@@ -1,0 +1,1 @@
+"""Calls and services, without I/O. Spec: sbus-rpc(7)."""

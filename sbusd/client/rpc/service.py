@@ -1,0 +1,361 @@
+"""The serving side of calls, without I/O: which requests are run, in which order, and what is answered. Spec: sbus-rpc(7) §3, §7.
+
+What another user cannot do to a service, or through it:
+
+1. *Pose as someone.* The caller is whom the bus says, ``sender/on``; a request that comes without its sender is not run.
+2. *Make it write elsewhere.* An answer goes only under the address of the very connection that sent the request: else any user could have
+   words put, in the service's name, into another's mailbox.
+3. *Have it run twice.* A ``uid`` that this connection has used is not run again.
+4. *Keep others waiting.* Requests wait in one queue for each user, which take turns; a user whose queue is full is told so.
+5. *Pose as another host.* Only what a relay sends to where relays send is taken for a call of another host, and only by a service that
+   has said which hosts it serves. Its caller is then no user of this host.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from sbusd.client.errors import RemoteRefusal
+from sbusd.client.messages import Message
+from sbusd.client.rpc.caller_access import Allow, Twins
+from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, relayed_key, service_key
+from sbusd.protocol.errors import ProtocolError, SbusError
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import publish_packet
+from sbusd.protocol.peers import NOBODY, Peer, remote_peer
+from sbusd.protocol.printable import printable
+
+LOG = logging.getLogger("sbusd.client.rpc.service")
+
+WAITING_PER_USER = 256
+"""Requests that may wait for each user: more than any caller has under way by default, and for a thousand users some hundred megabytes
+at most, as few of them are large."""
+
+_REMEMBERED_UIDS = 256
+"""Uids remembered for each connection: those of all the requests that a user may have waiting."""
+
+_REMEMBERED_CONNECTIONS = 1_024
+"""Connections whose uids are remembered: the least recent goes. One user has fewer connections, so cannot make another's be forgotten."""
+
+_REMEMBERED_CAUSES = 1_024
+"""Causes of log lines that are counted, a few for each of some hundred users; then counting starts anew."""
+
+Result = bytes | str | None
+"""What a handler returns: the answer's bytes, text in UTF-8, or nothing."""
+
+
+class ServiceError(SbusError, RuntimeError):
+    """Raise it in a handler: its words, and nothing else, are what the caller is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a handler is given: ``data`` from ``caller``, whose credentials the bus vouches for.
+
+    Where another host calls, ``source`` is its number, and ``caller`` no user of this one: uid, gid and pid are -1, and ``key`` begins
+    with ``!/twin/<number>/``.
+    """
+
+    command: str
+    data: bytes
+    caller: Peer
+    uid: str
+    expires_at: float | None
+    """Seconds since 1970 after which nobody waits any more; None for never."""
+    source: int = 0
+    """The twin that calls, by the relay's word; 0 is this host."""
+
+    @property
+    def party(self) -> tuple[int, int]:
+        """Who takes turns with others: a user of this host, or another host."""
+        return self.caller.uid, self.source
+
+
+Handler = Callable[[Request], Result | Awaitable[Result]]
+
+H = TypeVar("H", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A request that is to be run, by which handler, and where its answer goes: an empty ``reply_key`` for nowhere."""
+
+    request: Request
+    handler: Handler
+    envelope: Envelope
+    reply_key: bytes
+    key: bytes
+    """Where the request was sent."""
+
+    def answer(self, result: Result) -> bytes:
+        """Return the packet of the answer *result*, or of the error that it is too long, or no bytes where none is wanted.
+
+        Raises:
+            TypeError: *result* is neither bytes nor text nor None.
+        """
+        data = b"" if result is None else result.encode() if isinstance(result, str) else result
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise TypeError(f"a handler returns bytes, text or None, and this one a {type(result).__name__}")
+        packet = self._packet(bytes(data), "")
+        return packet or self.error(f"the answer of {len(data)} bytes is too long for a packet of {MAX_PACKET_BYTES}")
+
+    def error(self, words: str) -> bytes:
+        """Return the packet of the answer that it failed, or no bytes where none is wanted."""
+        return self._packet(b"", _cut(words) or "failed")
+
+    def _packet(self, data: bytes, error: str) -> bytes:
+        """Return the answer's packet, or no bytes if it is wanted nowhere or too long."""
+        if not self.reply_key:
+            return b""
+        asked = self.envelope
+        source = asked.destinations[0] if asked.destinations else 0
+        reply = Envelope(
+            command=asked.command,
+            uid=asked.uid,
+            data=data,
+            reply_to=asked.reply_to,
+            expires_seconds=asked.expires_seconds,
+            sent_at=int(time.time()),
+            error=error,
+            source=source,
+            destinations=(asked.source,) if asked.source else (),
+            tries=asked.tries,
+        )
+        try:
+            return publish_packet(self.reply_key, reply.encode())
+        except ProtocolError:
+            return b""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What runs a command, and who may call."""
+
+    handler: Handler
+    allow: Allow | None = None
+    twins: Twins | None = None
+
+
+class Docket:
+    """Requests that wait: a queue for each user, and for each other host, which take turns."""
+
+    def __init__(self) -> None:
+        self._queues: OrderedDict[tuple[int, int], deque[Task]] = OrderedDict()
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Return how many wait."""
+        return self._size
+
+    def put(self, task: Task) -> bool:
+        """Let *task* wait; return False if too many of the same party wait already."""
+        queue = self._queues.setdefault(task.request.party, deque())
+        if len(queue) >= WAITING_PER_USER:
+            return False
+        queue.append(task)
+        self._size += 1
+        return True
+
+    def take(self) -> Task | None:
+        """Return the next request of the party whose turn it is."""
+        if not self._queues:
+            return None
+        party, queue = self._queues.popitem(last=False)
+        task = queue.popleft()
+        self._size -= 1
+        if queue:
+            self._queues[party] = queue
+        return task
+
+
+class Reception:
+    """The services of one connection: takes messages, judges them, and has the good ones wait in its ``docket``.
+
+    ``counts`` are of requests, by what became of them; the names are those of sbus-rpc(7) §8.
+    """
+
+    def __init__(self, read_envelope: Callable[[bytes], Envelope]) -> None:
+        self.docket = Docket()
+        self.counts: Counter[str] = Counter()
+        self._read_envelope = read_envelope
+        self._services: dict[str, Service] = {}
+        self._seen: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()
+        self._told: Counter[tuple[str, int]] = Counter()
+
+    def add(self, command: str, handler: Handler, allow: Allow | None, twins: Twins | None = None) -> None:
+        """Serve *command* from the next ``serve`` on. Raises ValueError if it cannot be a command, or is served already."""
+        if problem := command_problem(command):
+            raise ValueError(f"the command {command!r} {problem}")
+        if command in self._services:
+            raise ValueError(f"{command!r} is served already on this bus object")
+        self._services[command] = Service(handler, allow, twins)
+
+    def patterns(self, address: bytes) -> list[bytes]:
+        """Return what to subscribe to: each command's own keys, and the same at *address*, the connection's own."""
+        if not self._services:
+            raise ValueError("there is nothing to serve: decorate a function with service() first")
+        keys = [service_key(command) for command in self._services]
+        keys += [relayed_key(command) for command, service in self._services.items() if service.twins is not None]
+        return [each for key in keys for each in (key, address + key)]
+
+    def receive(self, message: Message, now: float) -> bytes:
+        """Judge *message*; a good one waits in the docket, and no bytes are returned, or the packet to send for one that is not.
+
+        *now* is in seconds since 1970.
+        """
+        self.counts["requests"] += 1
+        caller = message.sender
+        command, service = self.find(message.key)
+        if caller is None or service is None:
+            return self._drop("without_sender" if caller is None else "unknown", message, "it names no command that is served here")
+        try:
+            envelope = self._read_envelope(message.payload)
+        except ProtocolError as error:
+            return self._drop("malformed", message, error.words)
+        reply_key = envelope.reply_to.encode()
+        if reply_key and not reply_key.startswith(caller.address):
+            return self._drop("foreign_ret", message, f"its answer would go to {printable(reply_key, 64)}, which is not the caller's own")
+        if envelope.command != command:
+            return self._drop("malformed", message, f"it asks for {printable(envelope.command, 64)}")
+        if is_relayed(message.key):
+            request = _request(envelope, remote_peer(caller, envelope.source), envelope.source)
+            problem = _relaying_problem(request, service.twins or Twins(), caller)
+        else:
+            request = _request(envelope, caller)
+            problem = "" if service.allow is None or service.allow.admits(caller) else f"user {caller.uid} may not call {command}"
+        return self.judge(Task(request, service.handler, envelope, reply_key, message.key), problem, now)
+
+    def find(self, key: bytes) -> tuple[str, Service | None]:
+        """Return the command that a request under *key* must name, and what serves it; None if nothing does."""
+        command = command_of(key) or ""
+        service = self._services.get(command)
+        return command, None if service is not None and service.twins is None and is_relayed(key) else service
+
+    def failed(self, task: Task, error: Exception) -> bytes:
+        """Return the packet that tells a handler's *error* without its traceback, which goes to the log."""
+        self.counts["failed"] += 1
+        if isinstance(error, ServiceError):
+            return task.error(str(error))
+        if self._is_news(f"{task.request.command} {type(error).__name__}", task.request.caller):
+            LOG.error("%s failed for %s", task.request.command, _name(task.request.caller), exc_info=error)
+        return task.error(f"{type(error).__name__}: {error}")
+
+    def answered(self, task: Task, result: Result) -> bytes:
+        """Return the packet of the answer of a handler that has returned *result*."""
+        try:
+            packet = task.answer(result)
+        except TypeError as error:
+            return self.failed(task, error)
+        self.counts["answered"] += 1
+        return packet
+
+    def next(self, now: float) -> tuple[Task | None, list[bytes]]:
+        """Return the next request to run at *now*, or None, and the packets for those whose time was over before."""
+        packets: list[bytes] = []
+        while (task := self.docket.take()) is not None:
+            if not task.envelope.is_expired(now):
+                return task, packets
+            self.counts["expired"] += 1
+            packets.append(task.error("it waited too long and was not run"))
+        return None, [packet for packet in packets if packet]
+
+    def note_refusal(self, refusal: RemoteRefusal) -> None:
+        """Take note that the bus refused an answer: a rule of its own forbids to publish it."""
+        self.counts["refused"] += 1
+        if self._is_news("refused", None):
+            LOG.warning("the bus refused an answer: %s", refusal.said)
+
+    def note_missing(self, lost: int) -> None:
+        """Take note that *lost* packets are missing, requests among them perhaps; their callers will wait in vain."""
+        self.counts["lost"] += lost
+        if lost and self._is_news("lost", None):
+            LOG.warning("%d packets were lost, requests among them perhaps: this service is too slow for its callers", lost)
+
+    def stop(self) -> Iterable[bytes]:
+        """Yield the packets for all who still wait, and will not be served."""
+        while (task := self.docket.take()) is not None:
+            self.counts["stopped"] += 1
+            if packet := task.error("the service has stopped, and has not run it"):
+                yield packet
+
+    def judge(self, task: Task, problem: str, now: float) -> bytes:
+        """Put a well-formed request into the docket, unless something is against it, such as *problem*: why this caller may not."""
+        request = task.request
+        if not self._is_new(request.caller.connection, request.uid):
+            # The first of them is answered; a second answer would be one too many.
+            self.counts["duplicate"] += 1
+            return b""
+        if problem:
+            self.counts["denied"] += 1
+            if self._is_news("denied", request.caller):
+                LOG.warning("%s refused to %s: %s", request.command, _name(request.caller), problem)
+            return task.error(problem)
+        if task.envelope.is_expired(now):
+            self.counts["expired"] += 1
+            return task.error("it came too late and was not run")
+        if not self.docket.put(task):
+            self.counts["busy"] += 1
+            party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
+            return task.error(f"busy: {WAITING_PER_USER} requests of {party} wait already")
+        return b""
+
+    def _is_new(self, connection: int, uid: str) -> bool:
+        """Return whether a connection has not used *uid* before, and remember it."""
+        seen = self._seen.setdefault(connection, OrderedDict())
+        self._seen.move_to_end(connection)
+        if len(self._seen) > _REMEMBERED_CONNECTIONS:
+            self._seen.popitem(last=False)
+        if uid in seen:
+            return False
+        seen[uid] = None
+        if len(seen) > _REMEMBERED_UIDS:
+            seen.popitem(last=False)
+        return True
+
+    def _drop(self, reason: str, message: Message, words: str) -> bytes:
+        """Count a message that is no request, or none that can be answered, and say so in the log."""
+        self.counts[reason] += 1
+        sender = "nobody known" if message.sender is None else _name(message.sender)
+        if self._is_news(reason, message.sender):
+            LOG.warning("dropped a request under %s from %s: %s", printable(message.key, 128), sender, words)
+        return b""
+
+    def _is_news(self, reason: str, peer: Peer | None) -> bool:
+        """Return whether to log something once more: for each user the 1st, 2nd, 4th, 8th… time, so that none can fill the log."""
+        cause = (reason, -1 if peer is None else peer.uid)
+        if len(self._told) >= _REMEMBERED_CAUSES and cause not in self._told:
+            self._told.clear()
+        self._told[cause] += 1
+        return self._told[cause].bit_count() == 1
+
+
+def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
+    """Return what a handler is given."""
+    has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
+    expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
+    return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source)
+
+
+def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
+    """Return why a request that says to be of another host is not served, or no words."""
+    if not twins.believes(sender):
+        return f"user {sender.uid} is no relay, and cannot call as another host"
+    return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
+
+
+def _name(peer: Peer) -> str:
+    """Return who *peer* is, for the log."""
+    if peer.uid == NOBODY:
+        return f"{printable(peer.key, 64)} by connection {peer.connection}"
+    return f"connection {peer.connection} (uid {peer.uid}, pid {peer.pid})"
+
+
+def _cut(words: str) -> str:
+    """Return *words* as one printable line that fits into ``err``."""
+    line = printable(words, TEXT_LIMITS["err"] // 4 - 1)
+    return line.encode("utf-8")[: TEXT_LIMITS["err"]].decode("utf-8", "ignore")

@@ -1,0 +1,144 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""Descriptors that peers send (SCM_RIGHTS): refused by the kernel, or never received. Source: unix(7), socket(7), proc_pid_fdinfo(5).
+
+The thread that receives a packet without room for its descriptors, or that closes a socket with such packets unread, drops these
+descriptors, and so may do the last close of a file that a stranger has prepared: one of a TCP socket with SO_LINGER sleeps for as long as
+the stranger likes. Received and closed one by one they are worse: close(2) then also flushes, which a FUSE file never finishes, and
+a process with such a descriptor cannot even exit.
+
+So Linux 6.16 and later refuses the send (SO_PASSRIGHTS). On an earlier kernel each packet is first looked at with MSG_PEEK, which only
+duplicates references and sets MSG_CTRUNC if there are any; only packets without descriptors are then taken out of the queue. A socket
+whose queue has descriptors is closed by a thread that may sleep, `sbusd.dataplane.closer`.
+"""
+
+from libc.errno cimport EAGAIN, ECONNRESET, EINTR, errno
+from libc.stdio cimport snprintf
+from libc.stdlib cimport strtoul
+from libc.string cimport strstr
+
+from sbusd.dataplane.libc cimport (
+    MSG_CTRUNC, MSG_DONTWAIT, MSG_PEEK, MSG_TRUNC, O_CLOEXEC, O_RDONLY, SHUT_RDWR, SO_PASSRIGHTS, SO_PEEK_OFF, SOL_SOCKET, close,
+    getsockopt, open, read, recv, recvmmsg, setsockopt, shutdown, socklen_t,
+)
+
+cdef enum:
+    MOST_PACKETS = 64           # looked at in one call; as many as a batch has
+    DRAIN_PACKETS = 4096        # unread packets thrown away before a socket is closed; more than a socket buffer holds
+    FDINFO_BYTES = 512
+    TRIES = 4                   # of a receive that a signal or a pending error interrupts
+
+cdef mmsghdr emptied[MOST_PACKETS]      # without room: packets that were looked at are taken out with them
+
+
+cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil:
+    """Let the kernel refuse descriptors that the peer of *fd* sends from now on; return whether some can be there all the same.
+
+    *is_new*: the socket was just accepted, so the option of its listener was its own from the start.
+    """
+    cdef int passes = 1, off = 0
+    cdef socklen_t length = sizeof(passes)
+    if getsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &passes, &length) < 0:
+        return POSSIBLE
+    if passes and setsockopt(fd, SOL_SOCKET, SO_PASSRIGHTS, &off, sizeof(off)) < 0:
+        return POSSIBLE
+    if (is_new and not passes) or waiting_descriptors(fd) == 0:
+        return REFUSED
+    return LEFT_OVER
+
+
+cdef long waiting_descriptors(int fd) noexcept nogil:
+    """Return how many descriptors are among the unread packets of *fd*; -1 where the kernel does not say (before Linux 5.7)."""
+    cdef char text[FDINFO_BYTES]
+    cdef char* found
+    cdef ssize_t length
+    cdef int info
+    snprintf(text, sizeof(text), "/proc/self/fdinfo/%d", fd)
+    info = open(text, O_RDONLY | O_CLOEXEC)
+    if info < 0:
+        return -1
+    length = read(info, text, sizeof(text) - 1)
+    close(info)
+    if length <= 0:
+        return -1
+    text[length] = 0
+    found = strstr(text, "scm_fds:")
+    if found is NULL:
+        return -1
+    return <long>strtoul(found + 8, NULL, 10)
+
+
+cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec* span, Passing* passing, bint* has_descriptors) noexcept nogil:
+    """Receive like recvmmsg(2), at most *count* packets, but none with descriptors; *has_descriptors*: the packet after them has some.
+
+    Once the queue is seen empty, a *passing* that is LEFT_OVER becomes REFUSED. Returns -1 with errno set as recvmmsg(2) does, and -2 if
+    the packets that were looked at could not be taken out.
+    """
+    cdef int seen, clean, i, beginning = 0
+    has_descriptors[0] = False
+    count = min(count, <unsigned int>MOST_PACKETS)
+    # The place where to look next moves with each look, and only comes back with what is taken out.
+    setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &beginning, sizeof(beginning))
+    seen = recvmmsg(fd, inbound, count, MSG_DONTWAIT | MSG_PEEK, span)
+    if seen < 0:
+        if errno == EAGAIN and passing[0] == LEFT_OVER:
+            passing[0] = REFUSED
+        return -1
+    clean = seen
+    for i in range(seen):
+        if inbound[i].msg_hdr.msg_flags & MSG_CTRUNC:
+            # Whatever else was seen, nothing from here on is taken out.
+            has_descriptors[0] = True
+            clean = min(clean, i)
+            break
+        if inbound[i].msg_hdr.msg_flags & MSG_TRUNC:
+            # The next look was at the rest of the same packet.
+            clean = min(clean, i + 1)
+    return clean if take_out(fd, inbound, clean) else -2
+
+
+cdef bint take_out(int fd, mmsghdr* inbound, int count) noexcept nogil:
+    """Take *count* packets, which were looked at, out of the queue of *fd*; return False if they are not the same."""
+    cdef int done = 0, taken, i, tries = 0
+    while done < count:
+        taken = recvmmsg(fd, emptied, count - done, MSG_DONTWAIT | MSG_TRUNC, NULL)
+        if taken < 0:
+            tries += 1
+            if tries < TRIES and (errno == EINTR or errno == ECONNRESET):
+                continue
+            return False
+        for i in range(taken):
+            if emptied[i].msg_len != inbound[done + i].msg_len and not inbound[done + i].msg_hdr.msg_flags & MSG_TRUNC:
+                # A packet of no bytes can hide from the second look. None of these had descriptors, but the data is another packet's.
+                return False
+        done += taken
+    return True
+
+
+cdef bint hang_up(int fd, Passing passing) noexcept nogil:
+    """Close a connected socket so that the peer can still read what it was sent; return False if a thread that may sleep must do it."""
+    cdef int i
+    # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
+    # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
+    shutdown(fd, SHUT_RDWR)
+    # From here on the peer cannot send any more, so the answer holds.
+    if passing != REFUSED and waiting_descriptors(fd) != 0:
+        return False
+    for i in range(DRAIN_PACKETS):
+        if recv(fd, NULL, 0, MSG_DONTWAIT | MSG_TRUNC) <= 0:
+            break
+    close(fd)
+    return True
+
+
+def refuse(int fd, *, bint is_new=False):
+    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on.
+
+    *is_new*: it was just accepted. Returns whether none can be among its unread packets.
+    """
+    return refuse_passing(fd, is_new) == REFUSED
+
+
+def has_waiting(int fd):
+    """Return whether descriptors may be among the unread packets of the Unix socket *fd*."""
+    return waiting_descriptors(fd) != 0

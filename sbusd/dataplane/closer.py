@@ -1,0 +1,176 @@
+"""Closes sockets whose unread packets carry descriptors, on threads of their own: the last close of a strange file may sleep.
+
+The threads are started with the first such socket, so a bus without hostile clients has none. What they sleep in is ended by a signal
+after a moment, as SO_LINGER is (socket(7)), so one socket cannot hold up those behind it. A connection counts for the quota
+``connections`` until its socket is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import queue
+import signal
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+
+from sbusd.dataplane.ancillary import has_waiting
+
+DRAIN_PACKETS = 4_096
+"""Unread packets thrown away before a socket is closed; more than a socket buffer holds."""
+
+THREADS = 8
+"""How many sockets are closed at a time."""
+
+PATIENCE_SECONDS = 0.002
+"""How long one close may sleep before a signal ends that."""
+
+
+CROWD = 256
+"""While this number of sockets wait to be closed, no connection is accepted: they could use up all descriptors."""
+
+
+class Closer:
+    """The sockets of one process that wait to be closed. Only its threads may sleep; every method returns at once."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[int] = queue.SimpleQueue()
+        self._sockets: dict[int, tuple[int, int | None]] = {}
+        """Descriptors that are not closed yet, each with its connection, by a number of our own: descriptors are used again."""
+        self._numbers = itertools.count()
+        self._closed: deque[int] = deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._event_lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._has_work = threading.Event()
+        self._rouser: threading.Thread | None = None
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when :meth:`take_closed` has something."""
+        return self._event
+
+    def add(self, fd: int, connection: int | None = None) -> None:
+        """Close *fd*, a socket that is shut down already, which is this object's from now on. *connection* is reported when it is done."""
+        number = next(self._numbers)
+        self._sockets[number] = fd, connection
+        self._work.put(number)
+        # Without memory for a thread the socket stays open, and counts, until the next one is to be closed.
+        with contextlib.suppress(RuntimeError):
+            if len(self._threads) < min(THREADS, len(self._sockets)):
+                self._threads.append(_started(self._run))
+            if self._rouser is None:
+                with contextlib.suppress(ValueError):
+                    # Only a signal with a handler ends a sleep, and only the main thread can set one: without, a close may take long.
+                    signal.signal(signal.SIGURG, lambda _number, _frame: None)
+                self._rouser = _started(self._rouse)
+        self._has_work.set()
+
+    def take_closed(self) -> list[int]:
+        """Return the connections whose sockets have been closed since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self.fileno())
+        return [self._closed.popleft() for _ in range(len(self._closed))]
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether too many sockets wait."""
+        return len(self._sockets) >= CROWD
+
+    def waiting(self) -> list[int]:
+        """Return the descriptors that are not closed yet."""
+        return [fd for fd, _ in list(self._sockets.values())]
+
+    def close(self) -> None:
+        """Report nothing more; what is not closed yet is closed all the same. Only :meth:`waiting` may be called after."""
+        with self._event_lock:
+            os.close(self._event)
+            self._event = -1
+
+    def _run(self) -> None:
+        """Close one after another."""
+        while True:
+            number = self._work.get()
+            fd, connection = self._sockets[number]
+            _close(fd)
+            del self._sockets[number]
+            if connection is not None:
+                self._closed.append(connection)
+                with self._event_lock:
+                    if self._event >= 0:
+                        os.eventfd_write(self._event, 1)
+
+    def _rouse(self) -> None:
+        """Send signals to the threads that close, as long as there is anything to close."""
+        while True:
+            self._has_work.wait()
+            self._has_work.clear()
+            while self._sockets:
+                time.sleep(PATIENCE_SECONDS)
+                for thread in list(self._threads):
+                    if thread.ident is not None:
+                        signal.pthread_kill(thread.ident, signal.SIGURG)
+
+
+def _started(run: Callable[[], None]) -> threading.Thread:
+    """Return a thread that runs *run*. Nobody waits for it: when the process exits, the kernel ends what it sleeps in."""
+    thread = threading.Thread(target=run, name="closer", daemon=True)
+    thread.start()
+    return thread
+
+
+@functools.cache
+def _closer() -> Closer:
+    """Return the closer of sockets that are not a switch's."""
+    return Closer()
+
+
+def hang_up(fd: int) -> None:
+    """Close the connected socket *fd* so that its peer sees the end, whoever else holds a duplicate; never sleeps."""
+    peer = socket.socket(fileno=fd)
+    with contextlib.suppress(OSError):
+        peer.shutdown(socket.SHUT_RDWR)
+    if has_waiting(fd):
+        _closer().add(peer.detach())
+    else:
+        peer.close()
+
+
+def waiting() -> list[int]:
+    """Return the descriptors given to :func:`hang_up` that are not closed yet."""
+    return _closer().waiting()
+
+
+def identified(fds: Iterable[int]) -> Iterator[tuple[int, int]]:
+    """Return those of *fds* that are open, each with its inode."""
+    for fd in fds:
+        with contextlib.suppress(OSError):
+            yield fd, os.fstat(fd).st_ino
+
+
+def resume(closing: Iterable[tuple[int, int]]) -> None:
+    """Close the sockets that the process before this one, which was started anew in place, had not closed yet."""
+    for fd, inode in closing:
+        with contextlib.suppress(OSError):
+            if os.fstat(fd).st_ino == inode:
+                os.set_inheritable(fd, False)
+                _closer().add(fd)
+
+
+def _close(fd: int) -> None:
+    """Close *fd*; its queue is emptied first, for a duplicate that lies elsewhere would keep what is in it."""
+    peer = socket.socket(fileno=fd)
+    for _ in range(DRAIN_PACKETS):
+        try:
+            data = peer.recv(1, socket.MSG_DONTWAIT)
+        except OSError:
+            # ECONNRESET: the peer has closed with packets of ours unread. Its own come next.
+            data = b""
+        # The end reads like a packet of no bytes, behind which others may hide.
+        if not data and not has_waiting(fd):
+            break
+    peer.close()

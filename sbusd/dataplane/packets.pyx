@@ -1,0 +1,107 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""Packets that wait, and their memory: what is charged for one is what it takes. Source: malloc(3), the chunks of glibc.
+
+A queue can hold a million packets. To free them takes longer than a turn may, so a queue that is given up is freed piece by piece, and
+its user is charged until that is done.
+"""
+
+from libc.stdint cimport SIZE_MAX, uint64_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy
+
+from sbusd.dataplane.libc cimport htole32
+from sbusd.dataplane.outbox cimport Remains
+
+
+cdef char* data_of(Packet* packet) noexcept nogil:
+    """Return where a packet's bytes are."""
+    return <char*>packet + sizeof(Packet)
+
+
+cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
+    """Return a copy of *data* that nobody holds yet, or NULL if memory is short."""
+    cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
+    if packet is not NULL:
+        packet.references = 0
+        packet.wire_length = htole32(length)
+        packet.totals = totals
+        totals.held_bytes += block_bytes(length)
+        memcpy(data_of(packet), data, length)
+    return packet
+
+
+cdef void release(Packet* packet) noexcept nogil:
+    """Drop one reference."""
+    packet.references -= 1
+    if packet.references == 0:
+        packet.totals.held_bytes -= block_bytes(bytes_in(packet))
+        free(packet)
+
+
+cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
+    """Let go of what an entry holds that is in no queue any more."""
+    totals.held_bytes -= ENTRY_BYTES
+    release(entry.packet)
+    if entry.head is not NULL:
+        release(entry.head)
+
+
+cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil:
+    """Leave behind the entries of a queue that is given up, and what was known of them, until they are released; if there is no memory even
+    for that, release them at once. *account*, if not NULL, is charged until then."""
+    cdef Remains* remains
+    cdef Remains short
+    if (entries is NULL or entries.empty()) and (keys is NULL or keys.empty()):
+        # Nothing that is charged would keep the account for it.
+        del entries
+        del keys
+        return
+    remains = <Remains*>malloc(sizeof(Remains))
+    if remains is not NULL:
+        remains.entries, remains.keys = entries, keys
+        remains.account = account
+        remains.next = totals.remains
+        totals.remains = remains
+    else:
+        short.entries, short.keys = entries, keys
+        short.account = account
+        release_some(&short, totals, SIZE_MAX)
+        del short.entries
+        del short.keys
+
+
+cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept nogil:
+    """Release up to *most* keys and entries of a queue that was given up; return whether nothing is left."""
+    cdef Entry entry
+    # The keys go first: they refer to the packets, though nothing is compared any more.
+    while most and remains.keys is not NULL and not remains.keys.empty():
+        most -= 1
+        remains.keys.erase(remains.keys.begin())
+        totals.held_bytes -= KNOWN_KEY_BYTES
+        if remains.account is not NULL:
+            remains.account.leaving_bytes -= KNOWN_KEY_BYTES
+    while most and remains.entries is not NULL and not remains.entries.empty():
+        most -= 1
+        entry = remains.entries.back()
+        remains.entries.pop_back()
+        if remains.account is not NULL:
+            remains.account.leaving_bytes -= size_of(entry)
+        release_entry(entry, totals)
+    return ((remains.keys is NULL or remains.keys.empty()) and (remains.entries is NULL or remains.entries.empty()))
+
+
+cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
+    """Release up to *most* keys and entries of a queue that was given up. Return its user if nothing of that one is left, connections
+    neither."""
+    cdef Remains* remains = totals.remains
+    cdef Account* account = remains.account
+    if not release_some(remains, totals, most):
+        return NULL
+    totals.remains = remains.next
+    del remains.entries
+    del remains.keys
+    free(remains)
+    if account is NULL or account.connections or account.leaving_bytes:
+        return NULL
+    return account

@@ -1,0 +1,78 @@
+# cython: language_level=3
+"""What the kernel says of the other end of a connection. Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS; pidfd_open(2).
+
+It is here and not in Python because ``socket.getsockopt`` takes 1,024 bytes at most: a peer in more than 256 groups would fail.
+"""
+
+from libc.errno cimport EINVAL, ENOPROTOOPT, ERANGE, ESRCH, errno
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
+from posix.types cimport gid_t
+
+from sbusd.dataplane.libc cimport SO_PEERCRED, SO_PEERGROUPS, SO_PEERPIDFD, SOL_SOCKET, getsockopt, peer_credentials, socklen_t
+
+import os
+
+from sbusd.protocol.credentials import Credentials
+
+cdef object _new = tuple.__new__            # without the function of Python's around it
+cdef bytes _latest_raw = b""
+cdef frozenset _latest_groups = frozenset()
+
+
+def credentials_of(int fd):
+    """Return the credentials that the peer of the connected Unix socket *fd* had when it connected.
+
+    Raises:
+        OSError: *fd* is not a connected Unix socket, or the kernel is out of memory.
+    """
+    cdef peer_credentials peer
+    cdef socklen_t length = sizeof(peer)
+    if getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) < 0:
+        raise OSError(errno, f"SO_PEERCRED: {os.strerror(errno)}")
+    return _new(Credentials, (peer.pid, peer.uid, peer.gid, groups_of(fd)))
+
+
+def pidfd_of(int fd):
+    """Return a descriptor of the process that connected *fd*, which the caller closes; it is readable once the process has ended.
+
+    None where the kernel does not give one: Linux before 6.5.
+
+    Raises:
+        ProcessLookupError: the process has ended, and the kernel has nothing left of it.
+        OSError: *fd* is not a connected Unix socket, or the kernel is out of descriptors or memory.
+    """
+    cdef int pidfd = -1
+    cdef socklen_t length = sizeof(pidfd)
+    if getsockopt(fd, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &length) == 0:
+        return pidfd
+    if errno == ENOPROTOOPT:
+        return None
+    # Before Linux 6.9 a process that has been waited for is an invalid argument.
+    raise OSError(ESRCH if errno == EINVAL else errno, f"SO_PEERPIDFD: {os.strerror(errno)}")
+
+
+cdef frozenset groups_of(int fd):
+    """Return the peer's supplementary groups; the kernel says how much room they need where it does not suffice."""
+    global _latest_raw, _latest_groups
+    cdef socklen_t length = 64 * sizeof(gid_t)
+    cdef gid_t* groups = NULL
+    cdef int status = -1
+    try:
+        while True:
+            groups = <gid_t*>malloc(length if length else 1)
+            if groups is NULL:
+                raise MemoryError
+            status = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &length)
+            if status == 0:
+                # One peer after another has the same: then they share one set, which is compared and hashed at once.
+                if length != len(_latest_raw) or memcmp(<const char*>_latest_raw, groups, length) != 0:
+                    _latest_raw = (<const char*>groups)[:length]
+                    _latest_groups = frozenset([groups[i] for i in range(length // sizeof(gid_t))])
+                return _latest_groups
+            if errno != ERANGE:
+                raise OSError(errno, f"SO_PEERGROUPS: {os.strerror(errno)}")
+            free(groups)
+            groups = NULL
+    finally:
+        free(groups)

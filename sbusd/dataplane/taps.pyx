@@ -1,0 +1,127 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""Taps: who is told of every message that a pattern takes, and what became of it. Spec: sbus-protocol(7) §6, ``!/tap``.
+
+What became of a message is known when all its recipients have been served, so taps come last, and hold nobody up: what one cannot
+take is lost for it alone. Their patterns have a router of their own, in which no key is guarded.
+"""
+
+from cython.operator cimport dereference, preincrement
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libcpp.algorithm cimport sort
+from libcpp.map cimport map as cpp_map
+from libcpp.string cimport string
+from libcpp.utility cimport pair
+from libcpp.vector cimport vector
+from posix.time cimport timespec
+
+from sbusd.dataplane.heads cimport append_line
+from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, let_head_go, offer, post_for
+from sbusd.dataplane.router cimport Route, Router
+
+ctypedef cpp_map[uint32_t, Tapper*] Tappers
+
+
+cdef class Taps:
+    """The taps of one switch, by the slots of its connections."""
+
+    def __init__(self, keyspace, size_t cache_bytes):
+        self.router = Router(keyspace, cache_bytes)
+
+    def __dealloc__(self):
+        cdef Tappers.iterator tapper = self.tappers.begin()
+        while tapper != self.tappers.end():
+            del dereference(tapper).second
+            preincrement(tapper)
+
+    cdef void add(self, uint32_t slot, uint64_t connection, Outbox* out, const char* pattern, size_t length) noexcept nogil:
+        """Let a connection be told of what a pattern takes, in place of what it was told of before."""
+        cdef Tapper* tapper
+        self.remove(slot)
+        tapper = new Tapper()
+        tapper.out = out
+        tapper.connection = connection
+        tapper.pattern.assign(pattern, length)
+        self.tappers[slot] = tapper
+        self.count += 1
+        self.router.insert(slot, pattern, length)
+
+    cdef void remove(self, uint32_t slot) noexcept nogil:
+        """Let a connection be told of nothing."""
+        cdef Tappers.iterator found = self.tappers.find(slot)
+        cdef Tapper* tapper
+        if found == self.tappers.end():
+            return
+        tapper = dereference(found).second
+        self.router.erase(slot, tapper.pattern.data(), tapper.pattern.size())
+        self.tappers.erase(found)
+        self.count -= 1
+        del tapper
+
+    cdef void note(self, const char* key, size_t length, uint32_t index, Batch* batch) noexcept nogil:
+        """Note a packet that is being routed, and whose tally is clear, if somebody is to be told of it."""
+        cdef timespec now
+        cdef Tapper* tapper
+        cdef pair[uint64_t, uint32_t] entry
+        cdef uint32_t n
+        cdef Route found = self.router.route(key, length)
+        if found.count == 0:
+            return
+        clock_gettime(CLOCK_REALTIME, &now)
+        self.times[index] = <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
+        batch.is_tallied = True
+        self.noted.push_back(index)
+        for n in range(found.count):
+            tapper = self.tappers[found.slots[n]]
+            if tapper.share.empty():
+                entry.first = tapper.connection
+                entry.second = found.slots[n]
+                self.touched.push_back(entry)
+            tapper.share.push_back(index)
+
+    cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
+        """Write what stands in front of the packets that were noted."""
+        cdef size_t i, start
+        cdef char* base
+        self.text.clear()
+        for i in range(self.noted.size()):
+            start = self.text.size()
+            append_line(self.text, self.times[self.noted[i]], sender, cred, &batch.tally[self.noted[i]])
+            self.heads[self.noted[i]].part.iov_len = self.text.size() - start
+        base = <char*>self.text.data()      # only now: it has moved as it grew
+        for i in range(self.noted.size()):
+            self.heads[self.noted[i]].part.iov_base = base
+            base += self.heads[self.noted[i]].part.iov_len
+
+    cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
+        """Tell of the packets that were noted, now that all recipients have been served; `touched` says whom to settle."""
+        cdef size_t i
+        cdef Tapper* tapper
+        cdef Tappers.iterator found
+        self.write_heads(batch, sender, cred)
+        batch.is_tallied = False            # a tap is no recipient
+        sort(self.touched.begin(), self.touched.end())
+        for i in range(self.touched.size()):
+            found = self.tappers.find(self.touched[i].second)
+            if found == self.tappers.end():
+                continue                    # it was ended as a recipient of the same batch
+            tapper = dereference(found).second
+            offer(tapper.out, batch, tapper.share.data(), tapper.share.size(), False, False, self.heads, 1)
+            tapper.share.clear()
+        for i in range(self.noted.size()):
+            let_head_go(&self.heads[self.noted[i]])
+        self.noted.clear()
+
+    cdef void report(self, const char* key, size_t length, const char* packet, size_t size, uint32_t payer) noexcept nogil:
+        """Hand a packet of the bus itself, which *payer* has caused, to those whose pattern takes a key; `touched` says whom to settle."""
+        cdef pair[uint64_t, uint32_t] entry
+        cdef size_t n
+        cdef Route found = self.router.route(key, length)
+        for n in range(found.count):
+            entry.first = self.tappers[found.slots[n]].connection
+            entry.second = found.slots[n]
+            self.touched.push_back(entry)
+        sort(self.touched.begin(), self.touched.end())
+        for n in range(self.touched.size()):
+            post_for(self.tappers[self.touched[n].second].out, packet, size, payer)

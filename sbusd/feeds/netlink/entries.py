@@ -1,0 +1,208 @@
+"""What the kernel knows of the network, as plain values: links, addresses, routes and neighbours.
+
+An entry refers to links by their index, because the name of a link can change under it; ``identity`` is what the kernel
+itself tells entries apart by, and ``attributes`` is what a subscriber is told. Both leave out what changes without meaning
+(counters, ages, remaining lifetimes), so that equal entries are entries with nothing to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sbusd.feeds.netlink import keys
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+Attributes = dict[str, Json]
+Identity = tuple[object, ...]
+Names = Callable[[int], bytes | None]
+"""The name of the link with an index, None if there is no such link."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A network interface."""
+
+    index: int
+    name: bytes
+    state: str
+    flags: tuple[str, ...]
+    mtu: int | None
+    mac: str | None
+    kind: str | None
+    master: int | None
+
+    @property
+    def identity(self) -> Identity:
+        """The index: a link can be renamed."""
+        return (Link, self.index)
+
+    def key(self, _names: Names) -> str | None:
+        """Return the routing key."""
+        return keys.link_key(self.name)
+
+    def attributes(self, names: Names) -> Attributes:
+        """Return what is published of it."""
+        return {
+            "index": self.index,
+            "name": text(self.name),
+            "state": self.state,
+            "flags": list(self.flags),
+            "mtu": self.mtu,
+            "mac": self.mac,
+            "kind": self.kind,
+            "master": _name_text(names, self.master),
+            "master_index": self.master,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """An address of a link. ``peer`` is the other end of a point-to-point address, None for others."""
+
+    index: int
+    family: str
+    local: str
+    peer: str | None
+    prefix_length: int
+    scope: str
+    flags: tuple[str, ...]
+    broadcast: str | None
+    label: str | None
+
+    @property
+    def identity(self) -> Identity:
+        """As the kernel compares: link, address, peer, prefix length."""
+        return (Address, self.index, self.local, self.peer, self.prefix_length)
+
+    def key(self, names: Names) -> str | None:
+        """Return the routing key, None while its link is unknown."""
+        name = names(self.index)
+        return None if name is None else keys.address_key(name, self.local, self.peer, self.prefix_length)
+
+    def attributes(self, names: Names) -> Attributes:
+        """Return what is published of it."""
+        return {
+            "index": self.index,
+            "name": _name_text(names, self.index),
+            "family": self.family,
+            "address": self.local,
+            "peer": self.peer,
+            "prefix_length": self.prefix_length,
+            "scope": self.scope,
+            "flags": list(self.flags),
+            "broadcast": self.broadcast,
+            "label": self.label,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One way out of a route with several."""
+
+    index: int | None
+    gateway: str | None
+    weight: int
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A route. ``index`` is the link it leaves by, None where it has none (a blackhole) or several (``hops``)."""
+
+    family: str
+    table: str
+    destination: str
+    source: str | None
+    tos: int
+    metric: int
+    type: str
+    scope: str
+    protocol: str
+    index: int | None
+    gateway: str | None
+    preferred_source: str | None
+    hops: tuple[Hop, ...]
+    flags: tuple[str, ...]
+
+    @property
+    def identity(self) -> Identity:
+        """All but the flags: the kernel lets routes stand side by side that differ in any of it."""
+        place = (self.family, self.table, self.destination, self.source, self.tos, self.metric)
+        way = (self.type, self.scope, self.protocol, self.index, self.gateway, self.preferred_source, self.hops)
+        return (Route, *place, *way)
+
+    def key(self, _names: Names) -> str | None:
+        """Return the routing key; several routes can share one."""
+        return keys.route_key(self.table, self.destination)
+
+    def attributes(self, names: Names) -> Attributes:
+        """Return what is published of it."""
+        hops: list[Json] = [
+            {"oif": hop.index, "name": _name_text(names, hop.index), "gateway": hop.gateway, "weight": hop.weight} for hop in self.hops
+        ]
+        return {
+            "index": self.index,
+            "name": _name_text(names, self.index),
+            "family": self.family,
+            "table": self.table,
+            "destination": self.destination,
+            "source": self.source,
+            "tos": self.tos,
+            "metric": self.metric,
+            "type": self.type,
+            "scope": self.scope,
+            "protocol": self.protocol,
+            "oif": self.index,
+            "gateway": self.gateway,
+            "preferred_source": self.preferred_source,
+            "hops": hops,
+            "flags": list(self.flags),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """An entry of the ARP or neighbour discovery cache."""
+
+    index: int
+    family: str
+    address: str
+    mac: str | None
+    state: str
+    flags: tuple[str, ...]
+
+    @property
+    def identity(self) -> Identity:
+        """Link and address."""
+        return (Neighbour, self.index, self.address)
+
+    def key(self, names: Names) -> str | None:
+        """Return the routing key, None while its link is unknown."""
+        name = names(self.index)
+        return None if name is None else keys.neighbour_key(name, self.address)
+
+    def attributes(self, names: Names) -> Attributes:
+        """Return what is published of it."""
+        return {
+            "index": self.index,
+            "name": _name_text(names, self.index),
+            "family": self.family,
+            "address": self.address,
+            "mac": self.mac,
+            "state": self.state,
+            "flags": list(self.flags),
+        }
+
+
+Entry = Link | Address | Route | Neighbour
+
+
+def text(name: bytes) -> str:
+    """Return *name* for a person: what is no UTF-8 becomes U+FFFD, since JSON has no bytes; the key has the exact name."""
+    return name.decode("utf-8", "replace")
+
+
+def _name_text(names: Names, index: int | None) -> str | None:
+    """Return the name of a link for a payload, None without one."""
+    name = None if index is None else names(index)
+    return None if name is None else text(name)

@@ -1,0 +1,280 @@
+"""The netlink sockets: changes as they come, and whole tables on demand. Source: netlink(7), rtnetlink(7).
+
+Own sockets, and of pyroute2 the messages and namespaces alone: its sockets read into a queue without bounds, and one that has
+once overrun is of no more use. What matters here is to know exactly when a message was lost.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import socket
+import struct
+from collections.abc import Iterable, Iterator
+
+from pyroute2 import netns
+from pyroute2.netlink import nlmsg_base, rtnl
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import ifinfmsg
+from pyroute2.netlink.rtnl.ndmsg import ndmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+
+from sbusd.feeds.netlink.entries import Entry
+from sbusd.feeds.netlink.notices import parse_notices
+from sbusd.protocol.errors import SbusError
+
+_GROUPS = (1, 3, 5, 7, 9, 11)
+"""RTNLGRP_LINK, _NEIGH, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE."""
+_SOL_NETLINK, _ADD_MEMBERSHIP = 270, 1
+
+_TABLES: tuple[tuple[type[nlmsg_base], int], ...] = (
+    (ifinfmsg, rtnl.RTM_GETLINK),
+    (ifaddrmsg, rtnl.RTM_GETADDR),
+    (rtmsg, rtnl.RTM_GETROUTE),
+    (ndmsg, rtnl.RTM_GETNEIGH),
+)
+"""What each table is asked for with. Links come first, the others name them."""
+
+_REQUEST_DUMP = 0x1 | 0x300
+_DUMP_INTERRUPTED = 0x10
+_HEADER = struct.Struct("=IHHII")
+_ERROR = struct.Struct("=i")
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+
+_SO_RCVBUFFORCE = 33
+RECEIVE_BYTES = 4 << 20
+"""Receive buffer of the monitor: some thousand messages, that is, what a machine with many containers says while it boots."""
+
+_DATAGRAM_BYTES = 1 << 18
+"""Room for one datagram: the kernel's are 32 KiB at most, but for a link with hundreds of virtual functions."""
+
+_DUMP_ATTEMPTS = 5
+_DUMP_SECONDS = 10.0
+
+
+class OverrunError(SbusError):
+    """Messages of the kernel were lost: ENOBUFS, or one that did not fit. The monitor is of no more use."""
+
+
+class KernelError(SbusError, OSError):
+    """The kernel refuses what the feed needs."""
+
+
+class Namespace:
+    """The network namespace that the sockets are made in: a named one, or the process's own.
+
+    A socket stays where it was made, so the process itself is inside only while it makes one, and reaches the bus from outside.
+    The descriptor is kept: a namespace whose name is deleted meanwhile is still the same one.
+    """
+
+    def __init__(self, name: str | None = None) -> None:
+        self._fd: int | None = None
+        if name is None:
+            return
+        if not name or "/" in name or name.startswith("."):
+            raise KernelError(f"network namespace {name!r}: is no name; `ip netns list` shows what there is")
+        try:
+            self._fd = os.open(os.path.join(netns.NETNS_RUN_DIR, name), os.O_RDONLY | os.O_CLOEXEC)
+        except (OSError, ValueError) as wrong:
+            reason = wrong.strerror if isinstance(wrong, OSError) else wrong
+            raise KernelError(f"network namespace {name!r}: {reason}; `ip netns list` shows what there is") from wrong
+
+    def route_socket(self) -> socket.socket:
+        """Return a bound netlink socket for routing messages.
+
+        Raises:
+            KernelError: the process may not enter the namespace.
+        """
+        with self._inside():
+            channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+        channel.bind((0, 0))
+        return channel
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[None]:
+        """Be in the namespace."""
+        if self._fd is None:
+            yield
+            return
+        netns.pushns()
+        try:
+            netns.setns(self._fd)
+        except OSError as wrong:
+            netns.dropns()
+            raise KernelError(f"cannot enter the network namespace: {os.strerror(wrong.errno or 0)}; run as root") from wrong
+        try:
+            yield
+        finally:
+            netns.popns()
+
+    def close(self) -> None:
+        """Let go of the namespace; the sockets made in it stay."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+class Monitor:
+    """The kernel's messages about changes, from the moment it is made."""
+
+    def __init__(self, namespace: Namespace, receive_bytes: int = RECEIVE_BYTES) -> None:
+        self._channel = namespace.route_socket()
+        try:
+            # Over the limit of net.core.rmem_max where that is allowed.
+            self._channel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
+        except PermissionError:
+            self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        # The kernel doubles what it is given, for its own bookkeeping, and may have cut it silently before.
+        self.receive_bytes = self._channel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
+        self._channel.setblocking(False)
+        for group in _GROUPS:
+            self._channel.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
+        self._buffer = bytearray(_DATAGRAM_BYTES)
+        self.forged = 0
+        """Datagrams that another process sent to the socket, not the kernel."""
+
+    def fileno(self) -> int:
+        """Return the descriptor, readable when there is something to read."""
+        return self._channel.fileno()
+
+    def read(self, most: int) -> Iterator[bytes]:
+        """Yield the datagrams that are there, *most* of them at most.
+
+        Raises:
+            OverrunError: the kernel dropped messages, or one was too long.
+        """
+        for _ in range(most):
+            try:
+                size, _, flags, sender = self._channel.recvmsg_into([self._buffer])
+            except BlockingIOError:
+                return
+            except OSError as wrong:
+                if wrong.errno == errno.ENOBUFS:
+                    raise OverrunError("the kernel dropped messages (ENOBUFS)") from wrong
+                raise
+            if sender[0] != 0:
+                self.forged += 1
+            elif flags & socket.MSG_TRUNC:
+                raise OverrunError(f"a message is longer than {_DATAGRAM_BYTES} bytes")
+            else:
+                yield bytes(self._buffer[:size])
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._channel.close()
+
+
+class Tables:
+    """The kernel's tables of links, addresses, routes and neighbours, read whole."""
+
+    def __init__(self, namespace: Namespace) -> None:
+        self._channel = namespace.route_socket()
+        self._channel.settimeout(_DUMP_SECONDS)
+        self._sequence = 0
+        self.interrupted = 0
+        """Tables that changed while they were read, and were read anew."""
+
+    def read(self) -> list[Entry]:
+        """Return all entries, links first.
+
+        Raises:
+            KernelError: the kernel refuses, or does not answer within 10 seconds.
+        """
+        return [entry for message, request in _TABLES for entry in self._table(message, request)]
+
+    def _table(self, message: type[nlmsg_base], request: int) -> list[Entry]:
+        """Return one table, read anew if it changed meanwhile: then an entry can be missing that was there all along."""
+        for _ in range(_DUMP_ATTEMPTS):
+            entries, is_whole = self._dump(message, request)
+            if is_whole:
+                break
+            self.interrupted += 1
+        return entries
+
+    def _dump(self, message: type[nlmsg_base], request: int) -> tuple[list[Entry], bool]:
+        """Return one table, and whether it stayed as it was while it was read."""
+        self._sequence += 1
+        query = message()
+        query["header"]["type"] = request
+        query["header"]["flags"] = _REQUEST_DUMP
+        query["header"]["sequence_number"] = self._sequence
+        query.encode()
+        entries: list[Entry] = []
+        is_whole = True
+        try:
+            self._channel.sendto(bytes(query.data), (0, 0))
+            for datagram in self._answers():
+                is_whole = is_whole and not _is_interrupted(datagram)
+                entries.extend(notice.entry for notice in parse_notices(datagram) if not notice.gone)
+        except TimeoutError as wrong:
+            raise KernelError(f"no answer to a netlink dump within {_DUMP_SECONDS:.0f} seconds") from wrong
+        return entries, is_whole
+
+    def _answers(self) -> Iterator[bytes]:
+        """Yield the datagrams of an answer, without the message that ends it."""
+        while True:
+            datagram, _, flags, sender = self._channel.recvmsg(_DATAGRAM_BYTES)
+            if sender[0] != 0 or _HEADER.unpack_from(datagram)[3] != self._sequence:
+                continue
+            if flags & socket.MSG_TRUNC:
+                raise KernelError(f"a message of a netlink dump is longer than {_DATAGRAM_BYTES} bytes")
+            end = next((place for place, kind, _ in _headers(datagram) if kind in (_NLMSG_ERROR, _NLMSG_DONE)), None)
+            if end is None:
+                yield datagram
+                continue
+            (error,) = _ERROR.unpack_from(datagram, end + _HEADER.size)
+            if error < 0:
+                raise KernelError(f"the kernel refuses a netlink dump: {errno.errorcode.get(-error, error)}")
+            yield datagram[:end]
+            return
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._channel.close()
+
+
+class Kernel:
+    """One network namespace as the feed sees it: its tables now, and what changes in them."""
+
+    def __init__(self, namespace: str | None = None, receive_bytes: int = RECEIVE_BYTES) -> None:
+        """Open the namespace of this name, None for the process's own.
+
+        Raises:
+            KernelError: there is none, or the process may not enter it.
+        """
+        self._namespace = Namespace(namespace)
+        self._receive_bytes = receive_bytes
+        self._tables = Tables(self._namespace)
+
+    @property
+    def interrupted(self) -> int:
+        """Tables that changed while they were read, and were read anew."""
+        return self._tables.interrupted
+
+    def listen(self) -> Monitor:
+        """Return a new monitor; the caller closes it."""
+        return Monitor(self._namespace, self._receive_bytes)
+
+    def read_tables(self) -> list[Entry]:
+        """Return all entries now, links first. Raises what :meth:`Tables.read` raises."""
+        return self._tables.read()
+
+    def close(self) -> None:
+        """Close what is open; monitors are their callers'."""
+        self._tables.close()
+        self._namespace.close()
+
+
+def _headers(datagram: bytes) -> Iterable[tuple[int, int, int]]:
+    """Yield where each message of *datagram* starts, its type, and its flags. Source: netlink(7)."""
+    place = 0
+    while place + _HEADER.size <= len(datagram):
+        length, kind, flags, _, _ = _HEADER.unpack_from(datagram, place)
+        yield place, kind, flags
+        place += max((length + 3) & ~3, _HEADER.size)
+
+
+def _is_interrupted(datagram: bytes) -> bool:
+    """Return whether the kernel says that a table changed while it was dumped."""
+    return any(flags & _DUMP_INTERRUPTED for _, _, flags in _headers(datagram))

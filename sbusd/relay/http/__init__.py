@@ -1,0 +1,1 @@
+"""HTTP between hosts: server, client, and authentication. Spec: sbus-relay(8)."""

@@ -1,0 +1,64 @@
+"""Who is who by certificates: TLS on both sides, RFC 8446; the certificate of twin 1002 names ``DNS:twin-1002``. Spec: sbus-relay(8)."""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sbusd.config.errors import ConfigError
+from sbusd.config.relay import MAX_TWIN, TlsSettings
+from sbusd.relay.http.signature import check_private
+
+_NAME = re.compile(r"twin-([1-9][0-9]{0,9})")
+
+
+def twin_name(twin: int) -> str:
+    """Return the name that the certificate of *twin* has."""
+    return f"twin-{twin}"
+
+
+def server_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return what a listening relay asks of others: a certificate of the authority. Raises ConfigError."""
+    context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(settings: TlsSettings) -> ssl.SSLContext:
+    """Return what a relay asks of the one that it connects to: a certificate of the authority, with the twin's name. Raises ConfigError."""
+    context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings)
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.check_hostname = True
+    return context
+
+
+def twin_of(certificate: Mapping[str, Any]) -> int | None:
+    """Return the twin that a certificate, as ssl.SSLSocket.getpeercert() tells it, is of; None if that is none, or several."""
+    names = [_NAME.fullmatch(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
+    twins = {int(name[1]) for name in names if name}
+    return twins.pop() if len(twins) == 1 and max(twins) <= MAX_TWIN else None
+
+
+def _load(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
+    """Give *context* this host's certificate, and whom it trusts."""
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    key = Path(settings.key)
+    try:
+        context.load_cert_chain(settings.certificate, key)
+        status = key.stat()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(Path(settings.certificate), "", f"is no certificate with the key {settings.key}: {_words(error)}") from None
+    check_private(key, status)
+    try:
+        context.load_verify_locations(settings.authority)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(Path(settings.authority), "", f"has no certificate: {_words(error)}") from None
+    return context
+
+
+def _words(error: OSError) -> str:
+    """Return what went wrong."""
+    return error.strerror or str(error)

@@ -1,0 +1,106 @@
+"""Takes messages to other hosts: HTTP, and a word that they are in the other's Redis. Spec: sbus-relay(8), "Between hosts"."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import time
+from collections.abc import Mapping
+
+import aiohttp
+
+from sbusd.config.relay import RelaySettings
+from sbusd.protocol.printable import printable
+from sbusd.relay.errors import PeerAwayError, PeerRefusalError
+from sbusd.relay.http.certificates import client_context, twin_name
+from sbusd.relay.http.response_body import read_body
+from sbusd.relay.http.signature import SIGNATURE, TIME, is_same, read_stamp, response_signature, signed_headers
+
+MAX_RESPONSE_BYTES = 4_096
+"""A response is one line."""
+
+MAX_WORDS = 500
+"""Characters of an error that are kept."""
+
+PASSING = {401, 408, 421, 425, 429}
+"""Statuses besides 5xx that may be different the next time: a clock that is set, a key or a certificate that is renewed, a host that
+has moved."""
+
+
+class Courier:
+    """Brings messages to other hosts. Make it within a running loop; close it at the end."""
+
+    def __init__(self, twin: int, settings: RelaySettings, keys: Mapping[int, bytes]) -> None:
+        """*keys* by twin. Raises ConfigError for certificates that are none."""
+        self._twin = twin
+        self._keys = keys
+        self._tls: ssl.SSLContext | None = client_context(settings.tls) if settings.tls.is_on else None
+        timeout = aiohttp.ClientTimeout(total=settings.request_timeout)
+        # Connections are kept for the next message; the sender bounds how many there are for one twin.
+        self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
+
+    async def bring(self, twin: int, address: str, path: str, body: bytes) -> None:
+        """Return when the relay of *twin*, at *address*, has *body* in its Redis.
+
+        Raises:
+            PeerAwayError: it could not be reached, or may take it later.
+            PeerRefusalError: it will not.
+        """
+        key = self._keys.get(twin)
+        if self._keys and key is None:
+            raise PeerRefusalError(f"there is no key for twin {twin}: write its key_file under [[peers]]")
+        headers = {"Content-Type": "application/json", TIME: str(int(time.time()))}
+        if key is not None:
+            headers |= signed_headers(key, self._twin, twin, path, body, now=time.time())
+        url = f"{'https' if self._tls else 'http'}://{address}{path}"
+        name = twin_name(twin) if self._tls else None
+        try:
+            async with self._session.post(
+                url, data=body, headers=headers, ssl=self._tls or True, server_hostname=name, allow_redirects=False
+            ) as response:
+                said = await read_body(response, MAX_RESPONSE_BYTES)
+                status, signature = response.status, response.headers.get(SIGNATURE, "")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise PeerAwayError(printable(f"{address}: {_words(error)}")) from None
+        if key is not None and not _is_signed(key, headers, status, said, signature):
+            # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
+            words = f"what answered there, with status {status}, has not signed for twin {twin}"
+            raise PeerAwayError(printable(f"{address}: {words}; it says: {_error_in(said)}", MAX_WORDS))
+        _judge(address, status, said)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._session.close()
+
+
+def _judge(address: str, status: int, said: bytes) -> None:
+    """Return if the message was taken."""
+    if status == 200:
+        return
+    text = printable(f"{address}: status {status}: {_error_in(said)}", MAX_WORDS)
+    if status >= 500 or status in PASSING:
+        raise PeerAwayError(text)
+    raise PeerRefusalError(text)
+
+
+def _is_signed(key: bytes, headers: Mapping[str, str], status: int, said: bytes, signature: str) -> bool:
+    """Return whether *signature* is that of a response to the request with *headers*."""
+    stamp = read_stamp(headers)
+    return stamp is not None and is_same(response_signature(key, stamp, status, said), signature)
+
+
+def _error_in(said: bytes) -> str:
+    """Return the error that a response names."""
+    try:
+        return str(json.loads(said)["error"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return "nothing that a relay would say"
+
+
+def _words(error: BaseException) -> str:
+    """Return what kept a message from its host."""
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"its certificate is refused: {error.certificate_error}"
+    return str(error) or type(error).__name__

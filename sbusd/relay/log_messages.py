@@ -1,0 +1,176 @@
+"""What the relay tells whoever runs it. Spec: sbus-relay(8).
+
+Strangers cause some of the records: of the same cause at most one is told in a while, with how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+from systemd import journal
+
+from sbusd.systemd.journal import Event, EventJournal, Priority, Send
+
+QUIET_SECONDS = 10.0
+"""How long the same event about the same thing is not told again: a flood of them is one record in a while."""
+
+MAX_CAUSES = 1_000
+"""Causes that are remembered as told; a stranger with more addresses than that is told under one name."""
+
+STARTED = Event(
+    "573acebeaa324283a856fb8f1989b930",
+    Priority.INFO,
+    "started",
+    "relaying for twin {twin}: Redis {redis}, other hosts at {listen}, {trust}",
+)
+STOPPED = Event("4845387d0a1044908ae91756a7dad1d3", Priority.INFO, "stopped", "stopped relaying for twin {twin}")
+UNAUTHENTICATED = Event(
+    "c4d92f07dd5d4b9b99c8865971d0cb30",
+    Priority.WARNING,
+    "unauthenticated",
+    "nothing says who other hosts are, so only this host is listened to, at {listen}: give [tls] or key_file in relay.toml",
+)
+REDIS_AWAY = Event("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; waiting for it, nothing is lost")
+REDIS_BACK = Event("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "Redis is back after {seconds} s")
+RECOVERED = Event(
+    "03e5ad882385402cba1f7112b6a34db6",
+    Priority.NOTICE,
+    "recovered",
+    "a relay at this Redis has died; messages that it held and that go on now: {messages}",
+)
+BUS_JOINED = Event(
+    "e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined to the bus {bus}: its users can call other hosts"
+)
+BUS_AWAY = Event(
+    "8e527ceaac144c0f90763779da9d571b",
+    Priority.WARNING,
+    "bus-away",
+    "not joined to the bus {bus}: {reason}; meanwhile requests of other hosts go to Redis alone",
+)
+BUS_TAKEN = Event(
+    "c75cd3dcbecd4e6e9ccb003cfc17662f",
+    Priority.NOTICE,
+    "bus-taken",
+    "another relay serves the users of the bus {bus}: connection {connection}, uid {uid}, pid {pid}; this one waits until it has gone",
+)
+BUS_REFUSAL = Event(
+    "24d751c00b314cd39d0161ff8611370c",
+    Priority.WARNING,
+    "bus-refusal",
+    "the bus {bus} does not let the relay serve other hosts: {reason}; times: {count}",
+)
+PEER_AWAY = Event(
+    "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "twin {twin} cannot be reached: {reason}; it is tried again"
+)
+PEER_BACK = Event("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "twin {twin} is reached again")
+PEER_REFUSED = Event(
+    "acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "twin {twin} refuses the message {uid}: {reason}"
+)
+STRANGER = Event(
+    "527a744b71d546fe9e9296a70e50ae31",
+    Priority.WARNING,
+    "stranger",
+    "refused somebody at {address} who does not show to be a twin: {reason}; times: {count}",
+)
+REPLAYED = Event(
+    "0d98ee0218a6426ebcd27c024b2d8fdb",
+    Priority.WARNING,
+    "replayed",
+    "refused a message of twin {twin} from {address} that was sent before: {reason}; times: {count}",
+)
+FORGED = Event(
+    "7344c10c61324fba9a908a9726009b78",
+    Priority.WARNING,
+    "forged",
+    "refused a message from {address} that is not what it says: {reason}; times: {count}",
+)
+UNWELCOME = Event(
+    "054b534e5fe84da78e676e3822237b6b",
+    Priority.NOTICE,
+    "unwelcome",
+    "refused a message from {address}: {reason}; times: {count}",
+)
+TOO_LARGE = Event(
+    "3f69871f058b4ccdbe23441a087e5adc",
+    Priority.WARNING,
+    "too-large",
+    "refused a message from {address} that is too large: {reason}; times: {count}",
+)
+TOO_SLOW = Event(
+    "23554d03375a4b68a13e9c88788711fd",
+    Priority.WARNING,
+    "too-slow",
+    "cut off {address}, which is too slow: {reason}; times: {count}",
+)
+CROWDED = Event(
+    "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "too many connections from {address}: {reason}; times: {count}"
+)
+MALFORMED = Event(
+    "31195c3da0714785af87434391a93e06",
+    Priority.NOTICE,
+    "malformed",
+    "somebody on this host put something into {queue} that is no message: {reason}; times: {count}",
+)
+FULL = Event(
+    "b6ec441e4d4943eeba49b8b42c44bc25",
+    Priority.WARNING,
+    "full",
+    "{queue} is full, and its senders are told so: {reason}; times: {count}",
+)
+UNDELIVERED = Event(
+    "d36d946210f040068319f8b9e6095224",
+    Priority.WARNING,
+    "undelivered",
+    "an answer could not be put into the return queue {queue}: it is full, or no list; times: {count}",
+)
+RESOLVER_AWAY = Event(
+    "892372e37ffb488b85ffc87b622e619c",
+    Priority.WARNING,
+    "resolver-away",
+    "who knows the addresses of twins does not answer: {reason}; what was known is used; times: {count}",
+)
+FAULT = Event(
+    "b94716575b6144b4a2c000d5c191dda2",
+    Priority.ERR,
+    "fault",
+    "there is a mistake in the relay itself, in {where}: {reason}; times: {count}",
+)
+
+EVENTS = tuple(value for value in vars().values() if isinstance(value, Event))
+"""All of them."""
+
+
+class RelayJournal(EventJournal):
+    """Tells what the relay has to tell, and of the same not too often."""
+
+    identifier = "sbus-relay"
+
+    def __init__(
+        self, environment: Mapping[str, str] = os.environ, send: Send = journal.send, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """*send* is systemd's, sd_journal_send(3)."""
+        super().__init__(environment, send)
+        self._clock = clock
+        self._told: dict[tuple[str, str], float] = {}
+        self._untold: dict[tuple[str, str], int] = {}
+
+    def tell_of(self, event: Event, about: str, **facts: str | int) -> None:
+        """Tell *event* unless the same *about* the same was told a moment ago; then it is counted, and the number told next time."""
+        cause = (event.name, about)
+        now = self._clock()
+        if cause not in self._told and len(self._told) >= MAX_CAUSES:
+            self._forget(now)
+            if len(self._told) >= MAX_CAUSES:
+                cause = (event.name, "")
+        self._untold[cause] = self._untold.get(cause, 0) + 1
+        if now < self._told.get(cause, now):
+            return
+        self._told[cause] = now + QUIET_SECONDS
+        self.tell(event, **facts, count=self._untold.pop(cause))
+
+    def _forget(self, now: float) -> None:
+        """Forget causes that may be told anew and have nothing untold."""
+        for cause in [cause for cause, quiet in self._told.items() if quiet <= now and cause not in self._untold]:
+            del self._told[cause]

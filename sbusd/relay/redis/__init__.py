@@ -1,0 +1,1 @@
+"""The relay's queues and state in Redis. Spec: sbus-relay(8)."""

@@ -1,0 +1,158 @@
+"""Redis as a relay talks to it: scripts by name, each atomic, and one kind of error for whatever keeps it away."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from sbusd.protocol.errors import SbusError
+
+CONNECTIONS = 32
+"""More at a time only wait for each other: Redis runs one script after another."""
+
+TIMEOUT_SECONDS = 10.0
+"""A Redis that does not answer for so long is away; its own longest stop, a fork of gigabytes, takes one."""
+
+Argument = str | bytes | int | float
+
+
+class RedisAwayError(SbusError, ConnectionError):
+    """Redis did not answer, or refused. Whether it has done what it was asked is unknown: every script may be run again."""
+
+
+class BadRedisError(SbusError, ValueError):
+    """A ``redis`` that names none."""
+
+
+def redis_url(spelling: str) -> str:
+    """Return the URL that *spelling* is short for: ``HOST:PORT``, ``HOST``, the path of a socket, or a URL.
+
+    Raises:
+        BadRedisError: it is none of them.
+    """
+    if "://" in spelling:
+        if spelling.split("://", maxsplit=1)[0] in {"redis", "rediss", "unix"}:
+            return spelling
+    elif spelling.startswith("/"):
+        return f"unix://{spelling}"
+    else:
+        host, colon, port = spelling.rpartition(":") if not spelling.endswith("]") else (spelling, "", "")
+        if not colon:
+            host, port = spelling, "6379"
+        if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
+            return f"redis://{host}:{port}"
+    raise BadRedisError(f'redis = "{spelling}" is not HOST:PORT, the path of a socket, or a URL such as redis://127.0.0.1:6379/0')
+
+
+class RedisLink:
+    """Connections to one Redis. Close it at the end."""
+
+    def __init__(self, spelling: str) -> None:
+        """Raises BadRedisError. Nothing is connected yet."""
+        # A command that failed is not sent again unseen: taking a message twice would leave one behind.
+        try:
+            pool = BlockingConnectionPool.from_url(
+                redis_url(spelling),
+                max_connections=CONNECTIONS,
+                timeout=TIMEOUT_SECONDS,
+                socket_timeout=TIMEOUT_SECONDS,
+                socket_connect_timeout=TIMEOUT_SECONDS,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise BadRedisError(f'redis = "{spelling}": {error}') from None
+        self._redis = Redis(connection_pool=pool)
+        # redis-py has no types for what any command can be sent by.
+        self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
+        self._stopped = False
+        prelude = _source("prelude")
+        self._scripts = {name: prelude + _source(name) for name in SCRIPTS}
+        self._digests = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self._scripts.items()}
+
+    async def command(self, *words: Argument) -> Any:
+        """Return what Redis answers to one command. Raises RedisAwayError."""
+        self._check()
+        try:
+            return await self._execute(*words)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _away(error) from None
+
+    async def script(self, name: str, *arguments: Argument) -> Any:
+        """Return what the script *name* says. Raises RedisAwayError."""
+        self._check()
+        try:
+            try:
+                return await self._execute("EVALSHA", self._digests[name], 0, *arguments)
+            except NoScriptError:
+                self._check()
+                return await self._execute("EVAL", self._scripts[name], 0, *arguments)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _away(error) from None
+
+    def stop(self) -> None:
+        """Let whoever asks for anything from now on be cancelled.
+
+        Whoever loops around Redis ends so for certain: before Python 3.12 asyncio.wait_for() may swallow a cancellation.
+        """
+        self._stopped = True
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()
+
+    def _check(self) -> None:
+        """Cancel the caller if nothing is to be done any more."""
+        if self._stopped:
+            raise asyncio.CancelledError
+
+
+SCRIPTS = (
+    "accept",
+    "admit",
+    "answer",
+    "asker",
+    "claim",
+    "deliver",
+    "discard",
+    "dispatch",
+    "drop",
+    "engage",
+    "expired",
+    "hasten",
+    "live",
+    "postpone",
+    "respond",
+    "sent",
+    "take",
+)
+"""Files under ``scripts/``: each is one change from one state of a message to the next."""
+
+
+def _away(error: Exception) -> RedisAwayError:
+    """Return what kept Redis away."""
+    return RedisAwayError(f"Redis: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return why Redis cannot be used, and what to do; some of redis-py's words end with a full stop, and some errors have none."""
+    words = str(error).rstrip(".") or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, PermissionError):
+        return f"{words}; that of the relay is for root and the relay's user alone: use sudo, or see sbus-relay(8)"
+    if isinstance(cause, FileNotFoundError):
+        return f"{words}; start it: systemctl start redis-server@sbus-relay.service, of the package redis-server"
+    return words
+
+
+def _source(name: str) -> str:
+    """Return the text of one script."""
+    return files("sbusd.relay.redis").joinpath("scripts", f"{name}.lua").read_text("utf-8")

@@ -1,0 +1,83 @@
+"""How it stands with calls between hosts, as Redis has it: nothing of it is asked of a relay, so it is there when none runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import redis
+
+from sbusd.relay.redis import names
+from sbusd.relay.redis.link import RedisAwayError, reason_of, redis_url
+
+TIMEOUT_SECONDS = 5.0
+"""When a Redis does not answer a person."""
+
+Status = dict[str, Any]
+
+
+def read_status(spelling: str) -> Status:
+    """Return how it stands: ``queues``, ``relays`` that live, ``peers`` by their numbers, and ``counters``.
+
+    Raises:
+        BadRedisError: *spelling* names no Redis.
+        RedisAwayError: it does not answer.
+    """
+    url = redis_url(spelling)
+    try:
+        with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS) as client:
+            return _status(client)
+    except (redis.RedisError, OSError) as error:
+        raise RedisAwayError(f"Redis at {spelling}: {reason_of(error)}") from None
+
+
+def _status(client: Any) -> Status:
+    """Return how it stands by *client*, whose types redis-py leaves open."""
+    seconds, micros = client.time()
+    now = seconds + micros / 1e6
+    twins = sorted({int(each) for name in (names.TWINS, names.PEERS) for each in client.smembers(name)})
+    peers = {str(twin): _peer(client, twin, now) for twin in twins}
+    relays = [each.decode() for each in client.smembers(names.RELAYS)]
+    return {
+        "queues": {
+            **{queue.rpartition(".")[2]: client.llen(queue) for queue in names.QUEUES},
+            "taken": sum(client.llen(names.taken(relay, queue)) for relay in relays for queue in names.QUEUES),
+            "served": sum(client.llen(names.taken(relay, names.BUS)) for relay in relays),
+            "backlog": client.hlen(names.BACKLOG),
+            "backlog_oldest_seconds": _oldest(client, now),
+            "waiting": sum(peer["waiting"] for peer in peers.values()),
+            "sending": sum(peer["sending"] for peer in peers.values()),
+            "refused": client.llen(names.REFUSED),
+        },
+        "relays": sum(bool(client.exists(names.lease(relay))) for relay in relays),
+        "peers": peers,
+        "counters": {name.decode(): int(value) for name, value in sorted(client.hgetall(names.COUNTERS).items())},
+    }
+
+
+def _peer(client: Any, twin: int, now: float) -> Status:
+    """Return how it stands with one twin."""
+    known = {name.decode(): value.decode("utf-8", "replace") for name, value in client.hgetall(names.peer(twin)).items()}
+    first = client.zrange(names.waiting(twin), 0, 0, withscores=True)
+    return {
+        "waiting": client.zcard(names.waiting(twin)),
+        "sending": client.zcard(names.sending(twin)),
+        "next_try_seconds": max(0.0, round(first[0][1] - now, 3)) if first else None,
+        "reached_seconds_ago": _ago(known, "reached", now),
+        "failed_seconds_ago": _ago(known, "failed", now),
+        "failures": int(known.get("failing", "0")),
+        "reason": known.get("reason", "") if known.get("failing", "0") != "0" else "",
+    }
+
+
+def _ago(known: Mapping[str, str], name: str, now: float) -> float | None:
+    """Return how many seconds ago *name* was, None if it never was."""
+    return max(0.0, round(now - float(known[name]), 3)) if name in known else None
+
+
+def _oldest(client: Any, now: float) -> float | None:
+    """Return the age in seconds of the request that expires first, None if none waits."""
+    first = client.zrange(names.DEADLINES, 0, 0)
+    body = client.hget(names.BACKLOG, first[0]) if first else None
+    return max(0.0, round(now - json.loads(body)["now"], 3)) if body else None

@@ -1,0 +1,1 @@
+"""What sbusd uses of systemd: notification, the journal, the descriptor store, control groups."""

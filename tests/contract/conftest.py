@@ -1,0 +1,7 @@
+"""Switches and brokers in this process, for every test of this folder."""
+
+from __future__ import annotations
+
+from tests.support.bus_fixtures import make_parlour, make_world, parlour, switch_kind, world
+
+__all__ = ["make_parlour", "make_world", "parlour", "switch_kind", "world"]

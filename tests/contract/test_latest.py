@@ -1,0 +1,238 @@
+"""The order ``latest``: of the messages that wait only the newest of each key, on both switches. Spec: sbus-protocol(7) §7."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+
+import pytest
+
+from sbusd.config.settings import LimitSettings
+from sbusd.dataplane.contract import KNOWN_KEY_BYTES, waiting_bytes
+from sbusd.protocol.batches import is_batch, parse_batch
+from tests.support.wire import message
+from tests.support.world import SWITCHES, MakeWorld, World
+
+LATEST = b"CMSG order/latest"
+REPLACED = b"CMSG !/bus/replaced\0"
+LOST = b"CMSG !/bus/lost\0"
+SMALL_BUFFER = 20_000
+FILLING = bytes(1_000)
+
+
+def slow_reader(world: World, *wishes: bytes, uid: int | None = None) -> int:
+    """Return a client with the order ``latest`` that has read nothing, and whose socket is full of messages with the key ``full``."""
+    reader, sender = world.connect(b"", send_buffer=SMALL_BUFFER), world.connect()
+    if uid is not None:
+        world.set_party(reader, uid, cred=b"!/cred/1/2/3")
+    for wish in (LATEST, *wishes):
+        world.send(reader, wish)
+    world.run()
+    while not world.switch.connection_counters(reader).queued_packets:
+        publish(world, sender, b"full", FILLING)
+    return reader
+
+
+def publish(world: World, sender: int, key: bytes, payload: bytes) -> None:
+    """Publish one message."""
+    assert world.send(sender, message(key, payload))
+    world.run()
+
+
+def counts(packets: list[bytes], head: bytes) -> list[int]:
+    """Return what the notices that begin with *head* say."""
+    return [int(packet.removeprefix(head)) for packet in packets if packet.startswith(head)]
+
+
+def test_a_newer_message_takes_the_place_of_the_older_one_of_its_key(world: World) -> None:
+    reader, sender = slow_reader(world), world.connect()
+    for number in range(3):
+        for key in (b"a", b"b", b"c"):
+            publish(world, sender, key, b"%d" % number)
+    counters = world.switch.connection_counters(reader)
+    assert (counters.queued_packets, counters.replaced_packets, counters.lost_packets) == (4, 6, 0)
+    packets = world.drain(reader)
+    assert packets[-3:] == [message(key, b"2") for key in (b"a", b"b", b"c")]
+    assert counts(packets, REPLACED) == [6]
+    assert counts(packets, LOST) == []
+    assert world.switch.counters().queued_bytes == world.switch.counters().queued_packets == 0
+
+
+def test_a_key_keeps_its_place_however_often_others_come(world: World) -> None:
+    reader, sender = slow_reader(world), world.connect()
+    publish(world, sender, b"often", b"0")
+    publish(world, sender, b"seldom", b"x")
+    for number in range(1, 50):
+        publish(world, sender, b"often", b"%d" % number)
+    assert world.drain(reader)[-2:] == [message(b"often", b"49"), message(b"seldom", b"x")]
+
+
+def test_the_notice_comes_before_the_messages_that_it_concerns_though_the_queue_is_full(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_packets=3))
+    reader, sender = slow_reader(world), world.connect()
+    for key in (b"a", b"b", b"c", b"d", b"a", b"b", b"a"):
+        publish(world, sender, key, b"x")
+    counters = world.switch.connection_counters(reader)
+    assert (counters.queued_packets, counters.replaced_packets, counters.lost_packets) == (3, 3, 2)
+    packets = world.drain(reader)
+    kept = [number for number, packet in enumerate(packets) if packet in (message(b"a", b"x"), message(b"b", b"x"))]
+    assert len(kept) == 2
+    assert max(number for number, packet in enumerate(packets) if packet.startswith(REPLACED)) < kept[0]
+    assert (sum(counts(packets, REPLACED)), sum(counts(packets, LOST))) == (3, 2)
+
+
+def test_a_full_queue_takes_newer_messages_of_its_keys_though_a_loss_waits_to_be_told(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_bytes=8_000))
+    reader, sender = slow_reader(world), world.connect()
+    for number in range(30):
+        publish(world, sender, b"key %d" % number, bytes(500))
+    before = world.switch.connection_counters(reader)
+    assert before.lost_packets > 0
+    publish(world, sender, b"key 0", b"\1" * 500)
+    after = world.switch.connection_counters(reader)
+    assert (after.lost_packets, after.replaced_packets) == (before.lost_packets, 1)
+    assert after.queued_bytes <= 8_000
+    assert message(b"key 0", b"\1" * 500) in world.drain(reader)
+
+
+def test_what_the_bound_does_not_let_in_is_lost_and_replaces_nothing(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_bytes=6_000))
+    reader, sender = slow_reader(world), world.connect()
+    publish(world, sender, b"a", b"old")
+    publish(world, sender, b"a", bytes(10_000))
+    counters = world.switch.connection_counters(reader)
+    assert (counters.replaced_packets, counters.lost_packets) == (0, 1)
+    packets = world.drain(reader)
+    assert message(b"a", b"old") in packets
+    assert (counts(packets, REPLACED), counts(packets, LOST)) == ([], [1])
+
+
+def test_a_known_key_is_charged_to_the_reader_s_user(world: World) -> None:
+    reader, sender = slow_reader(world, uid=1), world.connect()
+    before = world.switch.connection_counters(reader).queued_bytes
+    publish(world, sender, b"a", b"x")
+    cost = waiting_bytes(len(message(b"a", b"x"))) + KNOWN_KEY_BYTES
+    assert world.switch.connection_counters(reader).queued_bytes - before == cost
+    publish(world, sender, b"a", b"y")
+    assert world.switch.connection_counters(reader).queued_bytes - before == cost
+    assert world.switch.user_counters(1).queued_bytes == before + cost
+    world.send(reader, b"CMSG order/queue")
+    world.run()
+    assert world.switch.connection_counters(reader).queued_bytes == before + cost - 2 * KNOWN_KEY_BYTES
+
+
+def test_another_user_s_messages_take_half_of_the_room_with_their_keys(make_world: MakeWorld) -> None:
+    """The memory of known keys counts as the publisher's: without that it could take more than it leaves free."""
+    world = make_world(LimitSettings(queue_bytes=60_000))
+    reader, sender = slow_reader(world, uid=1), world.connect()
+    own = world.switch.connection_counters(reader).queued_bytes
+    world.set_party(sender, 2, cred=b"!/cred/4/5/6")
+    for number in range(1_000):
+        publish(world, sender, b"%d" % number, b"")
+    taken = world.switch.connection_counters(reader).queued_bytes - own
+    one = waiting_bytes(len(message(b"100", b""))) + KNOWN_KEY_BYTES
+    assert (60_000 - own) // 2 - 2 * one < taken <= (60_000 - own) // 2
+
+
+def test_what_waited_under_another_order_is_not_replaced(world: World) -> None:
+    reader, sender = slow_reader(world, b"CMSG order/queue"), world.connect()
+    for payload in (b"1", b"2"):
+        publish(world, sender, b"a", payload)
+    world.send(reader, LATEST)
+    for payload in (b"3", b"4", b"5"):
+        publish(world, sender, b"a", payload)
+    assert world.switch.connection_counters(reader).replaced_packets == 2
+    packets = world.drain(reader)
+    assert packets[-3:] == [message(b"a", payload) for payload in (b"1", b"2", b"5")]
+
+
+def test_a_message_is_replaced_where_it_waits_alone_and_not_for_others(world: World) -> None:
+    reader, sender = slow_reader(world), world.connect()
+    other = world.connect(b"a", send_buffer=SMALL_BUFFER)
+    for number in range(60):
+        publish(world, sender, b"a", b"%d " % number + FILLING)
+    assert world.switch.connection_counters(reader).replaced_packets == 59
+    assert [int(packet[6:].split(b" ")[0]) for packet in world.drain(other)] == list(range(60))
+    assert world.drain(reader)[-1] == message(b"a", b"59 " + FILLING)
+
+
+def test_messages_of_one_batch_replace_each_other_and_go_out_in_batches(world: World) -> None:
+    reader, sender = slow_reader(world, b"CMSG batch/on", b"CMSG sender/on"), world.connect()
+    world.set_party(sender, 7, cred=b"!/cred/8/9/7")
+    inner = [message(b"ab"[number % 2 :][:1], b"%d" % number) for number in range(20)]
+    world.send(sender, b"CMSG !/batch\0" + b"".join(struct.pack("<I", len(packet)) + packet for packet in inner))
+    world.run()
+    assert world.switch.connection_counters(reader).replaced_packets == 18
+    packets = [part for packet in world.drain(reader) for part in (parse_batch(packet) if is_batch(packet) else (packet,))]
+    assert [bytes(packet).partition(b"\0")[2] for packet in packets[-2:]] == inner[-2:]
+    assert counts(packets, REPLACED) == [18]
+
+
+def test_a_publisher_is_not_blocked_by_a_message_that_replaces_one(make_world: MakeWorld) -> None:
+    world = make_world(LimitSettings(queue_packets=3))
+    reader, sender = slow_reader(world, b"CMSG blocking/hard/block", uid=1), world.connect()
+    world.set_party(sender, 1, cred=b"!/cred/4/5/1")
+    for key in (b"a", b"b"):
+        publish(world, sender, key, b"x")
+    for number in range(20):
+        publish(world, sender, b"a", b"%d" % number)
+    assert world.switch.connection_counters(reader).replaced_packets == 20
+    assert world.switch.counters().blocks == 0
+    publish(world, sender, b"c", b"x")
+    assert world.switch.counters().blocks == 1
+
+
+@pytest.mark.parametrize("successor", sorted(SWITCHES))
+def test_a_handover_in_the_middle_goes_on_replacing(world: World, successor: str) -> None:
+    reader, sender = slow_reader(world, b"CMSG order/queue"), world.connect()
+    publish(world, sender, b"a", b"kept")
+    world.send(reader, LATEST)
+    for payload in (b"1", b"2"):
+        publish(world, sender, b"a", payload)
+    before = world.switch.connection_counters(reader)
+    world.hand_over(successor)
+    with socket.socket(fileno=os.dup(world.fds[reader])) as other_end:
+        other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)  # the new switch has set its own
+    assert world.switch.connection_counters(reader) == before
+    publish(world, sender, b"a", b"3")
+    assert world.switch.connection_counters(reader).replaced_packets == 2
+    packets = world.drain(reader)
+    assert packets[-2:] == [message(b"a", payload) for payload in (b"kept", b"3")]
+    assert counts(packets, REPLACED) == [2]
+
+
+def colliding_keys(count: int) -> list[bytes]:
+    """Return keys of which ``std::hash`` of GNU's C++ library makes the same number for ``MSG `` and the key: MurmurHash64A, solved."""
+    mask, mul = (1 << 64) - 1, 0xC6A4A7935BD1E995
+    inverse = pow(mul, -1, 1 << 64)
+
+    def mix(block: int) -> int:
+        block = block * mul & mask
+        return (block ^ block >> 47) * mul & mask
+
+    def unmix(mixed: int) -> int:
+        block = mixed * inverse & mask
+        return (block ^ block >> 47) * inverse & mask
+
+    seed, target, keys = 0xC70F6907 ^ (16 * mul & mask), 0x0123456789ABCDEF, []
+    for number in range(1 << 20):
+        first = b"MSG " + b"%04x" % number
+        state = (seed ^ mix(int.from_bytes(first, "little"))) * mul & mask
+        last = unmix(state ^ target).to_bytes(8, "little")
+        if not set(last) & set(b"\0/*#?[]{}+>"):
+            keys.append(first[4:] + last)
+            if len(keys) == count:
+                return keys
+    raise AssertionError("too few keys collide")
+
+
+def test_keys_that_collide_are_replaced_each_for_itself(world: World) -> None:
+    """With one entry for each hash, another user could keep a key from being replaced by one of the same hash that comes first."""
+    reader, sender = slow_reader(world), world.connect()
+    keys = colliding_keys(200)
+    for payload in (b"1", b"2"):
+        for key in keys:
+            publish(world, sender, key, payload)
+    assert world.switch.connection_counters(reader).replaced_packets == 200
+    assert world.drain(reader)[-200:] == [message(key, b"2") for key in keys]

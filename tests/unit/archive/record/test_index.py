@@ -1,0 +1,108 @@
+"""Index entries: whole or not at all, and damage is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from sbusd.archive.record.errors import RecordError
+from sbusd.archive.record.index import IndexEntry, read_entry, read_index, write_entry
+from sbusd.archive.record.layout import SegmentName
+from tests.support.records import NOON
+
+
+def entry(first_seq: int = 1, host: str = "alpha") -> IndexEntry:
+    name = SegmentName.at(NOON, host, first_seq)
+    return IndexEntry(
+        path=name.path,
+        date=name.date,
+        hour=name.hour,
+        host=host,
+        rows=3,
+        bytes=100,
+        sha256="0" * 64,
+        min_ts=NOON,
+        max_ts=NOON + 2,
+        first_seq=first_seq,
+        last_seq=first_seq + 2,
+        kinds={"message": 2, "gap": 1},
+        missing=5,
+    )
+
+
+def test_an_entry_comes_back(tmp_path: Path) -> None:
+    write_entry(tmp_path, entry())
+    assert list(read_index(tmp_path)) == [entry()]
+
+
+def test_a_later_entry_takes_the_place_of_the_earlier(tmp_path: Path) -> None:
+    write_entry(tmp_path, entry())
+    gone = dataclasses.replace(entry(), removed_at=NOON, removed_because="quota")
+    write_entry(tmp_path, gone)
+    (read,) = read_index(tmp_path)
+    assert read == gone
+    assert read.is_removed
+
+
+def test_entries_come_in_order_and_drafts_not_at_all(tmp_path: Path) -> None:
+    for first_seq, host in [(20, "beta"), (3, "beta"), (100, "alpha")]:
+        write_entry(tmp_path, entry(first_seq, host))
+    (tmp_path / "index" / ".draft.json").write_text("{")
+    (tmp_path / "index" / ".draft.json.tmp").write_text("{")
+    assert [(each.host, each.first_seq) for each in read_index(tmp_path)] == [("alpha", 100), ("beta", 3), ("beta", 20)]
+
+
+def test_an_empty_archive_has_no_entries_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
+    assert not list(read_index(tmp_path))
+    with pytest.raises(RecordError, match="no such folder"):
+        list(read_index(tmp_path / "nowhere"))
+
+
+def _changed(**changes: object) -> str:
+    return json.dumps({**json.loads(entry().to_json()), **changes})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Expecting value"),
+        ("[]", "not a JSON object"),
+        ("{}", "not a JSON object with a version"),
+        ("[" * 60_000, "nested too deeply"),
+        (_changed(version=2), "version 2"),
+        (_changed(rows=True), "'rows' is of the wrong type"),
+        (_changed(rows="3"), "'rows' is of the wrong type"),
+        (_changed(kinds=[]), "'kinds' is of the wrong type"),
+        (_changed(path="../../etc/passwd"), "not the path of a segment"),
+        (_changed(host="beta"), "not where date, hour and host say"),
+        (_changed(x="y" * 70_000), "longer than"),
+    ],
+)
+def test_what_is_no_entry_is_told_with_its_file(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(RecordError, match=says) as caught:
+        read_entry(path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["path", "sha256", "last_seq"])
+def test_a_field_that_is_missing_is_named(name: str) -> None:
+    value = json.loads(entry().to_json())
+    del value[name]
+    with pytest.raises(ValueError, match=f"'{name}' is missing"):
+        IndexEntry.from_json(json.dumps(value))
+
+
+def test_fields_that_came_later_are_ignored() -> None:
+    assert IndexEntry.from_json(_changed(colour="red")) == entry()
+
+
+def test_every_field_is_checked_when_read() -> None:
+    from sbusd.archive.record.index import _TYPES
+
+    assert {each.name for each in dataclasses.fields(IndexEntry)} == {*_TYPES, "version"}

@@ -1,0 +1,55 @@
+"""Names in an archive."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, is_host, temporary
+from tests.support.records import NOON
+
+
+def test_a_segment_lies_in_the_folder_of_its_hour() -> None:
+    name = SegmentName.at(NOON + HOUR_NS - 1, "alpha", 17)
+    assert name.path == "date=2026-11-20/hour=12/host=alpha/00000000000000000017.parquet"
+    assert name.index_path == "index/2026-11-20T12.alpha.00000000000000000017.json"
+    assert SegmentName.parse(name.path) == name
+
+
+@given(st.integers(0, 2**62), st.integers(0, 2**62), st.sampled_from(["a", "a.b-c", "0"]))
+def test_any_name_comes_back(ts: int, first_seq: int, host: str) -> None:
+    name = SegmentName.at(ts, host, first_seq)
+    assert SegmentName.parse(name.path) == name
+    assert hour_of(ts) <= ts < hour_of(ts) + HOUR_NS
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "../etc/passwd",
+        "date=2026-11-20/hour=24/host=a/00000000000000000001.parquet",
+        "date=2026-13-20/hour=12/host=a/00000000000000000001.parquet",
+        "date=2026-11-20/hour=12/host=../00000000000000000001.parquet",
+        "date=2026-11-20/hour=12/host=a/1.parquet",
+        "date=2026-11-20/hour=12/host=a/00000000000000000001.parquet\n",
+    ],
+)
+def test_what_is_no_segments_path_is_refused(path: str) -> None:
+    with pytest.raises(ValueError):
+        SegmentName.parse(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "right"),
+    [("alpha", True), ("a.b.c", True), ("a_1-x", True), ("", False), (".", False), ("..", False), ("a/b", False), ("a b", False)],
+)
+def test_hosts(name: str, right: bool) -> None:
+    assert is_host(name) is right
+
+
+def test_a_draft_is_hidden_and_beside_its_target() -> None:
+    assert temporary(Path("/x/y.json")) == Path("/x/.y.json.tmp")

@@ -1,0 +1,34 @@
+"""Rows to batches and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, SORT_KEYS, Row, batch_of, rows_of
+from tests.support.records import message, numbered, rows
+
+
+def test_a_row_has_the_columns_of_the_schema() -> None:
+    assert list(Row._fields) == SCHEMA.names
+    assert set(SORT_KEYS) <= set(SCHEMA.names)
+    assert not set(SCHEMA.names) & set(PARTITION_SCHEMA.names)
+
+
+def test_every_column_says_what_it_means() -> None:
+    for field in [*SCHEMA, *PARTITION_SCHEMA]:
+        assert (field.metadata or {}).get(b"doc"), field.name
+
+
+@given(st.lists(rows(), max_size=8).map(numbered))
+def test_any_rows_come_back(some: list[Row]) -> None:
+    batch = batch_of(some)
+    batch.validate(full=True)
+    assert batch.schema.equals(SCHEMA)
+    assert rows_of(batch) == some
+
+
+def test_a_value_that_is_none_of_its_column_is_refused() -> None:
+    with pytest.raises((ValueError, TypeError)):
+        batch_of([message(1)._replace(key="\udc80")])

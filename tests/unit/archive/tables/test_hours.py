@@ -1,0 +1,65 @@
+"""Hours in order, and manifests that say the same when they are read again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from sbusd.archive.record.index import IndexEntry
+from sbusd.archive.record.layout import HOUR_NS
+from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.tables.hours import Hour, Manifest, manifest_path, read_manifest, read_manifests
+from tests.support.records import NOON
+
+ENTRY = IndexEntry(
+    path="date=2026-11-20/hour=12/host=alpha/00000000000000000001.parquet",
+    date="2026-11-20",
+    hour=12,
+    host="alpha",
+    rows=1,
+    bytes=2,
+    sha256="ab",
+    min_ts=NOON,
+    max_ts=NOON,
+    first_seq=1,
+    last_seq=1,
+    kinds={"message": 1},
+)
+
+
+def test_an_hour_knows_its_time_and_its_neighbours() -> None:
+    hour = Hour.at(NOON + HOUR_NS - 1)
+    assert (hour, hour.start, str(hour)) == (Hour("2026-11-20", 12), NOON, "2026-11-20T12")
+    last = Hour("2026-12-31", 23)
+    assert last.following == Hour("2027-01-01", 0)
+    assert last.following.preceding == last
+    assert str(Hour("2026-01-01", 5).folder) == "date=2026-01-01/hour=05"
+
+
+def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
+    manifest = Manifest(Hour("2026-11-20", 12), 5, (ENTRY,), (ENTRY,), ("a",), ("b",), ("c",), {"beta": 3})
+    path = manifest_path(tmp_path, manifest.hour)
+    path.parent.mkdir()
+    path.write_text(json.dumps(manifest.to_json()))
+    (path.parent / ".draft.json").write_text("")
+    assert read_manifests(tmp_path) == {manifest.hour: manifest}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "not a JSON object"),
+        ("{", "Expecting"),
+        ('{"version": 99}', "is of version 99, this program's is 2: run sbus-pipeline --rebuild"),
+        ('{"version": 2, "hour": {}}', "is not a manifest"),
+        ('{"version": 2, "hour": {"date": "2026-11-20", "hour": 1}, "made": 1, "segments": [{}]}', "is not a manifest"),
+    ],
+)
+def test_a_wrong_manifest_is_named(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "2026-11-20T12.json"
+    path.write_text(text)
+    with pytest.raises(TablesError, match=says) as caught:
+        read_manifest(path)
+    assert str(path) in str(caught.value)

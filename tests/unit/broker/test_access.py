@@ -1,0 +1,141 @@
+"""Which patterns a client may subscribe to."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from sbusd.broker.access import Acceptance
+from sbusd.broker.policy import Policy
+from sbusd.config.rules import Origin, PolicyRule
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.keys import KeySpace
+
+PEER = Credentials(pid=55, uid=1000, gid=100, groups=frozenset({4, 27}))
+PLAIN = Acceptance(KeySpace(), 4_096)
+
+
+def code(pattern: bytes, acceptance: Acceptance = PLAIN) -> ErrorCode | None:
+    """Return what PEER is told for *pattern*; the verdict must have a reason and agree with itself."""
+    verdict = acceptance.subscription(pattern, PEER)
+    assert verdict.reason
+    assert verdict.is_allowed == (verdict.code is None)
+    return verdict.code
+
+
+@pytest.mark.parametrize(
+    ("gid", "uid", "pid"), list(itertools.product([b"", b"100", b"4", b"27", b"0100"], [b"", b"1000"], [b"", b"55", b"055"]))
+)
+def test_own_ids_and_empty_ones_open_a_secret_in_every_combination(gid: bytes, uid: bytes, pid: bytes) -> None:
+    for rest in (b"", b"x", b"a/*/c/", b"*"):
+        assert code(b"!/cred/%b/%b/%b/%b" % (gid, uid, pid, rest)) is None
+
+
+@pytest.mark.parametrize(("gid", "uid", "pid"), [(b"101", b"", b""), (b"", b"1001", b""), (b"", b"", b"56"), (b"1000", b"100", b"55")])
+def test_one_id_of_somebody_else_s_closes_it(gid: bytes, uid: bytes, pid: bytes) -> None:
+    assert code(b"!/cred/%b/%b/%b/x" % (gid, uid, pid)) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("ids", [b"*//", b"/*/", b"//*", b"10*/1000/55", b"-1//", b"+100//", b" 100//", b"0x64//", b"1e2//", b"\xd9\xa1//"])
+def test_an_id_is_decimal_or_empty(ids: bytes) -> None:
+    assert code(b"!/cred/%b/x" % ids) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("number", [b"4294967396", b"18446744073709551716", b"1" + b"0" * 4_000])
+def test_an_id_does_not_wrap_around(number: bytes) -> None:
+    assert code(b"!/cred/%b///x" % number) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("pattern", [b"!/cred/", b"!/cred/100", b"!/cred/100/1000", b"!/cred/100/1000/55", b"!/cred///"])
+def test_a_secret_cut_short_is_refused(pattern: bytes) -> None:
+    assert code(pattern) is ErrorCode.EACCES
+
+
+@pytest.mark.parametrize("pattern", [b"!/", b"!/cred", b"!/*", b"!//", b"!/conn/1/", b"!/bus/error", b"!/event", b"!/event*/", b"!/cre*/"])
+def test_other_reserved_keys_are_not_for_clients(pattern: bytes) -> None:
+    assert code(pattern) is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("pattern", [b"!/event/", b"!/event/connect/7", b"!/event/*/7", b"!/event/subscribe/*/rpc/"])
+def test_events_are_for_everyone(pattern: bytes) -> None:
+    assert code(pattern) is None
+
+
+@pytest.mark.parametrize("rest", [b"", b"x", b"*", b"a/*/c/"])
+def test_address_is_for_its_own_connection(rest: bytes) -> None:
+    own = b"!/conn/17/" + rest
+    assert PLAIN.subscription(own, PEER, 17).is_allowed
+    for connection in (0, 1, 7, 18, 117):
+        assert PLAIN.subscription(own, PEER, connection).code is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("head", [b"!/conn/*/", b"!/conn/1*/", b"!/conn/017/", b"!/conn/+17/", b"!/conn//", b"!/conn/17", b"!/conn/1717/"])
+def test_address_that_is_spelt_in_another_way_is_nobody_s(head: bytes) -> None:
+    assert PLAIN.subscription(head, PEER, 17).code is ErrorCode.EPERM
+
+
+@pytest.mark.parametrize("pattern", [b"", b"!", b"!x", b"!*/", b"!!/", b"*", b"*/cred/", b"a/!/cred/0/0/0/x", b"\xff"])
+def test_what_does_not_begin_as_reserved_is_ordinary(pattern: bytes) -> None:
+    assert code(pattern) is None
+
+
+def test_the_longest_pattern_is_taken_and_a_longer_one_refused_first() -> None:
+    acceptance = Acceptance(KeySpace(), 16)
+    assert code(b"k" * 16, acceptance) is None
+    assert code(b"k" * 17, acceptance) is ErrorCode.EMSGSIZE
+    assert code(b"!/cred/0/0/0/xxxxxx", acceptance) is ErrorCode.EMSGSIZE
+
+
+def test_behind_a_server_the_prefix_is_needed() -> None:
+    acceptance = Acceptance(KeySpace(prefix=b"!/cred/1/2/3"), 4_096)
+    assert code(b"!/cred/1/2/3/!/cred/100/1000/55/x", acceptance) is None
+    assert code(b"!/cred/1/2/3/!/cred///4/x", acceptance) is ErrorCode.EACCES
+    assert code(b"!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
+    assert code(b"!/cred/1/2/4/!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
+
+
+def test_with_dots_nothing_is_reserved() -> None:
+    acceptance = Acceptance(KeySpace(b"."), 4_096)
+    for pattern in (b"!/cred/0/0/0/x", b"!/bus", b"!.cred.0.0.0.x"):
+        assert code(pattern, acceptance) is None
+
+
+def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
+    verdict = PLAIN.subscription(b"!/cred/0/0/1/x", PEER)
+    assert verdict.reason == "the secret key is not for !/cred/100/1000/55"
+
+
+DENIED = PolicyRule("lab/", "deny", "deny", origin=Origin("f.toml", 3), comment="keep out")
+RULED = Acceptance(
+    KeySpace(), 4_096, Policy((DENIED, PolicyRule("!/", "deny"), PolicyRule("", "allow", "allow", origin=Origin("f.toml", 5))))
+)
+
+
+def test_a_rule_refuses_by_its_name_and_comment() -> None:
+    for verdict in (RULED.subscription(b"*/x", PEER), RULED.publication(b"lab/x", PEER)):
+        assert (verdict.code, verdict.reason, verdict.rule) == (ErrorCode.EPERM, "refused by rule 3 of f.toml: keep out", DENIED)
+
+
+def test_a_rule_that_allows_is_named() -> None:
+    verdict = RULED.publication(b"x", PEER)
+    assert (verdict.code, verdict.reason) == (None, "allowed by rule 5 of f.toml")
+
+
+def test_no_rule_opens_what_the_protocol_closes() -> None:
+    for pattern, expected in (
+        (b"!/cred//1001//x", ErrorCode.EACCES),
+        (b"!/bus/error", ErrorCode.EPERM),
+        (b"k" * 4_097, ErrorCode.EMSGSIZE),
+    ):
+        verdict = RULED.subscription(pattern, PEER)
+        assert (verdict.code, verdict.rule) == (expected, None)
+    assert RULED.publication(b"!/bus/error", PEER).rule is None
+    assert RULED.publication(b"k" * 4_097, PEER).code is ErrorCode.EMSGSIZE
+
+
+def test_a_rule_can_close_secrets_that_the_protocol_opens() -> None:
+    assert RULED.publication(b"!/cred//1000//x", PEER).code is ErrorCode.EPERM
+    assert RULED.subscription(b"!/cred//1000//x", PEER).is_allowed
+    assert PLAIN.publication(b"!/cred//1000//x", PEER).is_allowed

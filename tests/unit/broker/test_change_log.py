@@ -1,0 +1,212 @@
+"""What is written down as it goes: a state that cannot be written is not believed, and is written again later."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from sbusd.broker.durable_state import complete
+from sbusd.config.quotas import QuotaSettings
+from sbusd.config.settings import DaemonSettings
+from sbusd.restart import state_log as state_keeping
+from sbusd.restart.connection_store import ParkingLot
+from sbusd.restart.state_log import KeptChronicle
+from sbusd.state import records
+from sbusd.state.log_file import StateError, StateFile
+from sbusd.state.records import State
+from tests.support.parlour import MakeParlour, Parlour
+
+
+@contextmanager
+def keep(parlour: Parlour) -> Iterator[KeptChronicle]:
+    """Let the state of a bus be kept."""
+    lot = ParkingLot.create(lambda: [client.fd for client in parlour.broker.parts().roster])
+    file = StateFile.create()
+    made = KeptChronicle(file, lot, parlour.broker.parts)
+    made.begin()
+    parlour.broker.set_chronicle(made)
+    yield made
+    file.close()
+    lot.close()
+
+
+@pytest.fixture
+def kept(make_parlour: MakeParlour) -> Iterator[tuple[Parlour, KeptChronicle]]:
+    parlour = make_parlour()
+    with keep(parlour) as made:
+        yield parlour, made
+
+
+def settle(parlour: Parlour) -> None:
+    """Let all be done that takes steps."""
+    while not parlour.broker.is_settled:
+        parlour.broker.settle()
+
+
+def _read(made: KeptChronicle) -> State:
+    file = StateFile.adopt(made.file.fd)
+    try:
+        return records.replay(file.records())
+    finally:
+        file.close()
+
+
+def test_every_change_is_there_at_once(kept: tuple[Parlour, KeptChronicle]) -> None:
+    parlour, made = kept
+    guest, other = parlour.guest(), parlour.guest(uid=7)
+    for packet in (b"SUB a", b"SUB a", b"SUB b", b"UNSUB b", b"CMSG echo/off", b"CMSG sender/on", b"CMSG tap/on\0t"):
+        guest.send(packet)
+    other.close()
+    parlour.run()
+    (connection,) = _read(made).connections.values()
+    assert (connection.patterns, connection.settings.echo, connection.settings.sender) == ({b"a": 2}, False, True)
+    assert connection.tap == b"t"
+    assert _read(made).bus.next_connection > guest.connection + 1
+    assert _read(made) == records.replay(records.image(_read(made)))
+
+
+def test_a_long_log_is_written_anew(kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch) -> None:
+    parlour, made = kept
+    monkeypatch.setattr(state_keeping, "LEAST_BYTES", 1_000)
+    guest = parlour.guest()
+    sizes = []
+    for _ in range(200):
+        guest.send(b"CMSG echo/off")
+        parlour.run()
+        parlour.broker.settle()
+        sizes.append(made.file.size)
+    assert max(sizes) < 3_000
+    assert not _read(made).connections[guest.connection].settings.echo
+
+
+def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
+    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parlour, made = kept
+    guest = parlour.guest()
+
+    def fail(_record: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(made.file, "append", fail)
+    guest.send(b"SUB a")
+    parlour.run()
+    with pytest.raises(StateError):
+        _read(made)
+    assert made.counts()["state_failures"] == 1
+    monkeypatch.undo()
+    guest.send(b"SUB b")
+    parlour.run()
+    settle(parlour)
+    with pytest.raises(StateError):
+        _read(made)
+    monkeypatch.setattr(made, "_rests_until", 0.0)
+    settle(parlour)
+    assert _read(made).connections[guest.connection].patterns == {b"a": 1, b"b": 1}
+    assert [record.message.name for record in parlour.recorded()].count("state-unkept") == 1
+
+
+def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch) -> None:
+    parlour, made = kept
+    guest = parlour.guest()
+    for pattern in (b"a", b"b"):
+        guest.send(b"SUB " + pattern)
+    parlour.run()
+
+    def fail(_records: list[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for steps in range(2):
+        made._is_due, made._rests_until = True, 0.0
+        for _ in range(steps):
+            made.step()
+        with monkeypatch.context() as patch:
+            patch.setattr(made.file, "add_to_draft", fail)
+            while made.has_work:
+                made.step()
+            guest.send(b"SUB b")
+            parlour.run()
+        assert _read(made).connections[guest.connection].patterns == {b"a": 1, b"b": 2 + steps}
+        assert made.counts()["state_failures"] == 1 + steps
+        assert made.is_good
+    assert parlour.recorded() == []
+
+
+def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
+    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parlour, made = kept
+    guest = parlour.guest()
+    guest.send(b"SUB a")
+    parlour.run()
+    made._is_due = True
+    made.step()
+    made.step()
+
+    def fail(_records: list[bytes]) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(made.file, "add_to_draft", fail)
+        guest.send(b"UNSUB a")
+        parlour.run()
+    assert not made.file.is_drafting
+    assert _read(made).connections[guest.connection].patterns == {}
+    made._rests_until = 0.0
+    settle(parlour)
+    assert _read(made).connections[guest.connection].patterns == {}
+    assert made.counts() == {"connections_unparked": 0, "state_failures": 1, "state_rewrites": 2}
+
+
+def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: tuple[Parlour, KeptChronicle]) -> None:
+    parlour, made = kept
+    guest = parlour.guest()
+    guest.send(b"SUB a")
+    parlour.run()
+    for is_good in (True, False):
+        if not is_good:
+            made._fail(OSError(errno.ENOSPC, "No space left on device"))
+        made.write_aside(records.image(complete(parlour.broker.parts())))
+        assert _read(made).bus.is_orderly
+        made.take_back()
+        if is_good:
+            assert not _read(made).bus.is_orderly
+        else:
+            with pytest.raises(StateError):
+                _read(made)
+    made._rests_until = 0.0
+    settle(parlour)
+    assert _read(made).connections[guest.connection].patterns == {b"a": 1}
+
+
+def test_what_a_user_s_changes_take_is_the_users_and_bounded(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One who churns is refused while the log is rewritten, and no other user is; the memory of the file agrees with what is charged."""
+    quotas = QuotaSettings(state_bytes=1 << 20, owner_factor=1)
+    parlour = make_parlour(DaemonSettings(quotas=quotas))
+    with keep(parlour) as made:
+        churner, other = parlour.guest(uid=7), parlour.guest(uid=8)
+        usage = parlour.broker.parts().accounts.state_usage
+        refused, sizes = 0, []
+        for number in range(400):
+            pattern = b"%d" % number + b"x" * 4_000
+            churner.send(b"SUB " + pattern)
+            churner.send(b"UNSUB " + pattern)
+            refused += b"".join(churner.barrier()).count(b"EDQUOT state_bytes")
+            sizes.append(usage.of(7))
+            taken = os.fstat(made.file.fd).st_blocks * 512
+            assert usage.of(7) <= taken <= usage.of(7) + usage.of(8) + (64 << 10)
+        assert refused > 400
+        assert max(sizes) < (1 << 20) + 8_100
+        assert not parlour.broker.is_settled
+        other.send(b"SUB a")
+        assert other.barrier() == []
+        settle(parlour)
+        assert usage.of(7) == 0
+        churner.send(b"SUB a")
+        assert churner.barrier() == []
+        (told,) = [each for each in parlour.recorded() if each.message.name == "quota-refused"][:1]
+        assert (told.uid, told.facts["quota"]) == (7, "state_bytes")

@@ -1,0 +1,103 @@
+"""Who may ask why, and what is answered."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+
+import pytest
+
+from sbusd.broker.access import Acceptance
+from sbusd.broker.explanation import NO_ID, credentials_of_user, explain
+from sbusd.broker.policy import Policy
+from sbusd.config.rules import Origin, PolicyRule
+from sbusd.config.settings import DaemonSettings
+from sbusd.protocol import controls
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import KeySpace
+from tests.support.parlour import MakeParlour
+from tests.support.wire import error_code
+
+ALICE = Credentials(55, 1000, 100, frozenset({27}))
+RULE = PolicyRule("lab/", "deny", "deny", groups=(27,), origin=Origin("f.toml", 1), comment="keep out")
+RULED = Acceptance(KeySpace(), 4_096, Policy((RULE,)))
+
+
+def test_the_answer_names_the_rule_that_decides() -> None:
+    assert explain(RULED, ALICE, b"1000\0subscribe\0*/x", is_owner=False) == {
+        "uid": 1000,
+        "action": "subscribe",
+        "key": "*/x",
+        "allowed": False,
+        "error": "EPERM",
+        "rule": "rule 1 of f.toml: keep out",
+        "reason": "refused by rule 1 of f.toml: keep out",
+        "blocks_others": False,
+    }
+
+
+def test_without_a_rule_the_protocol_decides() -> None:
+    free = explain(RULED, ALICE, b"1000\0publish\0\xff", is_owner=False)
+    assert (free["allowed"], free["error"], free["rule"], free["reason"], free["key"]) == (
+        True,
+        None,
+        None,
+        "anyone may publish there",
+        r"\xff",
+    )
+    secret = explain(RULED, ALICE, b"1000\0subscribe\0!/cred//1001//x", is_owner=False)
+    assert (secret["allowed"], secret["error"], secret["rule"]) == (False, "EACCES", None)
+
+
+def test_one_s_own_process_is_known_and_others_are_not() -> None:
+    assert explain(RULED, ALICE, b"1000\0subscribe\0!/cred///55/x", is_owner=False)["allowed"] is True
+    root = Credentials(55, 0, 0)
+    assert explain(RULED, root, b"1000\0subscribe\0!/cred//1000//x", is_owner=True)["allowed"] is True
+    assert explain(RULED, root, b"1000\0subscribe\0!/cred///55/x", is_owner=True)["allowed"] is False
+
+
+def test_anyone_may_ask_about_somebody_whom_no_rule_names() -> None:
+    only_a_group = explain(RULED, ALICE, b"\0subscribe\0lab/x", is_owner=False)
+    assert (only_a_group["uid"], only_a_group["allowed"]) == (None, True)
+    closed = PolicyRule("lab/", subscribe="deny", origin=Origin("f.toml", 2))
+    ruled = Acceptance(KeySpace(), 4_096, Policy((PolicyRule("lab/", subscribe="allow", users=(1000,), groups=(27,)), closed)))
+    answer = explain(ruled, ALICE, b"\0subscribe\0lab/x", is_owner=False)
+    assert (answer["allowed"], answer["error"], answer["rule"]) == (False, "EPERM", "rule 2 of f.toml")
+    assert explain(ruled, ALICE, b"1000\0subscribe\0lab/x", is_owner=False)["allowed"] is True
+    assert explain(ruled, ALICE, b"\0publish\0lab/x", is_owner=False)["allowed"] is True
+    assert explain(RULED, ALICE, b"\0subscribe\0!/cred/100/1000/55/x", is_owner=False)["allowed"] is False
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        *(b"", b"1000", b"1000\0publish", b"\0publish", b"\0\0a", b"x\0publish\0a", b"-1\0publish\0a", b"4294967295\0publish\0a"),
+        *(b"1000\0read\0a", b"1" * 99 + b"\0publish\0a", b"1000\0publish\0a\0b", b"alice\0publish\0a", "١\0publish\0a".encode()),
+    ],
+)
+def test_a_question_of_another_form_is_an_error(payload: bytes) -> None:
+    with pytest.raises(ProtocolError) as refusal:
+        explain(RULED, ALICE, payload, is_owner=True)
+    assert refusal.value.code is ErrorCode.EINVAL
+
+
+def test_groups_of_a_user_are_those_of_the_user_database() -> None:
+    member = next(((pwd.getpwnam(name), group) for group in grp.getgrall() for name in group.gr_mem), None)
+    root = pwd.getpwuid(0)
+    assert credentials_of_user(0).gid == root.pw_gid
+    if member is not None:
+        entry, group = member
+        assert group.gr_gid in credentials_of_user(entry.pw_uid).groups
+    unknown = max(each.pw_uid for each in pwd.getpwall() if each.pw_uid < 65_534) + 1
+    assert credentials_of_user(unknown) == Credentials(NO_ID, unknown, NO_ID)
+
+
+def test_only_an_owner_may_ask_about_others(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(RULE,)))
+    owner, other = parlour.guest(), parlour.guest(uid=1000, groups=frozenset({27}))
+    assert owner.ask_json(controls.EXPLAIN, b"1000\0publish\0lab/x")["uid"] == 1000
+    assert other.ask_json(controls.EXPLAIN, b"1000\0publish\0lab/x")["allowed"] is False
+    other.control(controls.EXPLAIN, b"0\0publish\0lab/x")
+    (told,) = other.receive_all()
+    assert error_code(told) == "EPERM"

@@ -1,0 +1,286 @@
+"""Records are written in order, never hold up the bus, and what is lost or left out is counted and told."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sbusd.broker.log import MAX_FACT_BYTES, MAX_WAITING, Journal, JournalCounters
+from sbusd.broker.log_messages import (
+    CLIENT_CONNECTED,
+    INTERNAL_ERROR,
+    MALFORMED_PACKET,
+    RECORDS_DROPPED,
+    SECRET_REFUSED,
+    STARTED,
+    SUPPRESSED,
+)
+from sbusd.config import LogSettings, RateSettings
+from sbusd.systemd.log_message import Priority
+from sbusd.systemd.log_sink import Record, StandardErrorSink
+
+WAIT = 30.0
+"""When a thread that does not answer is a failure; no test waits that long when it succeeds."""
+
+PLENTY = LogSettings(rate_per_cause_per_user=RateSettings(burst=100_000))
+
+
+class Clock:
+    """A clock that stands still but for the test."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.now
+
+
+class Sink:
+    """A sink that keeps what it is given, and hangs or fails when it is told to."""
+
+    def __init__(self) -> None:
+        self.records: list[Record] = []
+        self.fails = False
+        self.entered = threading.Semaphore(0)
+        self.may_go_on = threading.Event()
+        self.may_go_on.set()
+        self.summed_up = threading.Event()
+        self.closed = False
+
+    def write(self, record: Record) -> None:
+        """Keep the record, or what the test wants instead."""
+        self.entered.release()
+        assert self.may_go_on.wait(WAIT)
+        if self.fails:
+            raise OSError("no journal")
+        self.records.append(record)
+        if record.message is SUPPRESSED:
+            self.summed_up.set()
+
+    def close(self) -> None:
+        """Note it."""
+        self.closed = True
+
+    def hang(self) -> None:
+        """Let the next write wait for ``may_go_on``."""
+        self.may_go_on.clear()
+
+    def wait_for_writes(self, count: int) -> None:
+        """Return when *count* more writes have begun."""
+        for _ in range(count):
+            assert self.entered.acquire(timeout=WAIT)
+
+
+@pytest.fixture
+def sink() -> Iterator[Sink]:
+    sink = Sink()
+    yield sink
+    sink.may_go_on.set()
+
+
+def _journal(sink: Sink, settings: LogSettings = PLENTY, clock: Clock | None = None) -> Journal:
+    return Journal(sink, settings, clock=clock or Clock())
+
+
+def _summary(sink: Sink) -> list[Any]:
+    return [(record.message, record.uid) for record in sink.records]
+
+
+def test_records_are_written_in_order_with_all_they_say(sink: Sink) -> None:
+    journal = _journal(sink)
+    journal.record(STARTED, address="/run/s", version="1")
+    journal.record(SECRET_REFUSED, uid=5, pid=6, connection=7, key=b"k", reason="no")
+    journal.close(WAIT)
+    assert sink.closed
+    assert sink.records == [
+        Record(STARTED, facts={"address": "/run/s", "version": "1"}),
+        Record(SECRET_REFUSED, uid=5, pid=6, connection=7, key=b"k", facts={"reason": "no"}),
+    ]
+    assert journal.counters == JournalCounters(written=2, suppressed=0, dropped=0, waiting=0)
+
+
+def test_no_thread_is_started_before_the_first_record(sink: Sink) -> None:
+    before = threading.active_count()
+    journal = _journal(sink)
+    assert threading.active_count() == before
+    journal.record(STARTED)
+    assert threading.active_count() == before + 1
+    journal.close(WAIT)
+    assert threading.active_count() == before
+
+
+def test_a_journal_that_was_never_used_closes(sink: Sink) -> None:
+    _journal(sink).close(WAIT)
+    assert sink.records == []
+
+
+def test_what_is_less_urgent_than_the_level_is_not_recorded(sink: Sink) -> None:
+    journal = _journal(sink)
+    journal.record(CLIENT_CONNECTED)
+    journal.close(WAIT)
+    assert journal.counters == JournalCounters(0, 0, 0, 0)
+    debug = _journal(sink, LogSettings(level="debug"))
+    debug.record(CLIENT_CONNECTED, uid=1)
+    debug.close(WAIT)
+    assert _summary(sink) == [(CLIENT_CONNECTED, 1)]
+
+
+def test_an_error_of_the_bus_carries_its_traceback(sink: Sink) -> None:
+    journal = _journal(sink)
+    try:
+        int("by the test")
+    except ValueError as error:
+        journal.record(INTERNAL_ERROR, error=error, where="here", reason="that")
+    journal.close(WAIT)
+    assert sink.records[0].trace.startswith("Traceback")
+    assert sink.records[0].trace.endswith("ValueError: invalid literal for int() with base 10: 'by the test'\n")
+
+
+def test_what_strangers_wrote_is_cut(sink: Sink) -> None:
+    journal = _journal(sink)
+    journal.record(SECRET_REFUSED, key=b"k" * 5000, reason="r" * 5000, count=10**30)
+    journal.close(WAIT)
+    (record,) = sink.records
+    assert record.key == b"k" * MAX_FACT_BYTES
+    assert record.facts == {"reason": "r" * MAX_FACT_BYTES, "count": 10**30}
+
+
+class TestRate:
+    """A cause is recorded about one user only so often."""
+
+    SETTINGS = LogSettings(rate_per_cause_per_user=RateSettings(burst=2, interval=10.0))
+
+    def test_what_is_left_out_is_told_with_the_next_record(self, sink: Sink) -> None:
+        clock = Clock()
+        journal = _journal(sink, self.SETTINGS, clock)
+        for _ in range(5):
+            journal.record(MALFORMED_PACKET, uid=5)
+        journal.record(MALFORMED_PACKET, uid=6)
+        assert journal.counters.suppressed == 3
+        clock.now = 10.0
+        journal.record(STARTED)
+        journal.close(WAIT)
+        assert _summary(sink) == [(MALFORMED_PACKET, 5)] * 2 + [(MALFORMED_PACKET, 6), (SUPPRESSED, 5), (STARTED, None)]
+        told = sink.records[3]
+        assert told.text == "3 more like this from uid 5: malformed-packet"
+        assert told.priority == MALFORMED_PACKET.priority == Priority.NOTICE
+
+    def test_it_is_told_when_the_interval_ends_and_nothing_else_happens(self, sink: Sink) -> None:
+        # With the real clock, and an interval as short as it can be: how long it takes does not matter, only that it comes.
+        journal = Journal(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1, interval=0.1)))
+        while not journal.counters.suppressed:
+            journal.record(MALFORMED_PACKET, uid=5)
+        assert sink.summed_up.wait(WAIT)
+        journal.close(WAIT)
+
+    def test_it_is_told_at_the_end(self, sink: Sink) -> None:
+        journal = _journal(sink, self.SETTINGS)
+        for _ in range(5):
+            journal.record(MALFORMED_PACKET, uid=5)
+        journal.close(WAIT)
+        assert sink.records[-1].text == "3 more like this from uid 5: malformed-packet"
+        assert journal.counters == JournalCounters(written=3, suppressed=3, dropped=0, waiting=0)
+
+
+class TestTrouble:
+    """A journal that fails or hangs."""
+
+    def test_a_journal_that_hangs_holds_up_nobody(self, sink: Sink) -> None:
+        journal = _journal(sink)
+        sink.hang()
+        journal.record(STARTED)
+        sink.wait_for_writes(1)
+        for _ in range(MAX_WAITING + 7):
+            journal.record(MALFORMED_PACKET)
+        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=7, waiting=MAX_WAITING + 1)
+        sink.may_go_on.set()
+        journal.close(WAIT)
+        assert journal.counters == JournalCounters(written=MAX_WAITING + 2, suppressed=0, dropped=7, waiting=0)
+        assert [record.message for record in sink.records[:3]] == [STARTED, RECORDS_DROPPED, MALFORMED_PACKET]
+        assert sink.records[1].text == "records that could not be written, and are lost: 7"
+
+    def test_the_end_does_not_wait_for_a_journal_that_hangs(self, sink: Sink) -> None:
+        journal = _journal(sink)
+        sink.hang()
+        journal.record(STARTED)
+        sink.wait_for_writes(1)
+        journal.record(MALFORMED_PACKET)
+        journal.close(0.0)
+        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=1)
+        assert not sink.closed  # it is still in use
+
+    def test_a_journal_that_fails_is_told_when_it_works_again(self, sink: Sink) -> None:
+        journal = _journal(sink)
+        sink.fails = True
+        sink.hang()
+        journal.record(STARTED)
+        sink.wait_for_writes(1)
+        journal.record(SECRET_REFUSED)
+        sink.may_go_on.set()
+        sink.wait_for_writes(1)
+        while journal.counters.waiting:
+            pass
+        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=2, waiting=0)
+        sink.fails = False
+        journal.record(MALFORMED_PACKET)
+        journal.close(WAIT)
+        assert [record.message for record in sink.records] == [MALFORMED_PACKET, RECORDS_DROPPED]
+        assert sink.records[1].facts == {"count": 2}
+        assert journal.counters == JournalCounters(written=2, suppressed=0, dropped=2, waiting=0)
+
+    def test_a_sink_that_is_wrong_does_not_end_the_writer(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+        journal = _journal(sink)
+        monkeypatch.setattr(sink, "write", None)
+        journal.record(STARTED)
+        journal.close(WAIT)
+        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=0)
+
+    def test_without_a_thread_records_wait_for_one(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+        def fail(thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        journal = _journal(sink)
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            journal.record(STARTED)
+        assert journal.counters.waiting == 1
+        journal.record(MALFORMED_PACKET)
+        journal.close(WAIT)
+        assert [record.message for record in sink.records] == [STARTED, MALFORMED_PACKET]
+
+    def test_what_comes_after_the_end_is_counted(self, sink: Sink) -> None:
+        journal = _journal(sink)
+        journal.close(WAIT)
+        journal.record(STARTED)
+        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=0)
+
+
+def test_a_journal_is_opened_for_where_the_bus_runs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+    journal = Journal.open(LogSettings(), background=False)
+    journal.record(STARTED, address="/run/s", version="1")
+    journal.close(WAIT)
+    assert capfd.readouterr().err == "sbusd: the bus is ready at /run/s, version 1\n"
+    assert StandardErrorSink.__name__ in repr(vars(journal))
+
+
+def test_a_new_level_and_rate_hold_at_once_and_what_was_left_out_is_told() -> None:
+    sink = Sink()
+    journal = Journal(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1)), clock=Clock())
+    for _ in range(3):
+        journal.record(SECRET_REFUSED, uid=5, reason="r")
+    journal.configure(LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=2)))
+    for message in (SECRET_REFUSED, CLIENT_CONNECTED):
+        for _ in range(2):
+            journal.record(message, uid=5, reason="r")
+    journal.configure(LogSettings(level="err", rate_per_cause_per_user=RateSettings(burst=2)))
+    journal.record(SECRET_REFUSED, uid=6, reason="r")
+    journal.close(WAIT)
+    assert [record.message for record in sink.records] == [
+        *(SECRET_REFUSED, SUPPRESSED),
+        *(SECRET_REFUSED, SECRET_REFUSED, CLIENT_CONNECTED, CLIENT_CONNECTED),
+    ]
+    assert sink.records[1].facts["count"] == 2

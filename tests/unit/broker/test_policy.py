@@ -1,0 +1,125 @@
+"""Rules decide about keys and patterns in their order; against brute force in tests/property/test_policy.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.broker.policy import Policy
+from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
+from sbusd.protocol.credentials import Credentials
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.overlap import Reach
+
+ALICE = Credentials(1, 1000, 100, frozenset({27}))
+BOB = Credentials(2, 1001, 101)
+
+OPEN = PolicyRule("lab/open/", "allow", "allow", origin=Origin("f", 1))
+STAFF = PolicyRule("lab/", "allow", "allow", groups=(27,), origin=Origin("f", 2))
+CLOSED = PolicyRule("lab/", "deny", "deny", origin=Origin("f", 3))
+LAB = Policy((OPEN, STAFF, CLOSED))
+
+
+def subscribes(policy: Policy, pattern: bytes, who: Credentials) -> bool:
+    """Return whether *who* may subscribe."""
+    return policy.subscription(Reach(KeySpace(), pattern), who).is_allowed
+
+
+def test_without_rules_everything_is_allowed() -> None:
+    assert Policy().publication(KeySpace(), b"a", ALICE).rule is None
+    assert Policy().publication(KeySpace(), b"a", ALICE).is_allowed
+    assert subscribes(Policy(), b"", ALICE)
+    assert Policy().publish_mask(ALICE) == 0
+
+
+def test_the_first_rule_about_key_and_client_decides_who_publishes() -> None:
+    found = {(key, who): LAB.publication(KeySpace(), key, who) for key in (b"lab/open/x", b"lab/x", b"lab", b"x") for who in (ALICE, BOB)}
+    assert {each: decision.rule for each, decision in found.items()} == {
+        (b"lab/open/x", ALICE): OPEN,
+        (b"lab/open/x", BOB): OPEN,
+        (b"lab/x", ALICE): STAFF,
+        (b"lab/x", BOB): CLOSED,
+        (b"lab", ALICE): None,
+        (b"lab", BOB): None,
+        (b"x", ALICE): None,
+        (b"x", BOB): None,
+    }
+    assert [each for each, decision in found.items() if not decision.is_allowed] == [(b"lab/x", BOB)]
+
+
+@pytest.mark.parametrize("pattern", [b"", b"*/", b"*/x", b"lab/", b"lab/x", b"lab/*", b"l*/x", b"lab/open", b"lab*/x"])
+def test_no_wildcard_evades_a_rule_that_denies(pattern: bytes) -> None:
+    assert not subscribes(LAB, pattern, BOB)
+    assert LAB.subscription(Reach(KeySpace(), pattern), BOB).rule is CLOSED
+    assert subscribes(LAB, pattern, ALICE)
+
+
+@pytest.mark.parametrize("pattern", [b"lab/open/", b"lab/open/*", b"lab", b"lab*", b"*", b"labor/", b"x", b"la*b/x"])
+def test_patterns_that_reach_no_denied_key_are_allowed(pattern: bytes) -> None:
+    assert subscribes(LAB, pattern, BOB)
+
+
+def test_an_allowance_of_part_of_what_a_pattern_reaches_does_not_open_the_rest() -> None:
+    assert not subscribes(Policy((PolicyRule("lab/", subscribe="allow"), PolicyRule("", subscribe="deny"))), b"", BOB)
+    assert not subscribes(Policy((PolicyRule("lab/x", subscribe="allow"), PolicyRule("lab/", subscribe="deny"))), b"lab/*", BOB)
+
+
+def test_a_denial_within_what_an_earlier_rule_allows_is_never_asked() -> None:
+    policy = Policy((PolicyRule("lab/", subscribe="allow"), PolicyRule("lab/x/", subscribe="deny"), PolicyRule("x", subscribe="deny")))
+    assert subscribes(policy, b"lab/", BOB)
+    assert subscribes(policy, b"*/x/", BOB) is False  # it could reach x…/x/
+    assert subscribes(policy, b"l*/x/", BOB)
+
+
+def test_a_rule_without_a_word_on_the_action_does_not_decide() -> None:
+    policy = Policy((PolicyRule("a", publish="deny"), PolicyRule("a", subscribe="deny"), PolicyRule("a", publish="allow")))
+    assert policy.publication(KeySpace(), b"a", BOB).rule is policy.rules[0]
+    assert policy.subscription(Reach(KeySpace(), b"a"), BOB).rule is policy.rules[1]
+
+
+def test_a_key_at_an_address_is_decided_by_what_stands_behind_the_address_too() -> None:
+    policy = Policy(
+        (OPEN, CLOSED, PolicyRule("!/conn/9/", publish="deny"), PolicyRule("!/conn/", publish="allow"), PolicyRule("q", "deny"))
+    )
+    keys = (b"5/lab/open/x", b"5/lab/x", b"9/lab/open/x", b"5/x", b"5/q")
+    found = {key: policy.publication(KeySpace(), b"!/conn/" + key, BOB) for key in keys}
+    assert {key: (decision.is_allowed, decision.rule) for key, decision in found.items()} == {
+        b"5/lab/open/x": (True, OPEN),
+        b"5/lab/x": (False, CLOSED),
+        b"9/lab/open/x": (False, policy.rules[2]),
+        b"5/x": (True, policy.rules[3]),
+        b"5/q": (False, policy.rules[4]),
+    }
+    # Without an address there is nothing behind one.
+    for key in (b"!/conn/5", b"!/conn/lab/x", b"!/connx/5/lab/x"):
+        assert policy.publication(KeySpace(), key, BOB).is_allowed, key
+    assert policy.publication(KeySpace(b"."), b"!/conn/5/lab/x", BOB).is_allowed
+
+
+def test_users_and_groups_say_whom_a_rule_is_about() -> None:
+    rules = (
+        PolicyRule("a", publish="deny", users=(1000,)),
+        PolicyRule("b", publish="deny", groups=(27,)),
+        PolicyRule("c", publish="deny", groups=(100,)),
+        PolicyRule("d", subscribe="deny"),
+        PolicyRule("e", publish="deny", users=(1001,), groups=(27,)),
+        PolicyRule("f", publish="deny"),
+    )
+    policy = Policy(rules)
+    assert [rule.keys for rule in policy.publishing] == ["a", "b", "c", "e", "f"]
+    assert policy.publish_mask(ALICE) == 0b11111
+    assert policy.publish_mask(BOB) == 0b11000
+    for who in (ALICE, BOB):
+        for bit, rule in enumerate(policy.publishing):
+            assert policy.publication(KeySpace(), rule.keys.encode(), who).is_allowed is not bool(policy.publish_mask(who) >> bit & 1)
+
+
+def test_rights_belong_to_those_named_alone() -> None:
+    policy = Policy((), RightsSettings(Subjects((1000,)), Subjects(), Subjects((), (101,))))
+    assert [policy.may_see_presence(who) for who in (ALICE, BOB)] == [True, False]
+    assert [policy.may_block_others(who) for who in (ALICE, BOB)] == [False, True]
+    assert not Policy().may_block_others(Credentials(1, 0, 0))
+
+
+def test_the_switch_gets_the_rules_on_publishing_in_their_order() -> None:
+    policy = Policy((PolicyRule("ä", publish="deny"), PolicyRule("b", subscribe="deny"), PolicyRule("c", publish="allow")))
+    assert policy.publish_rules() == (("ä".encode(), False), (b"c", True))

@@ -1,0 +1,147 @@
+"""Processes that end while somebody holds their socket, and while nobody does."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from sbusd.broker import process_watch as lifelines
+from sbusd.broker.process_watch import Lifelines, is_hung_up
+from sbusd.dataplane.peer import pidfd_of
+
+
+class Parent:
+    """A process that connects to a listener, whose socket a child of it inherits; either ends when it is told to."""
+
+    def __init__(self, *, has_heir: bool) -> None:
+        reader, self._stay = os.pipe()
+        heir_reader, self._heir_stays = os.pipe()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.bind(b"")
+            listener.listen()
+            self._pid = os.fork()
+            if not self._pid:
+                self._live(listener.getsockname(), reader, heir_reader, has_heir=has_heir)
+            self.socket, _ = listener.accept()
+        os.close(reader)
+        os.close(heir_reader)
+
+    def _live(self, address: bytes, reader: int, heir_reader: int, *, has_heir: bool) -> None:
+        """Be the process: never returns."""
+        try:
+            os.close(self._stay)
+            os.close(self._heir_stays)
+            own = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own.connect(address)
+            if has_heir and not os.fork():
+                reader = heir_reader
+            os.read(reader, 1)
+        finally:
+            os._exit(0)
+
+    def end(self) -> None:
+        """End the process, and wait until it has."""
+        os.close(self._stay)
+        os.waitpid(self._pid, 0)
+
+    def close(self) -> None:
+        """End the child, and let go of the bus's side."""
+        os.close(self._heir_stays)
+        self.socket.close()
+
+
+@pytest.fixture
+def told() -> list[tuple[int, bytes]]:
+    """What was told."""
+    return []
+
+
+@pytest.fixture
+def lines(told: list[tuple[int, bytes]]) -> Iterator[Lifelines]:
+    """Lifelines that note what they tell, and leave no descriptor behind."""
+    before = set(os.listdir("/proc/self/fd"))
+    made = Lifelines(lambda connection, pattern: told.append((connection, pattern)))
+    yield made
+    made.close()
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def is_ready(lines: Lifelines) -> bool:
+    """Return whether a switch would call drain."""
+    return bool(select.select([lines.fileno()], [], [], 0)[0])
+
+
+def test_the_end_of_a_process_is_told_once_if_a_child_holds_the_socket(lines: Lifelines, told: list[tuple[int, bytes]]) -> None:
+    parent = Parent(has_heir=True)
+    with closing(parent):
+        assert lines.bind(7, parent.socket.fileno(), b"p")
+        assert lines.bind(7, parent.socket.fileno(), b"q")
+        assert (len(lines), is_ready(lines)) == (1, False)
+        parent.end()
+        assert is_ready(lines)
+        lines.drain()
+        assert told == [(7, b"p")]
+        assert not is_ready(lines)
+        lines.drain()
+        assert told == [(7, b"p")]
+
+
+def test_nothing_is_told_if_nobody_holds_the_socket(lines: Lifelines, told: list[tuple[int, bytes]]) -> None:
+    parent = Parent(has_heir=False)
+    with closing(parent):
+        lines.bind(7, parent.socket.fileno(), b"p")
+        parent.end()
+        lines.drain()
+        assert told == []
+        assert is_hung_up(parent.socket.fileno())
+        assert not is_ready(lines)
+
+
+def test_a_process_that_has_ended_is_not_bound_to(lines: Lifelines) -> None:
+    parent = Parent(has_heir=True)
+    with closing(parent):
+        parent.end()
+        with pytest.raises(ProcessLookupError):
+            lines.bind(7, parent.socket.fileno(), b"p")
+        assert not lines.holds(7)
+        assert not is_hung_up(parent.socket.fileno())
+
+
+def test_one_descriptor_for_all_patterns_of_a_connection_is_closed_with_the_last(lines: Lifelines) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        before = len(os.listdir("/proc/self/fd"))
+        for pattern in (b"p", b"p", b"q"):
+            assert lines.bind(7, ours.fileno(), pattern)
+        assert len(os.listdir("/proc/self/fd")) == before + 1
+        assert [lines.release(7, pattern) for pattern in (b"x", b"p", b"q", b"p")] == [False, False, False, True]
+        assert (lines.holds(7), len(os.listdir("/proc/self/fd"))) == (False, before)
+        assert lines.release(7, b"p") is False
+        assert lines.forget(7) is False
+
+
+def test_a_kernel_without_such_descriptors_binds_nothing(lines: Lifelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifelines, "pidfd_of", lambda _fd: None)
+    assert lines.bind(7, 0, b"p") is False
+    assert len(lines) == 0
+
+
+def test_a_descriptor_that_cannot_be_watched_is_closed(lines: Lifelines, monkeypatch: pytest.MonkeyPatch) -> None:
+    # epoll takes no regular files.
+    file = os.open(__file__, os.O_RDONLY)
+    monkeypatch.setattr(lifelines, "pidfd_of", lambda _fd: file)
+    with pytest.raises(PermissionError):
+        lines.bind(7, 0, b"p")
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(file)
+    assert len(lines) == 0
+
+
+def test_what_is_no_connection_has_no_process() -> None:
+    with pytest.raises(OSError, match="SO_PEERPIDFD"):
+        pidfd_of(-1)

@@ -1,0 +1,167 @@
+"""Services on asyncio: many handlers at once, and an orderly end. That they answer, ``test_calls`` shows of both faces' callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sbusd.client import AsyncBus, Bus, RemoteError, Request
+from sbusd.client.rpc.serving import AT_ONCE
+from tests.support.minibus import WAIT_SECONDS, MiniBus
+
+
+async def serving(bus: AsyncBus) -> asyncio.Task[None]:
+    """Return the task that serves, once callers find it."""
+    ready = asyncio.Event()
+    task = asyncio.ensure_future(bus.serve(ready=ready.set))
+    waiting = asyncio.ensure_future(ready.wait())
+    await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    return task
+
+
+def run(mini: MiniBus, main: Callable[[AsyncBus, AsyncBus], Awaitable[None]]) -> None:
+    """Run *main* with a service's bus and a caller's."""
+
+    async def both() -> None:
+        async with AsyncBus.connect(mini.address) as service, AsyncBus.connect(mini.address) as caller:
+            await main(service, caller)
+
+    asyncio.run(asyncio.wait_for(both(), WAIT_SECONDS * 2))
+
+
+def test_coroutines_and_plain_functions_serve(mini: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        @service.service("plain")
+        def plain(request: Request) -> bytes:
+            return request.data
+
+        @service.service("slow")
+        async def slow(request: Request) -> str:
+            await asyncio.sleep(0)
+            return "slow " + request.data.decode()
+
+        task = await serving(service)
+        assert await caller.call("plain", "x") == b"x"
+        assert await caller.call("slow", "x") == b"slow x"
+        await service.close()
+        await task
+
+    run(mini, main)
+
+
+def test_many_run_at_once_and_no_more_than_many(mini: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        running = 0
+        most = 0
+        full = asyncio.Event()
+
+        @service.service("wait")
+        async def wait(request: Request) -> bytes:
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            if running == AT_ONCE:
+                full.set()
+            await full.wait()
+            running -= 1
+            return request.data
+
+        task = await serving(service)
+        count = AT_ONCE + 20
+        answers = await asyncio.gather(*(caller.call("wait", f"{number}") for number in range(count)))
+        assert answers == [b"%d" % number for number in range(count)]
+        assert most == AT_ONCE
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(mini, main)
+
+
+def test_who_is_being_served_at_the_end_is_told(mini: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        begun = asyncio.Event()
+
+        @service.service("slow")
+        async def slow(request: Request) -> bytes:
+            begun.set()
+            await asyncio.Event().wait()
+            return b""
+
+        task = await serving(service)
+        call = asyncio.ensure_future(caller.call("slow", timeout=None))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(RemoteError, match="the service has stopped while it ran this"):
+            await call
+        assert await caller.members("rpc/slow") == ()
+
+    run(mini, main)
+
+
+def test_a_failure_of_a_coroutine_is_one_line(mini: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        @service.service("fail")
+        async def fail(request: Request) -> bytes:
+            raise LookupError("no such thing")
+
+        task = await serving(service)
+        with pytest.raises(RemoteError, match="LookupError: no such thing"):
+            await caller.call("fail")
+        assert service.statistics.requests == {"requests": 1, "failed": 1}
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(mini, main)
+    assert "Traceback" in caplog.text
+
+
+def test_a_service_may_call_another_on_the_same_connection(mini: MiniBus) -> None:
+    async def main(service: AsyncBus, caller: AsyncBus) -> None:
+        @service.service("inner")
+        async def inner(request: Request) -> bytes:
+            return b"inner " + request.data
+
+        @service.service("outer")
+        async def outer(request: Request) -> bytes:
+            return b"outer " + await service.call("inner", request.data)
+
+        task = await serving(service)
+        assert await caller.call("outer", "x") == b"outer inner x"
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run(mini, main)
+
+
+def test_a_coroutine_function_cannot_be_served_by_a_program_that_waits(mini: MiniBus, caplog: pytest.LogCaptureFixture) -> None:
+    async def handler(request: Request) -> bytes:
+        return b""
+
+    def serve() -> None:
+        with Bus.connect(mini.address) as bus:
+            bus.service("odd")(handler)
+            bus.service("end")(end)
+            with pytest.raises(SystemExit):
+                bus.serve()
+
+    def end(request: Request) -> None:
+        raise SystemExit
+
+    async def main(_service: AsyncBus, caller: AsyncBus) -> None:
+        blocking = asyncio.get_running_loop().run_in_executor(None, serve)
+        await asyncio.to_thread(mini.wait_for, lambda: bool(mini.members(b"rpc/end")))
+        with pytest.raises(RemoteError, match="serve it on an AsyncBus"):
+            await caller.call("odd")
+        with pytest.raises(RemoteError, match="has stopped while it ran this"):
+            await caller.call("end")
+        await blocking
+
+    run(mini, main)
+
+
+def test_there_must_be_something_to_serve(mini: MiniBus) -> None:
+    with Bus.connect(mini.address) as bus, pytest.raises(ValueError, match="nothing to serve"):
+        bus.serve()

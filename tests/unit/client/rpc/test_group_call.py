@@ -1,0 +1,143 @@
+"""Calls to many: each member on its own, while members come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from sbusd.client import AsyncBus, Bus, CallTimeout, NoRecipient, Outcome, PeerDisconnected, RemoteError, Request
+from sbusd.client.rpc.calls import AT_ONCE
+from tests.support.clerks import Clerks
+from tests.support.minibus import WAIT_SECONDS, MiniBus, Resident
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def face(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def call_all(face: str, address: str, command: str, timeout: float | None = WAIT_SECONDS) -> list[Outcome]:
+    """Return all outcomes, in the order of the members' numbers."""
+
+    async def main() -> list[Outcome]:
+        async with AsyncBus.connect(address) as bus:
+            return [outcome async for outcome in bus.call_all(command, "x", timeout=timeout)]
+
+    if face == "blocking":
+        with Bus.connect(address) as bus:
+            outcomes = list(bus.call_all(command, "x", timeout=timeout))
+    else:
+        outcomes = asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2))
+    return sorted(outcomes, key=lambda each: each.member.connection)
+
+
+def test_each_member_answers_or_fails_on_its_own(face: str, mini: MiniBus, clerks: Clerks) -> None:
+    def fail(request: Request) -> bytes:
+        raise ValueError("not today")
+
+    clerks.add(work=lambda _request: "one")
+    clerks.add(work=fail)
+    third = clerks.add(work=lambda _request: mini.hang_up(third.connection))
+    with Bus.connect(mini.address) as silent, silent.subscribe("rpc/work", silent.address + b"rpc/work"):
+        one, two, three, four = call_all(face, mini.address, "work", 2.0)
+    assert one.result() == b"one"
+    assert isinstance(two.error, RemoteError)
+    assert isinstance(three.error, PeerDisconnected)
+    assert isinstance(four.error, CallTimeout)
+    with pytest.raises(CallTimeout):
+        four.result()
+
+
+def test_an_empty_group_yields_nothing(face: str, mini: MiniBus) -> None:
+    assert call_all(face, mini.address, "work") == []
+
+
+def test_who_only_listens_is_not_called(face: str, mini: MiniBus, clerks: Clerks) -> None:
+    clerk = clerks.add(work=lambda _request: "one")
+    with Bus.connect(mini.address) as spy, spy.subscribe(""):
+        (outcome,) = call_all(face, mini.address, "work")
+    assert outcome.member.connection == clerk.connection
+
+
+def test_who_leaves_between_the_list_and_the_call_is_told_as_nobody(face: str, mini: MiniBus, clerks: Clerks) -> None:
+    stays = clerks.add(work=lambda _request: "here")
+    leaves = clerks.add(work=lambda _request: "here too")
+
+    def before(resident: Resident, packet: bytes) -> None:
+        if packet.startswith(b"MSG !/conn/%d/rpc/work" % leaves.connection):
+            mini.hang_up(leaves.connection)
+
+    mini.before = before
+    one, two = call_all(face, mini.address, "work", None)
+    assert (one.member.connection, one.answer) == (stays.connection, b"here")
+    assert isinstance(two.error, NoRecipient)
+
+
+def test_who_comes_between_the_list_and_the_call_is_not_called(face: str, mini: MiniBus, clerks: Clerks) -> None:
+    """It has to synchronise to the state anyway: the list could as well have been asked for a moment earlier."""
+    first = clerks.add(work=lambda _request: "first")
+    asked = threading.Event()
+    come = threading.Event()
+    called: list[Request] = []
+
+    def before(resident: Resident, packet: bytes) -> bool:
+        if packet.startswith(b"MSG !/conn/") and b"/rpc/work" in packet and not come.is_set():
+            asked.set()
+            resident.say(b"")
+        return False
+
+    def join() -> None:
+        asked.wait(WAIT_SECONDS)
+        clerks.add(work=called.append)
+        come.set()
+
+    joining = threading.Thread(target=join)
+    joining.start()
+    mini.before = before
+    outcomes = call_all(face, mini.address, "work")
+    joining.join(WAIT_SECONDS)
+    assert [outcome.member.connection for outcome in outcomes] == [first.connection]
+    assert called == []
+
+
+def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> None:
+    count = 2 * AT_ONCE + 5
+    buses = [Bus.connect(mini.address) for _ in range(count)]
+    try:
+        subscriptions = [bus.subscribe("rpc/work", bus.address + b"rpc/work") for bus in buses]
+        under_way: list[int] = []
+
+        def before(resident: Resident, packet: bytes) -> None:
+            if packet.startswith(b"MSG !/conn/") and b"/rpc/work\0" in packet:
+                under_way.append(1)
+                assert len(under_way) <= AT_ONCE
+                number = int(packet.split(b"/")[2])
+                threading.Thread(target=end, args=(number,)).start()
+
+        def end(number: int) -> None:
+            mini.hang_up(number)
+            under_way.pop()
+
+        mini.before = before
+        outcomes = call_all(face, mini.address, "work")
+        assert len(outcomes) == count
+        assert {type(outcome.error) for outcome in outcomes} <= {PeerDisconnected, NoRecipient}
+        assert len(subscriptions) == count
+    finally:
+        for bus in buses:
+            bus.close()
+
+
+def test_leaving_in_the_middle_leaves_nothing_behind(mini: MiniBus, clerks: Clerks) -> None:
+    for _ in range(3):
+        clerks.add(work=lambda _request: "x")
+    with Bus.connect(mini.address) as bus:
+        for outcome in bus.call_all("work"):
+            assert outcome.answer == b"x"
+            break
+        assert bus._caller is not None
+        assert not bus._caller.table._waiting
+        assert bus.call("work") == b"x"

@@ -1,0 +1,378 @@
+"""The serving side: what is run, what is refused, and what is answered."""
+
+from __future__ import annotations
+
+import grp
+import logging
+import os
+import pwd
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from sbusd.client import Allow, Peer, Request, ServiceError, Twins
+from sbusd.client.errors import RemoteRefusal
+from sbusd.client.messages import Message
+from sbusd.client.rpc.service import WAITING_PER_USER, Docket, Reception
+from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbusd.protocol.errors import ErrorCode
+from sbusd.protocol.limits import MAX_PACKET_BYTES
+from sbusd.protocol.packets import Publish, parse_packet
+
+NOW = 1_000_000.0
+
+
+def caller(uid: int = 1000, connection: int = 7, gid: int = 100) -> Peer:
+    return Peer(connection, uid, gid, 42, b"!/cred/%d/%d/42" % (gid, uid))
+
+
+def message(envelope: Envelope, sender: Peer | None, key: bytes = b"rpc/echo") -> Message:
+    return Message(key, envelope.encode(), sender)
+
+
+def asked(uid: str = "u", data: bytes = b"x", connection: int = 7, **more: object) -> Envelope:
+    envelope = Envelope("echo", uid, data, reply_to=f"!/conn/{connection}/ret/{uid}", sent_at=int(NOW), expires_seconds=30)
+    return replace(envelope, **cast(dict[str, Any], more))
+
+
+@pytest.fixture
+def reception() -> Reception:
+    made = Reception(parse_envelope)
+    made.add("echo", lambda request: request.data, None)
+    return made
+
+
+def reply(packet: bytes) -> tuple[bytes, Envelope]:
+    parsed = parse_packet(packet)
+    assert isinstance(parsed, Publish)
+    return parsed.key, parse_envelope(parsed.payload)
+
+
+def run(reception: Reception) -> tuple[bytes, Envelope]:
+    task, packets = reception.next(NOW)
+    assert task is not None
+    assert not packets
+    result = task.handler(task.request)
+    assert isinstance(result, bytes | str | None)
+    return reply(reception.answered(task, result))
+
+
+@pytest.mark.parametrize("key", [b"rpc/echo", b"!/conn/3/rpc/echo"])
+def test_a_request_is_run_and_answered(reception: Reception, key: bytes) -> None:
+    assert reception.receive(message(asked(), caller(), key), NOW) == b""
+    to, envelope = run(reception)
+    assert to == b"!/conn/7/ret/u"
+    assert (envelope.uid, envelope.command, envelope.data, envelope.error) == ("u", "echo", b"x", "")
+    assert dict(reception.counts) == {"requests": 1, "answered": 1}
+
+
+def test_the_handler_is_given_verified_credentials() -> None:
+    seen: list[Request] = []
+    reception = Reception(parse_envelope)
+    reception.add("echo", seen.append, None)
+    reception.receive(message(asked(source=12), caller()), NOW)
+    run(reception)
+    (request,) = seen
+    # What a user of this host says of another is nothing.
+    assert (request.caller, request.uid, request.command, request.data, request.source) == (caller(), "u", "echo", b"x", 0)
+    assert request.expires_at == NOW + 31
+
+
+def test_a_reply_between_hosts_swaps_source_and_destination(reception: Reception) -> None:
+    reception.receive(message(asked(source=1001, destinations=(1002,)), caller()), NOW)
+    _, envelope = run(reception)
+    assert (envelope.source, envelope.destinations) == (1002, (1001,))
+
+
+def test_one_that_wants_no_answer_gets_none(reception: Reception) -> None:
+    reception.receive(message(asked(reply_to=""), caller()), NOW)
+    task, _ = reception.next(NOW)
+    assert task is not None
+    assert reception.answered(task, b"x") == b""
+    assert task.error("no") == b""
+
+
+@pytest.mark.parametrize(
+    "ret",
+    ["!/conn/8/ret/u", "!/conn/77/u", "!/conn/7", "ordinary/key", "!/cred//0//x", "!/conn/07/x", "rpc/echo"],
+)
+def test_an_answer_goes_nowhere_but_to_the_caller(reception: Reception, ret: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Else any user could have words put into another's mailbox in the service's name."""
+    assert reception.receive(message(asked(reply_to=ret), caller()), NOW) == b""
+    assert reception.next(NOW) == (None, [])
+    assert reception.counts["foreign_ret"] == 1
+    assert "which is not the caller's own" in caplog.text
+
+
+def test_a_request_without_its_sender_is_not_run(reception: Reception) -> None:
+    assert reception.receive(message(asked(), None), NOW) == b""
+    assert reception.next(NOW) == (None, [])
+    assert reception.counts["without_sender"] == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (Message(b"rpc/echo", b"{", caller()), "malformed"),
+        (Message(b"rpc/echo", Envelope("other", "u").encode(), caller()), "malformed"),
+        (Message(b"rpc/other", Envelope("other", "u").encode(), caller()), "unknown"),
+        (Message(b"elsewhere", Envelope("echo", "u").encode(), caller()), "unknown"),
+    ],
+)
+def test_what_is_no_request(reception: Reception, given: Message, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert reception.receive(given, NOW) == b""
+    assert reception.next(NOW) == (None, [])
+    assert dict(reception.counts) == {"requests": 1, reason: 1}
+    assert "dropped a request" in caplog.text
+
+
+def test_no_user_can_fill_the_log(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(1_000):
+        reception.receive(Message(b"rpc/echo", b"{", caller(uid=2)), NOW)
+    assert len(caplog.records) == 10
+    reception.receive(Message(b"rpc/echo", b"{", caller(uid=3)), NOW)
+    assert len(caplog.records) == 11
+
+
+def test_a_uid_is_run_once(reception: Reception) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    assert reception.receive(message(asked(data=b"again"), caller()), NOW) == b""
+    assert reception.counts["duplicate"] == 1
+    assert run(reception)[1].data == b"x"
+    assert reception.next(NOW) == (None, [])
+
+
+def test_another_connections_uid_is_another(reception: Reception) -> None:
+    """A user who learns a uid cannot spend it before its owner does."""
+    reception.receive(message(asked(connection=8), caller(uid=2, connection=8)), NOW)
+    reception.receive(message(asked(), caller()), NOW)
+    assert reception.counts["duplicate"] == 0
+    assert len(reception.docket) == 2
+
+
+def test_an_expired_request_is_not_run(reception: Reception) -> None:
+    packet = reception.receive(message(asked(), caller()), NOW + 31)
+    assert reply(packet)[1].error == "it came too late and was not run"
+    assert len(reception.docket) == 0
+
+
+def test_one_that_expires_while_it_waits_is_not_run(reception: Reception) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    task, packets = reception.next(NOW + 31)
+    assert task is None
+    assert [reply(packet)[1].error for packet in packets] == ["it waited too long and was not run"]
+    assert reception.counts["expired"] == 1
+
+
+RELAY = Peer(7, 0, 0, 1, b"!/cred/0/0/1")
+"""The relay of a host on which it runs as root."""
+
+
+def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Reception, list[Request]]:
+    """Return what serves ``echo`` to other hosts, and the requests that it will have run."""
+    seen: list[Request] = []
+
+    def echo(request: Request) -> bytes:
+        seen.append(request)
+        return request.data
+
+    reception = Reception(parse_envelope)
+    reception.add("echo", echo, allow, twins)
+    return reception, seen
+
+
+@pytest.mark.parametrize("key", [b"relayed/echo", b"!/conn/3/relayed/echo"])
+def test_a_caller_of_another_host_is_no_user_of_this_one(key: bytes) -> None:
+    reception, seen = relayed(Twins(), Allow(users=(0,)))
+    assert reception.receive(message(asked(source=1001, destinations=(1002,)), RELAY, key), NOW) == b""
+    _, envelope = run(reception)
+    assert (envelope.source, envelope.destinations, envelope.data) == (1002, (1001,), b"x")
+    (request,) = seen
+    assert (request.source, request.caller.uid, request.caller.gid, request.caller.pid) == (1001, -1, -1, -1)
+    assert request.caller.key == b"!/twin/1001/!/cred/0/0/1"
+    assert not Allow(users=(0,), groups=(0,)).admits(request.caller)
+
+
+def test_other_hosts_are_not_served_unless_the_service_says_so() -> None:
+    reception, seen = relayed(None)
+    assert reception.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    assert reception.receive(message(asked(source=1001), RELAY, b"!/conn/5/relayed/echo"), NOW) == b""
+    assert (reception.next(NOW), seen, reception.counts["unknown"]) == ((None, []), [], 1)
+    served, _ = relayed(Twins())
+    assert served.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo", b"relayed/echo", b"!/conn/5/relayed/echo"]
+
+
+def test_only_the_hosts_that_are_named_are_served() -> None:
+    reception, seen = relayed(Twins((1001,)))
+    for source in (1003, 0):
+        packet = reception.receive(message(asked(uid=str(source), source=source), RELAY, b"relayed/echo"), NOW)
+        assert reply(packet)[1].error == f"twin {source} may not call echo"
+    assert (reception.counts["denied"], len(reception.docket), seen) == (2, 0, [])
+
+
+def test_a_user_cannot_pass_for_another_host() -> None:
+    """Not even where no rule of the bus keeps it from sending what only the relay should."""
+    stranger = caller(uid=61_002)
+    for key in (b"relayed/echo", b"!/conn/3/relayed/echo"):
+        reception, seen = relayed(Twins())
+        packet = reception.receive(message(asked(source=1001), stranger, key), NOW)
+        assert reply(packet)[1].error == "user 61002 is no relay, and cannot call as another host"
+        assert (reception.counts["denied"], reception.next(NOW), seen) == (1, (None, []), [])
+    reception, seen = relayed(Twins(relays=(61_002,)))
+    assert reception.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
+
+
+@pytest.mark.parametrize("number", [0, -1, 1 << 32])
+def test_what_is_no_twin(number: int) -> None:
+    with pytest.raises(ValueError, match="a twin is a number from 1 to 4294967295"):
+        Twins((number,))
+    with pytest.raises(LookupError, match="no user"):
+        Twins(relays=("no-such-user",))
+
+
+def test_hosts_take_turns_with_users_and_with_each_other() -> None:
+    reception, _ = relayed(Twins())
+    for number in range(WAITING_PER_USER):
+        assert reception.receive(message(asked(uid=f"b{number}", source=1001), RELAY, b"relayed/echo"), NOW) == b""
+    packet = reception.receive(message(asked(uid="more", source=1001), RELAY, b"relayed/echo"), NOW)
+    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of twin 1001 wait already"
+    reception.receive(message(asked(uid="c", source=1003), RELAY, b"relayed/echo"), NOW)
+    reception.receive(message(asked(uid="a"), RELAY), NOW)
+    order = [task.request.uid for task in (reception.next(NOW)[0] for _ in range(4)) if task is not None]
+    assert order == ["b0", "c", "a", "b1"]
+
+
+def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    reception = Reception(parse_envelope)
+    reception.add("echo", lambda _request: b"", Allow(users=(1000,)))
+    assert reply(reception.receive(message(asked(connection=9), caller(uid=1001, connection=9)), NOW))[1].error == (
+        "user 1001 may not call echo"
+    )
+    assert reception.receive(message(asked(), caller()), NOW) == b""
+    assert (reception.counts["denied"], len(reception.docket)) == (1, 1)
+    assert "echo refused to connection 9 (uid 1001, pid 42): user 1001 may not call echo" in caplog.text
+
+
+def test_allow_knows_names_and_the_systems_groups() -> None:
+    me = pwd.getpwuid(os.getuid())
+    assert Allow(users=(me.pw_name,)).admits(caller(uid=me.pw_uid, gid=99_999))
+    assert Allow(groups=(grp.getgrgid(me.pw_gid).gr_name,)).admits(caller(uid=me.pw_uid, gid=99_999))
+    assert Allow(groups=(99_998,)).admits(caller(uid=99_999, gid=99_998))
+    assert not Allow(groups=(99_997,)).admits(caller(uid=99_999, gid=99_998))
+    assert not Allow().admits(caller(uid=0))
+
+
+@pytest.mark.parametrize(("users", "groups", "says"), [(("no-such-user",), (), "no user"), ((), ("no-such-group",), "no group")])
+def test_a_name_that_is_not_known_is_told_at_once(users: tuple[str, ...], groups: tuple[str, ...], says: str) -> None:
+    with pytest.raises(LookupError, match=says):
+        Allow(users=users, groups=groups)
+
+
+def failing(reception: Reception, error: Exception) -> str:
+    reception.receive(message(asked(uid=str(id(error))), caller()), NOW)
+    task, _ = reception.next(NOW)
+    assert task is not None
+    return reply(reception.failed(task, error))[1].error
+
+
+def test_an_exception_is_one_line_to_the_caller_and_a_traceback_in_the_log(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+    def break_down() -> None:
+        raise KeyError("two\nlines")
+
+    try:
+        break_down()
+    except KeyError as error:
+        words = failing(reception, error)
+    assert words.startswith("KeyError: ")
+    assert "\n" not in words
+    assert "break_down" not in words
+    assert "break_down" in caplog.text
+
+
+def test_a_service_error_is_its_words_alone(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+    assert failing(reception, ServiceError("no such account")) == "no such account"
+    assert caplog.records == []
+
+
+def test_long_words_are_cut(reception: Reception) -> None:
+    assert 500 < len(failing(reception, ServiceError("ä" * 10_000))) < 2_000
+
+
+def test_what_is_no_answer_fails(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    task, _ = reception.next(NOW)
+    assert task is not None
+    careless = cast(bytes, 5)
+    assert reply(reception.answered(task, careless))[1].error == "TypeError: a handler returns bytes, text or None, and this one a int"
+
+
+@pytest.mark.parametrize(("result", "data"), [(b"\0", b"\0"), ("ä", "ä".encode()), (None, b""), (bytearray(b"x"), b"x")])
+def test_what_a_handler_may_return(reception: Reception, result: bytes | str | None, data: bytes) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    task, _ = reception.next(NOW)
+    assert task is not None
+    assert reply(reception.answered(task, result))[1].data == data
+
+
+def test_an_answer_that_no_packet_holds(reception: Reception) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    task, _ = reception.next(NOW)
+    assert task is not None
+    assert "is too long for a packet" in reply(reception.answered(task, bytes(MAX_PACKET_BYTES)))[1].error
+
+
+def test_users_take_turns(reception: Reception) -> None:
+    for number in range(5):
+        reception.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW)
+    reception.receive(message(asked(uid="a0"), caller()), NOW)
+    reception.receive(message(asked(uid="a1"), caller()), NOW)
+    order = []
+    while (task := reception.next(NOW)[0]) is not None:
+        order.append(task.request.uid)
+    assert order == ["b0", "a0", "b1", "a1", "b2", "b3", "b4"]
+
+
+def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(reception: Reception) -> None:
+    for number in range(WAITING_PER_USER):
+        assert reception.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW) == b""
+    packet = reception.receive(message(asked(uid="more", connection=8), caller(uid=2, connection=8)), NOW)
+    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of user 2 wait already"
+    assert reception.receive(message(asked(), caller()), NOW) == b""
+    assert reception.counts["busy"] == 1
+
+
+def test_who_waits_when_it_stops_is_told(reception: Reception) -> None:
+    reception.receive(message(asked(), caller()), NOW)
+    reception.receive(message(asked(uid="v", reply_to=""), caller()), NOW)
+    assert [reply(packet)[1].error for packet in reception.stop()] == ["the service has stopped, and has not run it"]
+    assert reception.counts["stopped"] == 2
+    assert list(reception.stop()) == []
+
+
+def test_what_is_subscribed_to(reception: Reception) -> None:
+    assert reception.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    with pytest.raises(ValueError, match="nothing to serve"):
+        Reception(parse_envelope).patterns(b"!/conn/5/")
+
+
+def test_a_command_is_served_once(reception: Reception) -> None:
+    with pytest.raises(ValueError, match="served already"):
+        reception.add("echo", lambda _request: b"", None)
+    with pytest.raises(ValueError, match=r"the command 'a\*' has a \*"):
+        reception.add("a*", lambda _request: b"", None)
+
+
+def test_what_the_bus_says_is_counted(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    reception.note_refusal(RemoteRefusal(ErrorCode.EPERM, "a rule"))
+    reception.note_missing(5)
+    reception.note_missing(0)
+    assert (reception.counts["refused"], reception.counts["lost"]) == (1, 5)
+    assert ["EPERM a rule" in caplog.text, "5 packets were lost" in caplog.text] == [True, True]
+
+
+def test_an_empty_docket() -> None:
+    docket = Docket()
+    assert docket.take() is None
+    assert len(docket) == 0

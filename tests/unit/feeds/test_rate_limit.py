@@ -1,0 +1,28 @@
+"""A pace bounds how often, and what share of the time."""
+
+from __future__ import annotations
+
+from sbusd.feeds.rate_limit import Pace, Tally
+
+
+def test_first_is_due_at_once() -> None:
+    assert Pace(1.0).next < 0
+
+
+def test_cheap_is_bounded_by_the_interval() -> None:
+    pace = Pace(1.0)
+    pace.spend(100.0, 100.01)
+    assert pace.next == 101.0
+
+
+def test_costly_is_bounded_by_its_share_of_the_time() -> None:
+    pace = Pace(1.0)
+    pace.spend(100.0, 102.0)
+    assert pace.next == 120.0
+
+
+def test_tally_tells_ever_more_rarely() -> None:
+    tally = Tally()
+    told = [tally.next() for _ in range(1500)]
+    assert [count for count in told if count is not None] == [1, 10, 100, 1000]
+    assert told.index(100) == 99

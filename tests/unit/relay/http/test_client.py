@@ -1,0 +1,121 @@
+"""What a relay believes of the one that it brings a message to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from sbusd.config.relay import RelaySettings
+from sbusd.protocol.errors import SbusError
+from sbusd.relay.errors import PeerAwayError, PeerRefusalError
+from sbusd.relay.http.client import MAX_RESPONSE_BYTES, PASSING, Courier
+from sbusd.relay.http.signature import SIGNATURE, Stamp, read_stamp, request_signature, response_signature
+
+KEY = b"0123456789abcdef"
+
+Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def bring(serve: Serve, keys: dict[int, bytes]) -> SbusError | None:
+    """Bring a message of twin 1001 to a twin 1002 that is *serve*; return what is wrong."""
+
+    async def run() -> SbusError | None:
+        application = web.Application()
+        application.router.add_post("/zbus-remote", serve)
+        async with TestServer(application) as server:
+            courier = Courier(1001, RelaySettings(request_timeout=1.0), keys)
+            try:
+                await courier.bring(1002, f"127.0.0.1:{server.port}", "/zbus-remote", b"{}")
+            except SbusError as error:
+                return error
+            finally:
+                await courier.close()
+        return None
+
+    return asyncio.run(run())
+
+
+def answer(status: int, body: bytes, key: bytes | None) -> Serve:
+    """Return a host that answers so, signed with *key*."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        stamp = read_stamp(request.headers)
+        if key is not None:
+            assert stamp is not None
+            assert stamp.signature == request_signature(KEY, stamp, 1002, "/zbus-remote", await request.read())
+        signed = {} if key is None or stamp is None else {SIGNATURE: response_signature(key, stamp, status, body)}
+        return web.Response(status=status, body=body, headers=signed)
+
+    return serve
+
+
+def test_a_word_with_the_right_key_is_believed() -> None:
+    assert bring(answer(200, b"{}", KEY), {1002: KEY}) is None
+
+
+@pytest.mark.parametrize("key", [None, b"x" * 16])
+def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) -> None:
+    error = bring(answer(200, b"{}", key), {1002: KEY})
+    assert isinstance(error, PeerAwayError)
+    assert "has not signed for twin 1002" in str(error)
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413])
+def test_nor_that_it_is_refused(status: int) -> None:
+    """But the words are there for a person."""
+    error = bring(answer(status, b'{"error": "go away"}', None), {1002: KEY})
+    assert isinstance(error, PeerAwayError)
+    assert f"status {status}, has not signed for twin 1002; it says: go away" in str(error)
+
+
+def test_a_response_to_another_request_is_not_believed() -> None:
+    """Not even one with the same nonce, which the relay has signed for an attacker between the hosts."""
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        stamp = read_stamp(request.headers)
+        assert stamp is not None
+        other = Stamp(stamp.twin, stamp.time, stamp.nonce, "0" * 64)
+        return web.Response(status=404, body=b"{}", headers={SIGNATURE: response_signature(KEY, other, 404, b"{}")})
+
+    assert isinstance(bring(serve, {1002: KEY}), PeerAwayError)
+
+
+def test_a_twin_without_a_key_is_not_spoken_to() -> None:
+    assert isinstance(bring(answer(200, b"{}", None), {1003: KEY}), PeerRefusalError)
+
+
+@pytest.mark.parametrize("status", [*sorted(PASSING), 500, 503])
+def test_what_may_pass_is_tried_again(status: int) -> None:
+    error = bring(answer(status, b'{"error": "later"}', KEY), {1002: KEY})
+    assert isinstance(error, PeerAwayError)
+    assert f"status {status}: later" in str(error)
+
+
+@pytest.mark.parametrize("status", [201, 302, 400, 403, 404, 410, 413])
+def test_what_will_not_pass_is_a_refusal(status: int) -> None:
+    error = bring(answer(status, b"not of a relay\n\x1b", KEY), {1002: KEY})
+    assert isinstance(error, PeerRefusalError)
+    assert str(error).isprintable()
+
+
+def test_an_endless_answer_is_cut_off() -> None:
+    async def serve(_request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"x" * (MAX_RESPONSE_BYTES + 1))
+
+    error = bring(serve, {})
+    assert isinstance(error, PeerAwayError)
+    assert f"more than {MAX_RESPONSE_BYTES} bytes" in str(error)
+
+
+def test_an_answer_that_does_not_come_is_away() -> None:
+    async def serve(_request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(60)
+        return web.Response()
+
+    error = bring(serve, {})
+    assert isinstance(error, PeerAwayError)
+    assert "no answer in time" in str(error)

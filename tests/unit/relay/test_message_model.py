@@ -1,0 +1,106 @@
+"""Messages: every member with its type and default, and a clear word for what is none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.relay.message_model import Message, MessageError, is_reserved
+
+
+def test_the_defaults_are_the_founding_documents() -> None:
+    assert json.loads(Message.parse(b"{}").encode()) == {
+        "ver": 1,
+        "uid": "",
+        "cmd": "",
+        "exp": 0,
+        "try": 0,
+        "dat": "",
+        "src": 0,
+        "dst": [],
+        "ret": "",
+        "shm": "",
+        "now": 0,
+        "err": "",
+    }
+
+
+def test_what_is_parsed_is_encoded_again() -> None:
+    text = (
+        b'{"ver":1,"uid":"1002.1","cmd":"a","exp":1,"try":2,"dat":"aGk=","src":1,"dst":[2,3],"ret":"r","shm":"","now":4,"err":"\xc3\xa9"}'
+    )
+    assert Message.parse(text).encode() == text
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"", "not JSON"),
+        (b"\xff", "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"[]", "no object"),
+        (b'{"ver": 2}', "ver: "),
+        (b'{"ver": true}', "ver: "),
+        (b'{"exp": -1}', "exp: "),
+        (b'{"exp": 1.5}', "exp: "),
+        (b'{"exp": "1"}', "exp: "),
+        (b'{"try": 1001}', "try: "),
+        (b'{"dat": "?"}', "dat: is not base64"),
+        (b'{"dat": 1}', "dat: "),
+        (b'{"dst": 1002}', "dst: "),
+        (b'{"dst": ["1002"]}', "dst: "),
+        (b'{"dst": [4294967296]}', "dst: "),
+        (json.dumps({"dst": [1] * 257}).encode(), "dst: "),
+        (b'{"cmd": "a*"}', "cmd: has a *"),
+        (b'{"cmd": "a\\u0000"}', "cmd: has a character that does not print"),
+        (b'{"ret": "\\ud800"}', "ret: "),
+        (b'{"now": 1e400}', "now: "),
+        (b'{"err": null}', "err: "),
+    ],
+)
+def test_what_is_none_is_refused_by_its_member(text: bytes, says: str) -> None:
+    with pytest.raises(MessageError, match=r".") as caught:
+        Message.parse(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_refusal_says_what_an_answer_needs() -> None:
+    with pytest.raises(MessageError) as caught:
+        Message.parse(b'{"cmd": "c", "ret": "r", "dst": [1, 2], "exp": -1}')
+    assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("r", (1, 2), "c")
+    with pytest.raises(MessageError) as caught:
+        Message.parse(b'{"cmd": 1, "ret": 2, "dst": [-1], "exp": -1}')
+    assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("", (), "")
+
+
+@given(
+    st.binary() | st.recursive(st.none() | st.integers() | st.text() | st.floats(), st.lists).map(lambda v: json.dumps({"dst": v}).encode())
+)
+def test_parsing_is_total(payload: bytes) -> None:
+    try:
+        message = Message.parse(payload)
+    except MessageError:
+        return
+    assert Message.parse(message.encode()) == message
+
+
+def test_a_failure_is_an_answer() -> None:
+    request = Message(uid="1002.1", cmd="c", src=1001, dst=(1002,), ret="r", dat="aGk=")
+    failure = request.failure("e" * 5_000, 7.9)
+    assert (failure.src, failure.dst, failure.now, failure.dat, failure.uid) == (1002, (1001,), 7, "", "1002.1")
+    assert Message.parse(failure.encode()).err == "e" * 1_000
+
+
+def test_copies_have_the_same_digest_whatever_tries_are_left() -> None:
+    request = Message(uid="1002.1", cmd="c", src=1001, dst=(1002,))
+    assert request.digest() == request.with_(try_=4).digest()
+    assert request.digest() != request.with_(dat="aGk=").digest()
+
+
+@pytest.mark.parametrize(("command", "reserved"), [("system", True), ("system.local", True), ("systems", False), ("a.system", False)])
+def test_commands_of_the_bus_are_reserved(command: str, reserved: bool) -> None:
+    assert is_reserved(command) is reserved

@@ -1,0 +1,76 @@
+"""How much of the kept state one packet, and one step between turns, may write: counted in bytes, so that no machine is too slow."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sbusd.restart.handover import Handover
+from sbusd.restart.inherited_state import Heritage
+from sbusd.restart.state_log import KeptChronicle
+from sbusd.state import log_file as statefile
+from sbusd.state import syscalls
+from tests.support.parlour import MakeParlour, Parlour
+
+PATTERNS, PATTERN_BYTES = 400, 3_900
+"""1.6 MB of state: more than the log must have before it is rewritten."""
+
+MOST_BYTES = 64 << 10
+"""Some tens of microseconds. What one packet writes is its pattern, twice; what one step writes is 16 KiB and a pattern."""
+
+
+@pytest.fixture
+def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parlour, KeptChronicle]]:
+    """A bus whose state a service manager keeps."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        monkeypatch.setenv("FDSTORE", "16")
+        parlour = make_parlour()
+        chronicle = Handover.begin(parlour.broker, parlour.journal, Heritage())._chronicle
+    assert chronicle is not None
+    yield parlour, chronicle
+    chronicle.file.close()
+    chronicle.lot.close()
+
+
+def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
+    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
+    parlour, chronicle = kept
+    written = 0
+    write_at = syscalls.write_at
+
+    def count(fd: int, data: memoryview, place: int) -> int:
+        nonlocal written
+        written += len(data)
+        return write_at(fd, data, place)
+
+    monkeypatch.setattr(statefile, "write_at", count)
+    holder, churner = parlour.guest(uid=1), parlour.guest(uid=2)
+    packets, steps = [], []
+    for number in range(3 * PATTERNS):
+        if number < PATTERNS:
+            holder.subscribe(b"%03d" % number + b"\xff" * PATTERN_BYTES)
+        for word in (b"SUB ", b"UNSUB "):
+            churner.send(word + b"\xfe" * PATTERN_BYTES)
+            written = 0
+            parlour.run()
+            packets.append(written)
+        written = 0
+        parlour.broker.settle()
+        steps.append(written)
+    assert sum(packets) > 10 * (1 << 20)
+    assert max(packets) < MOST_BYTES
+    # A turn's time of steps is some of them: what they write is bounded by what one step writes, which is not much more than this.
+    monkeypatch.setattr("sbusd.broker.broker.MAX_SETTLE_SECONDS", 0.0)
+    while not parlour.broker.is_settled:
+        written = 0
+        parlour.broker.settle()
+        assert written < MOST_BYTES
+    assert chronicle.counts()["state_rewrites"] >= 3
+    assert chronicle.file.size < 8 * PATTERNS * PATTERN_BYTES

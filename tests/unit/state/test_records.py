@@ -1,0 +1,161 @@
+"""What a bus knows, as records: what is written is read, and what makes no sense is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sbusd.dataplane.connection_state import ConnectionProgress, ConnectionSettings, Queue, SwitchTotals
+from sbusd.state import records as state
+from sbusd.state.log_file import StateError
+from sbusd.state.records import AccountState, BucketState, BusState, ConnectionState, HoldingState, State
+
+BEGINNING = state.BUS + b'{"next_connection": 1}'
+ONE = state.opened(ConnectionState(1, 1, 0.0))
+
+
+def _full() -> State:
+    """Return a state with something in every place."""
+    connections = {
+        number: ConnectionState(
+            number,
+            1000 + number,
+            1.5,
+            ConnectionSettings(False, 1, 3, 2),
+            {b"a": 2, b"\xff\x01\n": 1},
+            b"tap\xfe",
+            ConnectionProgress(1, 2, 3, 4, 5, 6, 7, 8, blocks=(3,), blocking_ms=4),
+            HoldingState(5, BucketState(1.0, 2.0)),
+        )
+        for number in (3, 7)
+    }
+    bus = BusState(9, True, SwitchTotals(accepted=2, lost_by_user={1: 5}), {"errors_told": 4}, {"written": 3}, 2, 12.5)
+    bucket = BucketState(3.5, 100.25)
+    accounts = [AccountState(1, bucket, bucket, bucket, {"connections": 2}, 1)]
+    return State(bus, connections, [b"MSG a\0\xff", b""], {7: Queue(((0, None, None), (1, 0, 5)), ((1, None, 0),))}, accounts)
+
+
+def test_an_image_is_read_as_it_was() -> None:
+    assert state.replay(state.image(_full())) == _full()
+
+
+def test_the_state_of_the_format_before_is_read() -> None:
+    """As the version before wrote it: patterns and the tap in JSON, a byte a character."""
+    records = [
+        b'B{"next_connection":9,"is_orderly":false,"tally":{},"counts":{},"records":{},"forgotten_early":0,"started":12.5}',
+        b'C{"number":3,"inode":1003,"since":1.5,"settings":{"echo":false,"soft":1,"hard":3,"order":2,"sender":false,"batch":false,"pace":false},'
+        b'"patterns":{"a":2,"\\u00ff\\u0001\\n":1},"tap":"tap\\u00fe","progress":{},"holding":{},"who":[40,1000,7]}',
+        b"S\3\0\0\0\0\0\0\0a",
+        b"U\3\0\0\0\0\0\0\0\xff\1\n",
+    ]
+    read = state.replay(records)
+    assert read.connections == {
+        3: ConnectionState(3, 1003, 1.5, ConnectionSettings(False, 1, 3, 2), {b"a": 3}, b"tap\xfe", who=(40, 1000, 7))
+    }
+    assert state.replay(state.image(read)) == read
+
+
+def test_changes_are_applied_in_their_order() -> None:
+    records = [
+        BEGINNING,
+        state.reserved(1024),
+        state.opened(ConnectionState(5, 50, 0.0)),
+        state.subscribed(5, b"a\xff"),
+        state.subscribed(5, b"a\xff"),
+        state.subscribed(5, b""),
+        state.unsubscribed(5, b"a\xff"),
+        state.unsubscribed(5, b""),
+        state.changed(5, ConnectionSettings(echo=False)),
+        state.tapped(5, b"x"),
+        state.tapped(5, None),
+        state.tapped(5, b"\xff"),
+        state.opened(ConnectionState(6, 60, 0.0)),
+        state.closed(6),
+        state.tried(),
+    ]
+    read = state.replay(records)
+    assert read.connections == {5: ConnectionState(5, 50, 0.0, ConnectionSettings(echo=False), {b"a\xff": 1}, b"\xff")}
+    assert (read.bus.next_connection, read.bus.is_orderly, read.tries) == (1024, False, 1)
+
+
+def test_a_number_that_was_used_is_never_free_again() -> None:
+    assert state.replay([BEGINNING, state.opened(ConnectionState(80, 1, 0.0)), state.closed(80)]).bus.next_connection == 81
+
+
+@pytest.mark.parametrize(
+    ("records", "says"),
+    [
+        ([], "no beginning"),
+        ([state.closed(1)], "no beginning"),
+        ([BEGINNING, state.closed(1)], "connection 1, which is not in it"),
+        ([BEGINNING, state.subscribed(1, b"a")], "connection 1, which"),
+        ([BEGINNING, b"?x"], "unknown kind"),
+        ([BEGINNING, b"S123"], "unknown kind"),
+        ([BEGINNING, b""], "unknown kind"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.opened(ConnectionState(1, 2, 0.0))], "connection 1 twice"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.opened(ConnectionState(2, 1, 0.0))], "one socket"),
+        ([BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.unsubscribed(1, b"a")], "removes a pattern"),
+        ([BEGINNING, b"C{}"], "ConnectionState"),
+        ([BEGINNING, b"C{"], "ConnectionState"),
+        ([state.BUS + b'{"next_connection": 1, "of_a_newer_bus": 2}'], "of_a_newer_bus"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "settings": {"soft": 9}}'], "settings.soft"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u20ac": 1}}'], "above 255"),
+        ([BEGINNING, b'C{"number": 1, "inode": 1, "since": 1, "patterns": {"\\u0001": 0}}'], "patterns"),
+        ([BEGINNING, state.stored(1, b"a", 1)], "connection 1, which"),
+        ([BEGINNING, ONE, state.stored(1, b"a", 1), state.stored(1, b"a", 1)], "twice"),
+        ([BEGINNING, ONE, state.subscribed(1, b"a"), state.stored(1, b"a", 1)], "twice"),
+        ([BEGINNING, ONE, state.stored(1, b"a", 0)], "in no instance"),
+        ([BEGINNING, ONE, state.stored(1, b"", 1)[:-1]], "cut short"),
+        ([BEGINNING, b'C{"number": -1, "inode": 1, "since": 1}'], "number"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_line(records: list[bytes], says: str) -> None:
+    with pytest.raises(StateError, match=says) as refusal:
+        state.replay(records)
+    assert str(refusal.value).isprintable()
+
+
+def test_what_waits_must_be_there_and_for_somebody() -> None:
+    for queue, number in ((Queue(((2, None, None),)), 7), (Queue(((0, 2, None),)), 7), (Queue(((0, None, None),)), 99)):
+        full = _full()
+        full.queues = {number: queue}
+        with pytest.raises(StateError):
+            state.replay(state.image(full))
+
+
+@given(st.lists(st.binary(max_size=60), max_size=6), st.integers(0, 2**32))
+def test_garbage_is_refused_and_never_more(garbage: list[bytes], seed: int) -> None:
+    """Any end of any image, and any damage to one of its records: an error of ours, or a state."""
+    records = list(state.image(_full()))
+    place = random.Random(seed).randrange(len(records))
+    for damaged in ([BEGINNING, *garbage], [*records[:place], *garbage, *records[place + 1 :]], [*records, *garbage]):
+        try:
+            state.replay(damaged)
+        except StateError as error:
+            assert str(error).isprintable()  # noqa: PT017 - it is not always raised
+
+
+def test_no_pattern_can_be_taken_for_a_record() -> None:
+    """A client chooses the bytes of its patterns and packets; nothing else in a state comes from one."""
+    forged = state.closed(1) + state.opened(ConnectionState(9, 9, 0.0))
+    records = [BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.subscribed(1, forged)]
+    assert state.replay(records).connections[1].patterns == {forged: 1}
+    full = State(BusState(2, True), {1: ConnectionState(1, 1, 0.0, patterns={b'"}],{"': 1})}, [forged], {1: Queue(((0, None, None),))})
+    assert state.replay(state.image(full)) == full
+
+
+def test_the_format_does_not_change_unseen() -> None:
+    """An older bus must be understood: whoever changes what is written here gives new fields defaults, or FORMAT another number."""
+    assert json.loads(state.opened(ConnectionState(1, 2, 3.0))[1:]).keys() == {"number", "inode", "since", "settings", "who"}
+    full = ConnectionState(1, 2, 3.0, progress=ConnectionProgress(1), holding=HoldingState(1), patterns={b"a": 1}, tap=b"t")
+    assert json.loads(state.opened(full)[1:]).keys() == {"number", "inode", "since", "settings", "who", "progress", "holding"}
+    assert state.stored(1, b"a\xff", 258) == b"I\1\0\0\0\0\0\0\0\2\1\0\0a\xff"
+    first = state.replay([state.BUS + b'{"next_connection":4}', b'C{"number":1,"inode":2,"since":3.5}'])
+    assert first.connections[1] == ConnectionState(1, 2, 3.5)
+    changes = [state.subscribed(1, b"a"), state.unsubscribed(1, b"b"), state.closed(2), state.reserved(3), state.tried()]
+    numbers = [bytes([number, 0, 0, 0, 0, 0, 0, 0]) for number in (1, 1, 2, 3)]
+    assert changes == [b"S" + numbers[0] + b"a", b"U" + numbers[1] + b"b", b"G" + numbers[2], b"N" + numbers[3], b"T"]

@@ -1,0 +1,148 @@
+"""What the service manager hears, by a socket that stands for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from sbusd.systemd.service_manager import PROLONG_PACE_SECONDS, PROLONG_SECONDS, ServiceManager, ServiceManagerError
+
+MINUTE = f"EXTEND_TIMEOUT_USEC={PROLONG_SECONDS * 1e6:.0f}".encode()
+
+
+@pytest.fixture
+def systemd(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """The socket that $NOTIFY_SOCKET names."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(folder / "notify"))
+        heard.settimeout(30)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "notify"))
+        yield heard
+
+
+@pytest.fixture
+def manager(systemd: socket.socket) -> Iterator[ServiceManager]:
+    with closing(ServiceManager.of_environment()) as made:
+        yield made
+
+
+def fill(address: str) -> None:
+    """Leave no room for another datagram at *address*."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as anybody:
+        anybody.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                anybody.sendto(b"x", address)
+
+
+def test_a_life_is_told_in_order(systemd: socket.socket, manager: ServiceManager) -> None:
+    manager.ready("it is\nready")
+    assert systemd.recv(1000) == rb"READY=1" + b"\n" + rb"STATUS=it is\x0aready"
+    manager.reloading()
+    told, when = systemd.recv(1000).split(b"\nMONOTONIC_USEC=")
+    assert told == b"RELOADING=1"
+    assert int(when) > 0
+    manager.reloaded()
+    assert systemd.recv(1000) == b"READY=1"
+    manager.stopping()
+    assert systemd.recv(1000) == b"STOPPING=1\n" + MINUTE
+
+
+def test_a_long_start_is_told_at_a_pace(systemd: socket.socket) -> None:
+    now = 100.0
+    with closing(ServiceManager(systemd.getsockname(), 0.0, clock=lambda: now)) as manager:
+        for _ in range(1_000):
+            manager.prolong()
+        assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
+        now += PROLONG_PACE_SECONDS
+        manager.prolong()
+        assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
+        systemd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            systemd.recv(1000)
+
+
+def test_an_abstract_address_is_one_too() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind("")  # the kernel chooses an abstract name
+        heard.settimeout(30)
+        with closing(ServiceManager("@" + heard.getsockname()[1:].decode(), 0.0)) as manager:
+            assert manager.offer("STATUS=well")
+        assert heard.recv(1000) == b"STATUS=well"
+
+
+def test_an_offer_does_not_wait_for_room(systemd: socket.socket, manager: ServiceManager) -> None:
+    """Everybody can write to systemd's socket: who fills it must not hold up the bus."""
+    fill(systemd.getsockname())
+    assert not manager.offer("WATCHDOG=1")
+    systemd.recv(1000)
+    assert manager.offer("WATCHDOG=1")
+
+
+def test_an_offer_that_nobody_hears_is_not_taken(systemd: socket.socket, manager: ServiceManager) -> None:
+    address = systemd.getsockname()
+    systemd.close()
+    assert not manager.offer("WATCHDOG=1")
+    os.unlink(address)
+    assert not manager.offer("WATCHDOG=1")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as again:
+        again.bind(address)
+        assert manager.offer("WATCHDOG=1")
+
+
+def test_a_systemd_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "none"))
+    with closing(ServiceManager.of_environment()) as manager:
+        with pytest.raises(ServiceManagerError, match=r"^cannot tell systemd through \$NOTIFY_SOCKET: No such file or directory; unset it"):
+            manager.ready("ready")
+        manager.reloading()
+        manager.reloaded()
+        manager.stopping()
+
+
+def test_without_systemd_nobody_is_told() -> None:
+    manager = ServiceManager.of_environment({"WATCHDOG_USEC": "1000000"})
+    assert not manager.is_there
+    assert manager.watchdog_seconds == 0
+    assert manager.offer("WATCHDOG=1")
+    manager.prolong()
+    manager.close()
+
+
+def test_after_close_nobody_is_told(systemd: socket.socket, manager: ServiceManager) -> None:
+    manager.close()
+    manager.close()
+    manager.stopping()
+    assert not manager.is_there
+    systemd.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        systemd.recv(1000)
+
+
+@pytest.mark.parametrize(
+    ("environment", "seconds"),
+    [
+        ({}, 0.0),
+        ({"WATCHDOG_USEC": "20000000"}, 20.0),
+        ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": str(os.getpid())}, 0.5),
+        ({"WATCHDOG_USEC": "500000", "WATCHDOG_PID": "1"}, 0.0),
+        ({"WATCHDOG_USEC": "0"}, 0.0),
+    ],
+)
+def test_the_watchdog_is_the_one_of_this_process(systemd: socket.socket, environment: dict[str, str], seconds: float) -> None:
+    with closing(ServiceManager.of_environment({"NOTIFY_SOCKET": systemd.getsockname(), **environment})) as manager:
+        assert manager.watchdog_seconds == seconds
+
+
+@pytest.mark.parametrize("environment", [{"WATCHDOG_USEC": "soon\n"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "²"}])
+def test_a_wrong_watchdog_is_told(environment: dict[str, str]) -> None:
+    with pytest.raises(ServiceManagerError) as raised:
+        ServiceManager.of_environment(environment)
+    assert str(raised.value).startswith("$WATCHDOG_")
+    assert str(raised.value).isprintable()

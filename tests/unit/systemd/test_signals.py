@@ -1,0 +1,81 @@
+"""Signals as something to wait for."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+import pytest
+
+from sbusd.systemd.signals import ENDING, Signals
+from tests.support.world import World
+
+HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def is_readable(signals: Signals) -> bool:
+    """Return whether a wait for *signals* would end at once."""
+    return bool(select.select([signals], [], [], 0)[0])
+
+
+@pytest.mark.parametrize("number", ENDING)
+def test_an_ending_signal_calls_stop_and_is_readable_until_drained(number: signal.Signals) -> None:
+    stopped: list[bool] = []
+    with Signals(lambda: stopped.append(True)) as signals:
+        assert not is_readable(signals)
+        os.kill(os.getpid(), number)
+        assert stopped == [True]
+        assert is_readable(signals)
+        signals.drain()
+        assert not is_readable(signals)
+        signals.drain()
+
+
+def test_a_hangup_is_taken_once_and_ends_nothing() -> None:
+    stopped: list[bool] = []
+    with Signals(lambda: stopped.append(True)) as signals:
+        assert not signals.take_hangup()
+        os.kill(os.getpid(), signal.SIGHUP)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert is_readable(signals)
+        signals.drain()
+        assert signals.take_hangup()
+        assert not signals.take_hangup()
+    assert stopped == []
+
+
+def test_many_signals_do_not_block() -> None:
+    stopped: list[bool] = []
+    with Signals(lambda: stopped.append(True)) as signals:
+        for _ in range(5_000):
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert stopped
+        signals.drain()
+        assert not is_readable(signals)
+
+
+def test_the_signals_are_given_back() -> None:
+    before = [signal.getsignal(number) for number in HANDLED]
+    with Signals(lambda: None) as signals:
+        assert [signal.getsignal(number) for number in HANDLED] != before
+        fd = signals.fileno()
+    assert [signal.getsignal(number) for number in HANDLED] == before
+    assert signal.set_wakeup_fd(-1) == -1
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+
+
+@pytest.mark.parametrize("wait", ["turn", "run"])
+def test_a_signal_ends_the_wait_of_a_switch(world: World, wait: str) -> None:
+    stopped: list[bool] = []
+    with Signals(lambda: stopped.append(True)) as signals:
+        world.switch.watch(signals.fileno(), signals.drain)
+        previous = signal.signal(signal.SIGALRM, lambda _number, _frame: os.kill(os.getpid(), signal.SIGTERM))
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01)
+            while not stopped:
+                (world.switch.run if wait == "run" else world.switch.turn)(-1)
+        finally:
+            signal.signal(signal.SIGALRM, previous)
+        world.run()
