@@ -12,6 +12,7 @@ from sbusd.broker import control_messages, subscription_list
 from sbusd.broker.log import JournalCounters
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
+from sbusd.config.quotas import QuotaSettings
 from sbusd.config.settings import LimitSettings
 from sbusd.dataplane import contract, modes
 from sbusd.dataplane.contract import ConnectionCounters, SwitchCounters
@@ -88,7 +89,6 @@ def test_the_largest_sizes_are_the_codes() -> None:
     assert f"The largest packet that the bus accepts is {MAX_PACKET_BYTES} bytes." in _words(1)
     assert f"bytes, {MAX_KEY_BYTES} unless configured otherwise, and a packet of more than {MAX_PACKET_BYTES} bytes" in _words(2)
     assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes:" in _words(6)
-    assert f"the whole packet has at most {MAX_PACKET_BYTES}." in OVERVIEW.read_text("utf-8")
 
 
 def test_the_example_bytes_are_what_the_code_sends() -> None:
@@ -171,6 +171,17 @@ def test_the_errors_that_are_sent_are_those_that_the_code_names() -> None:
     ]
     named = {code for path in bus for code in re.findall(r"\bErrorCode\.([A-Z]+)\b", path.read_text("utf-8"))}
     assert {code for code, _, meaning in _rows(8) if meaning != "not sent by this version"} == named
+
+
+def test_the_limits_of_the_overview_are_the_defaults_of_the_code() -> None:
+    limits, quotas = LimitSettings(), QuotaSettings()
+    section = OVERVIEW.read_text("utf-8").split("\n.Sh LIMITS\n")[1].split("\n.Sh ")[0]
+    shown = re.findall(r"^\.It (\d+)(?: (bytes|MiB))?$", section, re.MULTILINE)
+    assert [int(number) << (20 if unit == "MiB" else 0) for number, unit in shown] == [
+        *(MAX_PACKET_BYTES, limits.key_bytes, limits.queue_bytes, quotas.queued_bytes, limits.queued_memory),
+        *(quotas.connections, quotas.subscriptions, quotas.control_rate),
+    ]
+    assert f"An owner has {quotas.owner_factor} times each limit of one user." in section
 
 
 def test_the_overview_names_the_addresses_that_clients_use() -> None:
