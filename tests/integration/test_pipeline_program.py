@@ -208,7 +208,7 @@ def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], sa
 def test_a_master_that_is_none_is_told_before_spark_starts(tmp_path: Path, master: str) -> None:
     done = run(tmp_path, "--master", master)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"Invalid value for --master: {master!r} is no Spark cluster; write spark://HOST:PORT" in done.stderr
+    assert f"invalid value for --master: {master!r} is no Spark cluster; write spark://HOST:PORT" in done.stderr
     assert "Exception" not in done.stderr
 
 
