@@ -31,7 +31,7 @@ def missing(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_two_buses_are_one_too_many(missing: str, arguments: list[str]) -> None:
     result = CliRunner().invoke(application(), arguments)
     assert result.exit_code == 2
-    assert "--system, --user and --address exclude each other; give one of them" in result.stderr
+    assert "--system, --user and --address are mutually exclusive" in result.stderr
     assert result.stdout == ""
 
 

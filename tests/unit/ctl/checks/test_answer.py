@@ -26,7 +26,7 @@ def test_what_does_not_answer_as_sbusd_fails() -> None:
     assert "does not answer !/bus/features" in found[1].reason
 
 
-@pytest.mark.parametrize(("version", "word"), [("9.9.9", "9.9.9"), (None, "does not say")])
+@pytest.mark.parametrize(("version", "word"), [("9.9.9", "9.9.9"), (None, "does not report")])
 def test_another_version_is_a_warning(version: str | None, word: str) -> None:
     found = judge(replace(_GOOD, stats={} if version is None else {"version": version}))
     assert [finding.result for finding in found] == [Result.OK, Result.OK, Result.WARN]

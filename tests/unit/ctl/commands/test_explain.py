@@ -75,7 +75,7 @@ def test_who_can_wait_and_who_can_block_is_said_in_a_line_of_its_own() -> None:
     allowed: dict[str, object] = {"allowed": True}
     assert blocking_lines({"waits_for_others": True, **allowed}) == ["Messages published with --wait wait for recipients of any user."]
     (line,) = blocking_lines({"waits_for_others": False, **allowed})
-    assert line.endswith("of the same user only, because the key is secret.")
+    assert line.endswith("of the same user only, because the key is private.")
     (line,) = blocking_lines({"blocks_others": True, **allowed})
     assert line == "Subscribers with blocking/hard/block can block publishers of any user."
     (line,) = blocking_lines({"blocks_others": False, **allowed})

@@ -65,7 +65,7 @@ def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
 
 
 def test_a_time_ends_it(bus: TappedBus, tmp_path: Path) -> None:
-    with start(bus, "--archive", str(tmp_path / "r"), "--seconds", "0.01") as process:
+    with start(bus, "--archive", str(tmp_path / "r"), "--timeout", "0.01") as process:
         bus.accept()
         bus.end()
         out, _ = process.communicate(timeout=60)
@@ -87,7 +87,9 @@ def test_without_pyarrow_it_says_what_to_install(arguments: tuple[str, ...], tmp
     env = ENV | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "sbusctl: records need pyarrow, which is not installed; install it with: pip install 'sbusd[recorder]'\n"
+    assert (
+        done.stderr == "sbusctl: cannot read or write records: pyarrow is not installed; install it with: pip install 'sbusd[recorder]'\n"
+    )
 
 
 def test_a_folder_that_is_no_archive_is_told(tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_a_folder_without_a_record_is_told(tmp_path: Path, options: tuple[str, .
     command = [*COMMAND, "replay", str(tmp_path / "archive"), *options]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbusctl: {tmp_path}/archive: there is no record{says} in this folder\n"
+    assert done.stderr == f"sbusctl: cannot replay {tmp_path}/archive: the archive contains no records{says}\n"
 
 
 def test_without_a_bus_no_folder_is_made(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_it_opens_a_browser(tables: Path, tmp_path: Path) -> None:
 def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "--open", PATH=str(tmp_path), BROWSER="/nowhere %s")
     assert done.returncode == 1
-    assert done.stderr == "sbusctl: found no browser to open sbus-report.html with; open it yourself\n"
+    assert done.stderr == "sbusctl: cannot open sbus-report.html: no web browser found; open the file manually\n"
 
 
 @pytest.mark.parametrize(
@@ -108,4 +108,4 @@ def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) 
 def test_standard_output_cannot_be_opened(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "-o", "-", "--open")
     assert done.returncode == 2
-    assert "--open needs a file to open" in done.stderr
+    assert "report: --open requires a file; omit -o -" in done.stderr
