@@ -90,7 +90,7 @@ def _judge_owner(facts: SocketFacts) -> Finding:
 def _judge_folder(facts: SocketFacts) -> Finding:
     """Judge whether someone else could put another socket there."""
     if facts.folder_mode & stat.S_IWOTH and not facts.folder_mode & stat.S_ISVTX:
-        return Finding("directory", Result.WARN, "every user can replace the socket", "remove write permission for others from the directory")
+        return Finding("directory", Result.WARN, "every user can replace the socket", "remove write permission for others from it")
     if facts.folder_uid not in (0, os.geteuid()):
         reason = f"user {user_name(facts.folder_uid)} owns the directory, and can replace the socket"
         return Finding("directory", Result.WARN, reason, "use a directory that root or this user owns")
