@@ -175,7 +175,7 @@ def test_a_reload_never_denies_everything(office: Office) -> None:
     assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
     failed = office.parlour.recorded()[1]
     assert failed.message.name == "reload-failed"
-    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot be read: Is a directory")
+    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot read it: Is a directory")
 
 
 def test_a_user_who_is_gone_is_a_fault_and_no_failure(office: Office) -> None:

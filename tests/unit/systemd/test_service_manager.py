@@ -99,7 +99,9 @@ def test_an_offer_that_nobody_hears_is_not_taken(systemd: socket.socket, manager
 def test_a_systemd_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "none"))
     with closing(ServiceManager.of_environment()) as manager:
-        with pytest.raises(ServiceManagerError, match=r"^cannot tell systemd through \$NOTIFY_SOCKET: No such file or directory; unset it"):
+        with pytest.raises(
+            ServiceManagerError, match=r"^cannot notify systemd through \$NOTIFY_SOCKET: No such file or directory; unset it"
+        ):
             manager.ready("ready")
         manager.reloading()
         manager.reloaded()
