@@ -74,7 +74,7 @@ def require_open(configuration: Configuration) -> None:
     """Raise ConfigError if a fault of *configuration* denies every key: a bus that runs keeps what holds instead."""
     for fault in configuration.faults:
         if "" in fault.denied:
-            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts with it denies all keys to everyone")
+            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts with it denies every key to everyone")
 
 
 def describe(configuration: Configuration, main_file: Path) -> str:

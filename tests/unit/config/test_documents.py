@@ -171,7 +171,7 @@ def test_a_wrong_rule_is_told_of_its_own_file_and_by_its_number_there(tmp_path: 
     good, wrong = '[[policy]]\nkeys = "a"\npublish = "deny"\n', '[[policy]]\nkeys = 1\npublish = "deny"\n'
     with pytest.raises(ConfigError) as refusal:
         _settings(tmp_path, good * 3, good + wrong)
-    assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: 1 is not how keys begin")
+    assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: must be a prefix of keys")
 
 
 def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
 
 
 def test_a_mistake_of_two_files_together_is_told_of_the_last(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="credential_prefix needs") as refusal:
+    with pytest.raises(ConfigError, match="credential_prefix requires") as refusal:
         _settings(tmp_path, 'separator = "."', 'credential_prefix = "!/cred/1/2/3"')
     assert refusal.value.file == tmp_path / "1.toml"
 

@@ -37,7 +37,7 @@ def test_a_wrong_file_is_an_error_of_both(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_daemon_settings(tmp_path / "x.toml", required=True)
 
 

@@ -121,7 +121,7 @@ class TestPath:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             other.bind(str(path))
             other.listen()
-            assert "is in use by another process" in _refusal(_options(path))
+            assert "in use by another process" in _refusal(_options(path))
 
     def test_reuse_makes_a_path_that_was_not_there(self, path: Path) -> None:
         open_listener(_options(path, reuse=True)).close()
@@ -157,7 +157,7 @@ class TestPath:
         target = path.with_name("target")
         target.touch()
         path.symlink_to(target)
-        assert "and neither a socket nor an empty file" in _refusal(_options(path, reuse=True))
+        assert "neither a socket nor an empty file" in _refusal(_options(path, reuse=True))
         assert path.is_symlink()
         assert target.is_file()
 
@@ -266,7 +266,9 @@ class TestInherited:
     def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
         with make() as wrong:
             fd = wrong.fileno()
-            assert _refusal(Options(address=InheritedDescriptor(fd))) == f"/dev/fd/{fd} {says}; pass a bound Unix socket of type SEQPACKET"
+            assert _refusal(Options(address=InheritedDescriptor(fd))) == (
+                f"cannot use /dev/fd/{fd}: {says}; pass a bound Unix socket of type SEQPACKET"
+            )
 
     def test_a_file_is_refused(self) -> None:
         with open(os.devnull) as file:

@@ -63,7 +63,7 @@ def _plain(settings: object) -> dict[str, object]:
 def test_every_option_is_documented() -> None:
     offered = set(re.findall(r"^  (-\w).*?, (--[\w-]+)", _help(), re.MULTILINE))
     offered |= {("", name) for name in re.findall(r"^  (--[\w-]+)", _help(), re.MULTILINE)}
-    items = re.findall(r"^\.It (Fl .*)$", _section(PROGRAM, "DESCRIPTION"), re.MULTILINE)
+    items = re.findall(r"^\.It (Fl .*)$", _section(PROGRAM, "OPTIONS"), re.MULTILINE)
     documented = set()
     for item in items:
         *short, long = re.findall(r"Fl (\S+)", item)
@@ -77,21 +77,21 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
     defaults = options.Options()
     for value in (options.SYSTEM_ADDRESS, str(defaults.pid_file), str(defaults.main_file), str(options.NO_PID_FILE)):
         assert f".Pa {value}" in text
-    assert f"which is 0{defaults.socket_mode:o}, gets 0{options.GROUP_MODE:03o} as well" in text
-    assert f"its mode gets 000{options.OTHERS_MODE:o} as well" in text
+    assert f"add 0{options.GROUP_MODE:03o} to the mode of the socket,\nwhich is 0{defaults.socket_mode:o}." in text
+    assert f"add 000{options.OTHERS_MODE:o} to the mode of the socket." in text
     assert f"Default:\n.Cm {defaults.switch} ." in text
 
 
 def test_the_journals_bounds_are_those_documented() -> None:
-    text = " ".join(_section(PROGRAM, "LOGGING").split())
-    assert f"at most {log.MAX_WAITING} records wait" in text
-    assert f"is cut at {log.MAX_FACT_BYTES} bytes" in text
+    text = " ".join(_section(PROGRAM, "LOG MESSAGES").split())
+    assert f"At most {log.MAX_WAITING} records are queued" in text
+    assert f"is truncated to {log.MAX_FACT_BYTES} bytes" in text
 
 
 def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:
-    text = " ".join(_section(PROGRAM, "SERVICE").split())
-    assert f"since that was last told, {heartbeat.STATUS_SECONDS:.0f} seconds before" in text
-    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even where" in text
+    text = " ".join(_section(PROGRAM, "ACTIVATION").split())
+    assert f"averaged over at least the last {heartbeat.STATUS_SECONDS:.0f} seconds" in text
+    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even if" in text
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:

@@ -139,7 +139,7 @@ def test_a_drop_in_that_breaks_closes_what_it_was_about_and_the_rest_holds(offic
         guest.subscribe(pattern)
     told = guest.barrier()
     assert [error_code(packet) for packet in told] == ["EPERM", "EPERM"]
-    assert b"50-lab.toml has a fault" in told[0]
+    assert b"a fault in 50-lab.toml" in told[0]
     assert [record.message.name for record in office.parlour.recorded()][:3] == ["reloaded", "reloaded", "configuration-fault"]
     (fault,) = office.reloader.faults
     assert office.parlour.recorded()[2].facts["reason"] == str(fault)

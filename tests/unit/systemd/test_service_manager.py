@@ -146,5 +146,5 @@ def test_the_watchdog_is_the_one_of_this_process(systemd: socket.socket, environ
 def test_a_wrong_watchdog_is_told(environment: dict[str, str]) -> None:
     with pytest.raises(ServiceManagerError) as raised:
         ServiceManager.of_environment(environment)
-    assert str(raised.value).startswith("$WATCHDOG_")
+    assert str(raised.value).startswith("invalid $WATCHDOG_")
     assert str(raised.value).isprintable()
