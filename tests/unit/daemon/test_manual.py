@@ -109,7 +109,7 @@ def test_the_documented_defaults_are_the_codes(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_rule_and_their_bounds_are_those_documented() -> None:
     text = FORMAT.read_text("utf-8")
-    section = text.split("\n.Ss Keys under [[policy]]")[1].split("\n.Ss ")[0]
+    section = text.split("\n.Ss The [[policy]] tables")[1].split("\n.Ss ")[0]
     documented = [key for line in re.findall(r"^\.It Cm (.+)$", section, re.MULTILINE) for key in line.split(" , ")]
     assert documented == [each.name for each in dataclasses.fields(PolicyRule) if each.name != ORIGIN]
     words = " ".join(section.split())
@@ -143,10 +143,12 @@ def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
     assert read_settings([SAMPLE], DaemonSettings) == DaemonSettings()
 
 
-def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
-    example = FORMAT.read_text("utf-8").split("-offset indent\n")[1].split("\n.Ed")[0]
-    (tmp_path / "x.toml").write_text(example.replace('"alice"', '"root"'))
-    read = read_settings([tmp_path / "x.toml"], DaemonSettings)
+def test_the_examples_of_the_page_are_right(tmp_path: Path) -> None:
+    rules, others, *_ = (text.partition("\n.Ed")[0] for text in FORMAT.read_text("utf-8").split("-offset indent\n")[1:])
+    files = tmp_path / "rules.toml", tmp_path / "others.toml"
+    for file, example in zip(files, (rules, others), strict=True):
+        file.write_text(example.replace('"alice"', '"root"'))
+    read = read_settings(files, DaemonSettings)
     assert read.limits.queue_bytes == 128 << 20
     assert [rule.publish for rule in read.policy] == ["allow", "deny"]
 
