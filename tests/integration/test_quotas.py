@@ -76,9 +76,9 @@ def test_connections(bus_with: StartWith) -> None:
     while users(clients[1])[FIRST.uid]["connections"] > 2:
         neighbour.works()  # who has just cost much is served behind others, and its end is seen as late
     assert bus.client(FIRST).barrier() == []
-    (line,) = recorded(bus, "used up a quota")
+    (line,) = recorded(bus, "a user that reached a quota")
     assert f"uid={FIRST.uid}" in line
-    assert "connections: 3 of 3 used by user 61001; most have: pid " in line
+    assert "connections: 3 of 3 used by user 61001; largest holders: pid " in line
 
 
 def test_connection_attempts(bus_with: StartWith) -> None:
