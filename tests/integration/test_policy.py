@@ -139,7 +139,8 @@ def test_a_decision_is_explained_to_an_owner_about_anyone_and_to_others_about_th
     assert "only owners can ask about other users" in shell.fail(*asked, user=FIRST)
     own = json.loads(shell.succeed("--json=short", "explain", str(FIRST.uid), "publish", "lab/x", user=FIRST))
     assert (own["allowed"], own["rule"]) == (True, f"rule 1 of {config}")
-    said = "root may publish to hall: no rule restricts publishing to this key\nMessages published with --wait wait for recipients of any user.\n"
+    said = "root may publish to hall: no rule restricts publishing to this key\n"
+    said += "Messages published with --wait wait for recipients of any user.\n"
     assert shell.succeed("explain", "root", "publish", "hall").decode() == said
     # What is explained is what is done.
     assert "EPERM" in shell.fail("pub", "lab/x", "forged", user=SECOND)

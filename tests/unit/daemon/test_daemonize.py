@@ -162,7 +162,7 @@ class TestPidFile:
         assert not (tmp_path / "elsewhere").exists()
 
     def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
-        with pytest.raises(PresenceError, match="cannot create pid file .*: No such file or directory; choose another with -p"):
+        with pytest.raises(PresenceError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
             self._presence(tmp_path / "none" / "pid").write_pid_file()
 
     def test_a_full_disk_is_told_and_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ class TestPidFile:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "write", fail)
-        with pytest.raises(PresenceError, match="cannot write pid file .*: No space left on device; choose another with -p"):
+        with pytest.raises(PresenceError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
             self._presence(tmp_path / "pid").write_pid_file()
         assert list(tmp_path.iterdir()) == []
 
