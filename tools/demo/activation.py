@@ -97,7 +97,7 @@ class ActivatedBus:
         self.configuration.write_text(rules)
         self._process.send_signal(signal.SIGHUP)
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
-            if any("was read again and holds" in line for line in list(self.log)):
+            if any("reloaded configuration: " in line for line in list(self.log)):
                 return
             pause.wait(PAUSE_SECONDS)
         raise DemoError("the bus has not read its rules")
@@ -110,7 +110,7 @@ class ActivatedBus:
         """Wait until the bus has gone on so often where the program before it left off."""
         pause = threading.Event()
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
-            if sum("the bus goes on" in line for line in list(self.log)) >= times:
+            if sum(" connections after a " in line for line in list(self.log)) >= times:
                 return
             pause.wait(PAUSE_SECONDS)
         raise DemoError(f"the bus has not started anew {times} times")

@@ -20,7 +20,7 @@ from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, desc
 
 def goes_on(town: Town) -> bool:
     """Return whether the bus of *town* has been started anew in place."""
-    return "goes on where it was" in town.daemon.stderr
+    return "connections after a planned restart" in town.daemon.stderr
 
 
 def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(towns: MakeTowns) -> None:

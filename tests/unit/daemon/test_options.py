@@ -70,7 +70,7 @@ def test_paths_are_absolute_for_the_bus_changes_its_folder(tmp_path: Path, monke
         (["-a", ""], '-a: "" is empty'),
         (["-a", "/" + "x" * 108], "bytes; a socket's path has at most 107"),
         (["--addr", "/x"], "unrecognized arguments: --addr /x"),
-        (["-u", "nobody-is-called-this"], '-u: no user here is called "nobody-is-called-this"'),
+        (["-u", "nobody-is-called-this"], '-u: unknown user "nobody-is-called-this"'),
         (["--switch", "fast"], "invalid choice: 'fast'"),
         (["-x\n\x1b[2J"], r"\x0a\x1b[2J"),
     ],

@@ -55,7 +55,7 @@ def test_json_is_passed_on(bus: FakeBus) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
-    [(["nobody-is-called-this", "publish", "a"], 1, "no user here is called"), (["0", "read", "a"], 2, "read")],
+    [(["nobody-is-called-this", "publish", "a"], 1, "unknown user"), (["0", "read", "a"], 2, "read")],
 )
 def test_a_wrong_argument_is_told(bus: FakeBus, arguments: list[str], status: int, says: str) -> None:
     result = CliRunner().invoke(application(), ["explain", *arguments])
