@@ -55,7 +55,7 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
         "hello sbus-demo-b, user " if os.path.exists("/usr/sbin/useradd") else "hello ",
         "nobody can forge that",
         "it failed at once",
-        "twin 1002 cannot be reached",
+        "remote host 1002 unreachable",
         'the caller got "hello from 1001, and back from 1002", once',
         "hello twin 1001\n       and goodbye",
         "got all 2000 numbers in order, once each, and nobody had to connect again",

@@ -119,7 +119,7 @@ def test_its_redis_is_for_root_and_its_user_alone(twin: Container) -> None:
         refused = twin.run(f"{CLIENT} RPUSH msgbus.system.local x; {CLIENT} KEYS '*'; cat /var/lib/sbus-relay/*", user=user, check=False)
         assert (refused.stdout, refused.status != 0) == ("", True), refused
         said = twin.run("sbusctl relay status", user=user, check=False)
-        assert "for root and the relay's user alone: use sudo" in said.stderr
+        assert "the relay's Redis: use sudo" in said.stderr
     # The Redis of every other package runs as user redis.
     assert twin.run(f"runuser --user=redis -- {CLIENT} PING", check=False).stdout == ""
     assert twin.output(f"{CLIENT} PING; runuser --user=sbus-relay -- {CLIENT} PING").split() == ["PONG", "PONG"]

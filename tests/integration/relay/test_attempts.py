@@ -32,7 +32,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         error = host.receive(host.send("x", 1002, try_=1))["err"]
         # Two, and one more for each time that the kernel told of a change of the network meanwhile.
         tries = 2 + host.counters().get("tries-hastened", 0)
-        assert error.startswith(f"destination not reached after {tries} tries")
+        assert error.startswith(f"destination not reached after {tries} attempts")
         packets = [client.receive() for _ in range(tries)]
         host.relay.stop()
     finally:
