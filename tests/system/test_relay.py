@@ -190,7 +190,7 @@ def test_its_records_explain_themselves(twin: Container) -> None:
     shown = log(twin, "--catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-relay.catalog"))}
     told = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
-    assert {"The relay works", "The relay listens to this host only", "The relay waits for Redis"} < told
+    assert {"The relay has started", "The relay serves this host only", "The relay cannot use Redis"} < told
     assert "Documentation: man:sbus-relay(8)" in shown
     assert "@SBUS" not in shown
     assert "Traceback" not in shown

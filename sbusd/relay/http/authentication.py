@@ -1,4 +1,4 @@
-"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Who may"."""
+"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Authentication"."""
 
 from __future__ import annotations
 
