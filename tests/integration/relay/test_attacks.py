@@ -110,7 +110,7 @@ def test_a_clock_that_is_a_little_wrong_makes_nothing_expire(wire: Wire, keys: d
 
 
 def test_another_src_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer(src=OTHER)), 403, "with src 1003", "that is not what it says")
+    refused(wire, lambda: wire.signed(keys[PEER], of_peer(src=OTHER)), 403, "with src 1003", "forged or unexpected messages")
 
 
 def test_a_forged_reply_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
@@ -229,7 +229,7 @@ def _is_served(wire: Wire, key: Path) -> bool:
         ({"exp": 90_000}, 400, "the maximum of 86400 s"),
         ({"uid": ""}, 400, "uid: missing or empty"),
         ({"cmd": ""}, 400, "cmd: missing or empty"),
-        ({"now": 1_621_944_461}, 410, "has expired"),
+        ({"now": 1_621_944_461}, 410, "the request expired"),
         ({"ver": 2}, 400, "ver: "),
     ],
 )

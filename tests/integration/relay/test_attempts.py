@@ -63,6 +63,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file)]
         done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("sbus-relay: 127.0.0.1:")
+    assert done.stderr.splitlines()[-1].startswith("sbus-relay: cannot listen on 127.0.0.1:")
     assert "ddress already in use" in done.stderr
     assert "Traceback" not in done.stderr

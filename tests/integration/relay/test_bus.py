@@ -176,7 +176,7 @@ def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaem
     a, b = towns()
     b.daemon.process.kill()
     b.daemon.expected_status = -signal.SIGKILL
-    b.host.relay.wait_told(f"bus {b.path} unavailable: ")
+    b.host.relay.wait_told(f"/bus-{SECOND} unavailable: ")
     # Meanwhile Redis has what comes.
     ret = a.host.send("echo", SECOND, dat=b"x")
     b.host.reply(b.host.receive("msgbus.echo"), b"by Redis")

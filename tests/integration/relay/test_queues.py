@@ -45,11 +45,11 @@ def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeTwins) -> None:
     rets = [a.send("busy", 1002, dat=str(number).encode()) for number in range(8)]
     wait_for(lambda: sum(a.redis.llen(ret) for ret in rets) == 3, "three errors")
     full = [ret for ret in rets if a.redis.llen(ret)]
-    assert all(a.receive(ret)["err"] == "twin 1002 has too many requests for busy too many unfetched messages" for ret in full)
+    assert all(a.receive(ret)["err"] == "host 1002 has too many unfetched requests for busy" for ret in full)
     for _ in range(5):
         b.reply(b.receive("msgbus.busy"), b"done")
     assert [data_of(a.receive(ret)) for ret in rets if ret not in full] == [b"done"] * 5
-    b.relay.wait_told("msgbus.busy is full")
+    b.relay.wait_told("queue msgbus.busy full")
     for host in (a, b):
         host.assert_empty()
 
@@ -69,7 +69,7 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeTwins) -> None:
     a.send("x", 1001, ret="taken")
     a.reply(a.receive("msgbus.x"), b"lost to nobody else")
     a.wait_counted("answers-undeliverable")
-    a.relay.wait_told("could not be put into the return queue taken")
+    a.relay.wait_told("responses for return queue taken")
     assert a.redis.get("taken") == b"text"
     a.assert_empty()
 
@@ -77,7 +77,7 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeTwins) -> None:
 def test_a_command_whose_queue_is_none_is_answered(twins: MakeTwins) -> None:
     (a,) = twins(1001)
     a.redis.set("msgbus.odd", "text")
-    assert "has too many requests for odd" in a.receive(a.send("odd", 1001))["err"]
+    assert "has too many unfetched requests for odd" in a.receive(a.send("odd", 1001))["err"]
 
 
 def test_who_wants_no_answer_gets_none(twins: MakeTwins) -> None:

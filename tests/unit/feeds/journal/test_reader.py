@@ -190,7 +190,7 @@ def test_entry_without_fields_is_damaged_and_not_the_end(
 
 
 def test_no_such_folder(tmp_path: Path) -> None:
-    with pytest.raises(JournalError, match="cannot open the journal .*: No such file"):
+    with pytest.raises(JournalError, match=r"cannot open the journal .*: No such file"):
         JournalReader(tmp_path / "nothing")
 
 
