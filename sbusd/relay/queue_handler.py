@@ -1,4 +1,4 @@
-"""What becomes of each message in the three queues: requests of clients, requests of other hosts, answers. Spec: sbus-relay(8), "Message flow".
+"""What becomes of each message in the queues of client requests, remote requests and responses. Spec: sbus-relay(8), "Message flow".
 
 Nothing here waits for another host. A message that is interrupted, by an error of Redis or the end of the process, is where it was,
 and is dealt with again.

@@ -92,9 +92,7 @@ class Services:
             return False
         if crowded := self._allowance.problem(request.src, len(raw)):
             await self._store.count("requests-crowded")
-            await self._desk.decline(
-                raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE
-            )
+            await self._desk.decline(raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE)
             return True
         said, left = await self._engage(raw, request)
         if said == "engaged":

@@ -170,10 +170,7 @@ def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) ->
 
 def test_the_bounds_on_the_bus_are_documented() -> None:
     text = words(section("On the bus", "Ss"))
-    assert (
-        f"requests with {show_size(services.TWIN_BYTES)} for services in progress. At most {services.AT_ONCE} of one command"
-        in text
-    )
+    assert f"requests with {show_size(services.TWIN_BYTES)} for services in progress. At most {services.AT_ONCE} of one command" in text
     assert f"does not respond for {services.ASK_SECONDS:g} s is disconnected" in text
     assert ABANDONED_WORDS.format(twin="N", cmd="COMMAND") in text
     rule = section("On the bus", "Ss").split(".Bd -literal -offset indent\n")[1].split("\n.Ed")[0]
