@@ -47,7 +47,7 @@ def relay(
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
 ) -> None:
-    """Relay requests between hosts over Redis and HTTP. Spec: sbus-relay(8)."""
+    """Relay requests between hosts over Redis and HTTP, see sbus-relay(8)."""
     if network not in {None, "dev", "test", "main"}:
         raise typer.BadParameter("--network must be dev, test or main")
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
