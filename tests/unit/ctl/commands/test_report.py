@@ -86,7 +86,7 @@ def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--tables", "nowhere"), "nowhere: there are no tables here; sbus-pipeline makes them"),
+        (("--tables", "nowhere"), "nowhere: no tables found. Run sbus-pipeline first"),
         (("--tables", "tables", "-o", "nowhere/page"), "cannot write nowhere/page: No such file or directory"),
         (("--tables", "tables", "-o", "tables"), "cannot write tables: Is a directory"),
     ],
