@@ -173,7 +173,7 @@ def test_a_damaged_index_entry_stops_a_query_unless_it_says_otherwise(registered
     [
         ({"hots": "x"}, None, "unknown option 'hots'"),
         ({"since": "2026-11-20"}, None, "options host, kind, since and until are for archives only"),
-        ({"maxRowsPerTrigger": "0"}, "/etc", "option maxRowsPerTrigger is '0'"),
+        ({"maxRowsPerTrigger": "0"}, "/etc", "invalid option maxRowsPerTrigger '0'"),
         ({}, "/etc", "/etc: not an archive: no directory index"),
         ({}, "/nowhere", "/nowhere: not an archive: no such directory"),
     ],
