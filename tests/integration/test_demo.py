@@ -70,7 +70,7 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
     messages, others = (int(number) for number in recorded.groups())
     # The numbers, what the people said, and at least the loopback and its address of the machine's network.
     assert messages >= 2_000 + 4 + 2 + 3
-    assert f": {messages + others:,} records\n" in done.stdout
+    assert f": {messages + others:,} rows\n" in done.stdout
     assert f"\n       {messages:,} messages of " in done.stdout
     assert "weather/oslo" in report.read_text()
     assert stat.S_IMODE(report.stat().st_mode) == 0o600

@@ -95,7 +95,7 @@ def test_without_pyarrow_it_says_what_to_install(arguments: tuple[str, ...], tmp
 def test_a_folder_that_is_no_archive_is_told(tmp_path: Path) -> None:
     command = [*COMMAND, "replay", str(tmp_path / "nowhere")]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (1, f"sbusctl: {tmp_path}/nowhere: is not an archive: there is no such folder\n")
+    assert (done.returncode, done.stderr) == (1, f"sbusctl: {tmp_path}/nowhere: not an archive: no such directory\n")
 
 
 @pytest.mark.parametrize(("options", "says"), [((), ""), (("--host", "beta"), " of host beta")])
@@ -126,4 +126,4 @@ def test_a_person_is_told_what_is_not_as_it_should_be(capsys: pytest.CaptureFixt
     Notes().tell(RESUMED, lost=1)
     assert capsys.readouterr().err == ""
     Notes().tell(SUSPENDED, reason="full")
-    assert capsys.readouterr().err.startswith("sbusctl: cannot write the record, so recording is suspended: full")
+    assert capsys.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")
