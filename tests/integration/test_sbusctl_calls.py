@@ -96,14 +96,14 @@ def test_an_answer_that_no_packet_holds(shell: Shell) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["call", "a*", "x"], "has a *"),
+        (["call", "a*", "x"], "contains *"),
         (["call", "--all", "--twin", "5", "a", "x"], "omit --twin"),
         (["serve", "a", "--exec", "no-such-program"], "no executable program"),
-        (["serve", "a", "--exec", "cat", "--allow-user", "no-such-user"], "there is no user"),
-        (["serve", "a", "--exec", "cat", "--allow-group", "no-such-group"], "there is no group"),
+        (["serve", "a", "--exec", "cat", "--allow-user", "no-such-user"], "unknown user"),
+        (["serve", "a", "--exec", "cat", "--allow-group", "no-such-group"], "unknown group"),
         (["serve", "a", "--exec", "cat", "--allow-twin", "some"], "neither a host number nor 'all'"),
         (["serve", "a", "--exec", "cat", "--allow-twin", "0"], "invalid twin 0: must be 1 to 4294967295"),
-        (["serve", "a*", "--exec", "cat"], "has a *"),
+        (["serve", "a*", "--exec", "cat"], "contains *"),
         (["monitor", "--filter-user", "no-such-user"], "no user"),
     ],
 )
