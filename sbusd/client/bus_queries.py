@@ -139,7 +139,7 @@ def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:
         following = page["next"]
         return peers, None if following is None else _number(following)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid response to {controls.MEMBERS.decode()}: {payload[:64]!r}") from error
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid response to {controls.MEMBERS.decode()}: {payload[:64]!r}") from error
 
 
 def members_question(key: bytes, after: int | None = None) -> bytes:

@@ -26,7 +26,7 @@ def to_bytes(text: str | bytes) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ProtocolError(ErrorCode.EINVAL, f"invalid text {text[:24]!r}: it contains a surrogate and is not UTF-8; give bytes instead") from error
+        raise ProtocolError(ErrorCode.EINVAL, f"invalid text {text[:24]!r}: contains a surrogate; give bytes instead") from error
 
 
 def publication(key: str | bytes, payload: str | bytes) -> bytes:

@@ -130,7 +130,7 @@ class AnswerLost(SbusError, RuntimeError):
     """The bus discarded packets for this client, an answer perhaps among them: whether the request was done is not known."""
 
     def __init__(self, request: str) -> None:
-        super().__init__(f"the response to {request} may be lost: this client reads too slowly and the bus discarded packets; send it again")
+        super().__init__(f"the response to {request} may be lost: this client reads too slowly; send the request again")
         self.request = request
 
 
@@ -151,7 +151,7 @@ class InboxFull(SbusError, BufferError):
 
     def __init__(self, patterns: tuple[bytes, ...], packets: int) -> None:
         names = " ".join(repr(pattern)[1:] for pattern in patterns)
-        super().__init__(f"the subscription to {names} is full: {packets} packets are unread; read it, or use Overflow.DISCARD or a second Bus")
+        super().__init__(f"the subscription to {names} is full: {packets} packets unread; read it, or use Overflow.DISCARD or a second Bus")
         self.patterns = patterns
         self.packets = packets
 

@@ -100,7 +100,7 @@ class Task:
         """
         data = b"" if result is None else result.encode() if isinstance(result, str) else result
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"invalid result of a handler: must be bytes, str or None, not {type(result).__name__}")
+            raise TypeError(f"invalid result: must be bytes, str or None, not {type(result).__name__}")
         packet = self._packet(bytes(data), "")
         return packet or self.error(f"response too long: {len(data)} bytes do not fit into a packet of {MAX_PACKET_BYTES}")
 

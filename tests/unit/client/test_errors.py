@@ -24,13 +24,13 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
     (
         errors.AnswerLost("ping"),
         RuntimeError,
-        "the response to ping may be lost: this client reads too slowly and the bus discarded packets; send it again",
+        "the response to ping may be lost: this client reads too slowly; send the request again",
     ),
     (errors.TimedOut("it", 1.5), TimeoutError, "it took longer than 1.5 s"),
     (
         errors.InboxFull((b"a/", b""), 5),
         BufferError,
-        "the subscription to 'a/' '' is full: 5 packets are unread; read it, or use Overflow.DISCARD or a second Bus",
+        "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
     ),
     (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8"),
     (errors.NotSubscribed(b"a"), LookupError, "not subscribed to 'a'"),

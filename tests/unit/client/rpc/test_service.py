@@ -304,7 +304,7 @@ def test_what_is_no_answer_fails(reception: Reception, caplog: pytest.LogCapture
     task, _ = reception.next(NOW)
     assert task is not None
     careless = cast(bytes, 5)
-    assert reply(reception.answered(task, careless))[1].error == "TypeError: invalid result of a handler: must be bytes, str or None, not int"
+    assert reply(reception.answered(task, careless))[1].error == "TypeError: invalid result: must be bytes, str or None, not int"
 
 
 @pytest.mark.parametrize(("result", "data"), [(b"\0", b"\0"), ("ä", "ä".encode()), (None, b""), (bytearray(b"x"), b"x")])
