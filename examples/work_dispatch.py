@@ -15,7 +15,7 @@ async def feed(bus: AsyncBus, worker: Peer, jobs: asyncio.Queue[str]) -> None:
     while not jobs.empty():
         job = jobs.get_nowait()
         try:
-            answer = await bus.call("work/sha256", job, member=worker)
+            answer = await bus.call("jobs/sha256", job, member=worker)
             print(f"{job}\t{answer.decode()}\tworker {worker.pid}", flush=True)
         except SbusError as error:
             print(f"work_dispatch: {job}: {error}", file=sys.stderr)
@@ -28,7 +28,7 @@ async def main() -> None:
     for job in sys.argv[1:]:
         jobs.put_nowait(job)
     async with AsyncBus.connect() as bus:
-        await asyncio.gather(*(feed(bus, worker, jobs) for worker in await bus.members("rpc/work/sha256")))
+        await asyncio.gather(*(feed(bus, worker, jobs) for worker in await bus.members("rpc/jobs/sha256")))
     if not jobs.empty():
         sys.exit(f"work_dispatch: {jobs.qsize()} jobs are left: no worker serves them")
 

@@ -6,7 +6,7 @@ from sbusd.client import Bus, Request
 
 with Bus.connect() as bus:
 
-    @bus.service("work/sha256")
+    @bus.service("jobs/sha256")
     def digest(request: Request) -> str:
         """Return the SHA-256 of the job's data."""
         return hashlib.sha256(request.data).hexdigest()

@@ -140,7 +140,7 @@ def test_rpc(env: dict[str, str]) -> None:
     def call(text: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(_python("rpc_call.py", text), env=env, capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
 
-    done = call("nobody")
+    done = call("one")
     assert (done.returncode, done.stderr) == (1, "rpc_call: no service: start rpc_service.py first\n")
     with _running(env, *_python("rpc_service.py")) as service:
         assert _line(service.stdout) == "ready"
