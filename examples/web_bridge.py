@@ -1,6 +1,6 @@
 """Messages as server-sent events for a browser: python3 examples/web_bridge.py [PORT]
 
-It needs aiohttp: pip install 'sbusd[relay]'. Then open http://127.0.0.1:8080/, or: curl -N http://127.0.0.1:8080/events
+It needs aiohttp: python3-aiohttp in Debian, or the extra "relay". Open http://127.0.0.1:8080/, or: curl -N http://127.0.0.1:8080/events
 Every user of this machine can connect to the port, so the bridge only passes on messages under web/.
 """
 

@@ -67,7 +67,7 @@ _NAMED_PATH = re.compile(r"`((?:docs|etc|examples|man|packaging|sbusd|tests|tool
 
 _CODE_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 
-_BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.(so|c|cpp)$")
+_BUILT = re.compile(r"(^|/)(\.\w+_cache|\.venv|\.hypothesis|__pycache__|build|dist)/|egg-info|\.so$|^sbusd/.*\.(c|cpp)$")
 """What is ignored where there is no git to say so."""
 
 MANUAL = {"sbus.7", "sbus-python.3", "sbus-protocol.7", "sbus-rpc.7", "sbus-spark.7", "sbus-performance.7", "sbus-record.5", "sbusd.toml.5"}
