@@ -23,8 +23,8 @@ from sbusd.dataplane.contract import (
     packet_bytes,
     waiting_bytes,
 )
-from sbusd.dataplane.reference_rooms import Account, Payer, Pool
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, join_batch
+from tests.oracle.rooms import Account, Payer, Pool
 
 FLUSH_ROUNDS = 4
 BATCH_PACKETS = 64

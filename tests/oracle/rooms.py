@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import UserCounters
-from sbusd.dataplane.reference_pacing import Stopwatch
+from tests.oracle.pacing import Stopwatch
 
 Payer = int | None
 """The uid of who published a packet, None for nobody."""

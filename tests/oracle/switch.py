@@ -1,6 +1,6 @@
 """The plain switch: the contract in the words of Python, one packet and one system call at a time.
 
-It is what the compiled switch is tested against, and is used only when it is asked for by name. It is written to be read: it
+It is what the compiled switch is tested against, and no program uses it. It is written to be read: it
 matches by trying every pattern, and copies every packet.
 
 Longer than 500 lines, for one reason: it is one class with one contract, and is read beside the compiled one.
@@ -39,14 +39,14 @@ from sbusd.dataplane.contract import (
     SwitchCounters,
     UserCounters,
 )
-from sbusd.dataplane.reference_outbox import Entry, Outbox, Packet
-from sbusd.dataplane.reference_pacing import PACED_BYTES, Hold, Stopwatch
-from sbusd.dataplane.reference_rooms import Account, Pool
 from sbusd.dataplane.stalls import Stalls
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, parse_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import SECRET_HEAD, KeySpace
 from sbusd.protocol.limits import MAX_BATCH_BYTES, MAX_PACKET_BYTES
+from tests.oracle.outbox import Entry, Outbox, Packet
+from tests.oracle.pacing import PACED_BYTES, Hold, Stopwatch
+from tests.oracle.rooms import Account, Pool
 
 ACCEPTS_PER_TURN = 16
 SEND_BUFFER_BYTES = 212_992

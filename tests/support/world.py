@@ -10,15 +10,13 @@ from typing import Protocol, TypedDict, Unpack
 
 from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane import reference, switch
 from sbusd.dataplane.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.protocol import controls
 from sbusd.protocol.batches import is_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, parse_packet
-
-SWITCHES: dict[str, MakeSwitch] = {"compiled": switch.Switch, "reference": reference.Switch}
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
 
@@ -47,7 +45,6 @@ class Party(TypedDict, total=False):
 class World:
     """One switch, its sink, and its clients by number. All that the sink was told is in ``told``, in order."""
 
-    kind: str
     limits: LimitSettings = field(default_factory=LimitSettings)
     keyspace: KeySpace = field(default_factory=KeySpace)
     told: list[tuple[object, ...]] = field(default_factory=list)
@@ -61,9 +58,10 @@ class World:
     """Clients that may not know who gets a message to a secret key."""
     fds: dict[int, int] = field(default_factory=dict)
     """The switch's ends of the clients' sockets."""
+    make_switch: MakeSwitch = CompiledSwitch
 
     def __post_init__(self) -> None:
-        self.switch: Switch = SWITCHES[self.kind](self, self.keyspace, self.limits, REFUSALS)
+        self.switch: Switch = self.make_switch(self, self.keyspace, self.limits, REFUSALS)
         self._next = 1
 
     # -- the sink
@@ -187,14 +185,14 @@ class World:
         """Close a client."""
         self.clients.pop(number).close()
 
-    def hand_over(self, kind: str) -> None:
-        """Let a switch of that kind take over as a restart does: it gets duplicates of the sockets, and all that the old one tells."""
+    def hand_over(self) -> None:
+        """Let another switch take over as a restart does: it gets duplicates of the sockets, and all that the old one tells."""
         before = self.switch
         live = [(number, os.dup(self.fds[number])) for number in before.connections()]
         kept = {number: (before.settings(number), before.progress(number), before.patterns(number)) for number, _ in live}
         (packets, queues), tally, following = before.queues(), before.tally(), before.next_connection()
         before.close(keeps_connections=True)
-        self.switch = SWITCHES[kind](self, self.keyspace, self.limits, REFUSALS)
+        self.switch = self.make_switch(self, self.keyspace, self.limits, REFUSALS)
         self.switch.set_publish_rules(self.rules)
         for number, fd in live:
             settings, progress, patterns = kept[number]
