@@ -58,6 +58,8 @@ class World:
     """Clients that may not know who gets a message to a secret key."""
     fds: dict[int, int] = field(default_factory=dict)
     """The switch's ends of the clients' sockets."""
+    send_buffers: dict[int, int] = field(default_factory=dict)
+    """SO_SNDBUF of those ends, where it is not the switch's own choice."""
     make_switch: MakeSwitch = CompiledSwitch
 
     def __post_init__(self) -> None:
@@ -133,15 +135,21 @@ class World:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
         number, self._next = self._next, self._next + 1
         self.fds[number] = theirs.fileno()
-        with theirs.dup() as other_end:
-            self.switch.adopt(theirs.detach(), number)
-            if send_buffer is not None:
-                other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.switch.adopt(theirs.detach(), number)
+        if send_buffer is not None:
+            self.send_buffers[number] = send_buffer
+            self.set_send_buffer(number)
         self.clients[number] = mine
         for pattern in patterns:
             self.send(number, b"SUB " + pattern)
         self.run()
         return number
+
+    def set_send_buffer(self, number: int) -> None:
+        """Set SO_SNDBUF of the switch's end again: a switch that takes over a connection sets its own."""
+        if number in self.send_buffers:
+            with socket.socket(fileno=os.dup(self.fds[number])) as end:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffers[number])
 
     def send(self, number: int, packet: bytes) -> bool:
         """Send a packet as a client; False if the socket does not take it now, or the bus has closed."""
@@ -198,6 +206,7 @@ class World:
             settings, progress, patterns = kept[number]
             self.switch.adopt(fd, number)
             self.fds[number] = fd
+            self.set_send_buffer(number)
             if number in self.parties:
                 uid, party = self.parties[number]
                 self.switch.set_party(number, uid, **party)
