@@ -1,49 +1,119 @@
-"""Help texts of the programs, the same with every typer: as it is written here, and with what an argument may be in the usage line.
+"""Help texts and usage errors of the programs, the same with every version of typer.
 
-typer before 0.16, which Debian 13 has, escapes brackets for rich also where rich does not show the text: ``\\[required]``. Versions differ
-in the usage line too: of ``pub KEY [PAYLOAD]`` one leaves out the brackets of a metavar, and another puts braces around the first.
+Versions of typer differ in the usage line, in the types and ranges that they show, and in the errors. typer before 0.16, which Debian 13
+has, also escapes brackets for rich where rich does not show the text: ``\\[required]``.
 """
 
 from __future__ import annotations
 
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 _MANY = -1
-"""``nargs`` of an argument that can be given any number of times, as click has it."""
+"""``nargs`` of a repeatable argument, as click has it."""
+
+_UsageError: Any = typer.BadParameter.__base__
+"""click's exception, which newer versions of typer keep in a module of their own."""
+
+_NOTES = re.compile(r"  \\?\[([^\]]*)\]$")
+"""Default, range and ``required`` at the end of the help of a parameter."""
+
+_RANGE = re.compile(r"(?P<least>[\d.]+)<=x<=(?P<most>[\d.]+)")
 
 
-class PlainCommand(TyperCommand):
-    """A command with such a help text."""
+class _Plain:
+    """What commands and groups have in common."""
 
     # The types of contexts and formatters moved from click into typer; Any holds for both.
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """Parse a command line. Raises typer.Exit with status 2 after a usage error, which is on standard error then."""
+        fallback: Any = typer.Context(self, info_name=info_name, parent=parent)  # type: ignore[arg-type]  # it is click's Command
+        with _usage_errors(fallback):
+            return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. Raises what :meth:`make_context` raises."""
+        with _usage_errors(ctx):
+            return super().invoke(ctx)  # type: ignore[misc]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help text into *formatter*."""
+        super().format_help(ctx, formatter)  # type: ignore[misc]
+        formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+
+
+class PlainCommand(_Plain, TyperCommand):
+    """A command with such a help text."""
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the words of the usage line behind the command's name."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(_usage(each) for each in arguments)]
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help text into *formatter*."""
-        super().format_help(ctx, formatter)
-        _unescape(formatter)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, the options, and the options that all commands of the program share into *formatter*."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Global Options": []}
+        for each in self.get_params(ctx):
+            if (record := each.get_help_record(ctx)) is None:
+                continue
+            if each.param_type_name == "argument":
+                sections["Arguments"].append((_name(each), _NOTES.sub("", record[1])))
+            else:
+                title = "Global Options" if (each.name or "").startswith("_") else "Options"
+                sections[title].append((record[0], _NOTES.sub(_notes, record[1])))
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
-class PlainGroup(TyperGroup):
+class PlainGroup(_Plain, TyperGroup):
     """A group of commands with such a help text."""
 
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help text into *formatter*."""
-        super().format_help(ctx, formatter)
-        _unescape(formatter)
+
+def show_usage_error(error: Any) -> None:
+    """Write *error*, a usage error, to standard error: the program, what is wrong, and where to find help."""
+    words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
+    context = error.ctx
+    path = context.command_path if context else ""
+    program, _, command = path.partition(" ")
+    lines = [": ".join(filter(None, (program, command, words[:1].lower() + words[1:])))]
+    if context:
+        lines += [context.get_usage(), f"Try '{path} --help' for more information."]
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+
+
+@contextmanager
+def _usage_errors(context: Any) -> Iterator[None]:
+    """Write a usage error in its own context, or else in *context*, and exit with its status."""
+    try:
+        yield
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        error.ctx = error.ctx or context
+        show_usage_error(error)
+        raise typer.Exit(error.exit_code) from None
+
+
+def _name(argument: Any) -> str:
+    """Return the name of *argument* for people."""
+    return argument.metavar or (argument.name or "").upper()
 
 
 def _usage(argument: Any) -> str:
     """Return *argument* as a usage line shows it: ``KEY``, ``[PAYLOAD]``, ``PATTERN...`` or ``[ARG]...``."""
-    name = argument.metavar or (argument.name or "").upper()
+    name = _name(argument)
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs == _MANY else ''}"
 
 
-def _unescape(formatter: Any) -> None:
-    """Take away what escapes brackets in the text of *formatter*."""
-    formatter.buffer = [text.replace("\\[", "[") for text in formatter.buffer]
+def _notes(found: re.Match[str]) -> str:
+    """Return the notes on an option: the range in words, without a lower bound that stands alone."""
+    notes = [_RANGE.sub(r"\g<least> to \g<most>", each) for each in found[1].split("; ") if not re.match(r"x>=?[\d.]+$", each)]
+    return f"  [{'; '.join(notes)}]" if notes else ""

@@ -49,12 +49,12 @@ def make_private(folder: Path, own_names: Iterable[str]) -> None:
         mode = stat.S_IMODE(found.st_mode)
         if not mode & stat.S_IRWXO:
             return
-        exposed, hint = f"{folder} is open to all users, mode {mode:04o}", f"close it by: chmod o-rwx {folder}; or name another folder"
+        exposed, hint = f"{folder}: open to all users (mode {mode:04o})", f"Run chmod o-rwx {folder}, or use another directory"
         if found.st_uid != os.geteuid():
-            raise ExposedFolderError(f"{exposed}, and belongs to user {found.st_uid}; {hint}")
+            raise ExposedFolderError(f"{exposed} and owned by user {found.st_uid}. {hint}")
         known = {path.name for pattern in own_names for path in folder.glob(pattern)}
         if foreign := sorted(set(os.listdir(fd)) - known):
-            raise ExposedFolderError(f"{exposed}, and has other things in it, such as {foreign[0]!r}; {hint}")
+            raise ExposedFolderError(f"{exposed}, and contains other files, such as {foreign[0]!r}. {hint}")
         os.fchmod(fd, mode & ~stat.S_IRWXO)
     finally:
         os.close(fd)

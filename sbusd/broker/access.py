@@ -43,10 +43,10 @@ class Acceptance:
     def publication(self, key: bytes, credentials: Credentials) -> Verdict:
         """Return whether a client with *credentials* may publish to *key*: what the switch decides for itself, in words."""
         if len(key) > self.key_bytes:
-            return Verdict(ErrorCode.EMSGSIZE, f"key of {len(key)} bytes; the longest is {self.key_bytes}")
+            return Verdict(ErrorCode.EMSGSIZE, f"the key has {len(key)} bytes, at most {self.key_bytes} are valid")
         if not self.keyspace.is_publishable(key):
-            return Verdict(ErrorCode.EPERM, "clients may not publish to this reserved key")
-        return _ruled(self.policy.publication(self.keyspace, key, credentials), "anyone may publish there")
+            return Verdict(ErrorCode.EPERM, "clients cannot publish to this reserved key")
+        return _ruled(self.policy.publication(self.keyspace, key, credentials), "no rule restricts publishing to this key")
 
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
         """Return whether a client with *credentials* may subscribe to *pattern* by its *connection*; 0 stands for none in particular."""
@@ -71,17 +71,17 @@ class Acceptance:
     def _by_protocol(self, pattern: bytes, credentials: Credentials, connection: int) -> Verdict:
         """Return what the protocol says of a subscription; no rule opens what it closes."""
         if len(pattern) > self.key_bytes:
-            return Verdict(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self.key_bytes}")
+            return Verdict(ErrorCode.EMSGSIZE, f"the pattern has {len(pattern)} bytes, at most {self.key_bytes} are valid")
         if self.keyspace.namespace(pattern) is None:
             return _ORDINARY
         if pattern.startswith(SECRET_HEAD):
             return self._secret(pattern, credentials)
         if pattern.startswith(EVENT_HEAD):
-            return Verdict(None, "events of the bus, each told to those who may know of it")
+            return Verdict(None, "an event of the bus, sent to each client that may see it")
         if pattern.startswith(ADDRESS_HEAD):
             return _addressed(pattern, connection)
         own = "their own !/cred/ and !/conn/, and to !/event/"
-        return Verdict(ErrorCode.EPERM, f"keys that begin with !/ are reserved; clients may subscribe to {own}")
+        return Verdict(ErrorCode.EPERM, f"keys that begin with !/ are reserved; clients can subscribe only to {own}")
 
     def _secret(self, pattern: bytes, credentials: Credentials) -> Verdict:
         """Return what the protocol says of a subscription to a secret key."""
@@ -91,14 +91,14 @@ class Acceptance:
             return Verdict(error.code, error.words)
         if not secret.opens_to(credentials):
             return Verdict(ErrorCode.EACCES, f"the secret key is not for {credentials.key(self.keyspace.prefix).decode()}")
-        return Verdict(None, "the secret key is the client's own")
+        return Verdict(None, "the secret key matches the credentials of the client")
 
 
 def _addressed(pattern: bytes, connection: int) -> Verdict:
     """Return whether a connection may subscribe to a pattern under an address."""
     if connection and pattern.startswith(address_of(connection)):
-        return Verdict(None, "the address is the connection's own")
-    return Verdict(ErrorCode.EPERM, "a connection may subscribe to its own address alone; CMSG !/conn/whoami tells it")
+        return Verdict(None, "the address is that of the connection")
+    return Verdict(ErrorCode.EPERM, "a connection can subscribe only to its own address; CMSG !/conn/whoami returns it")
 
 
 def _ruled(decision: Decision, otherwise: str) -> Verdict:

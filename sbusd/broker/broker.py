@@ -41,13 +41,13 @@ from sbusd.systemd.log_message import LogMessage
 from sbusd.systemd.log_sink import Fact
 
 _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
-    Refusal.RESERVED: (ErrorCode.EPERM, "the key begins with !/; of such keys clients publish to whole secret keys and addresses alone"),
-    Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than this bus allows"),
+    Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete secret keys and addresses"),
+    Refusal.KEY_TOO_LONG: (ErrorCode.EMSGSIZE, "the key is longer than the maximum of this bus"),
     Refusal.TRUNCATED: (ErrorCode.EMSGSIZE, "the packet is longer than 409600 bytes"),
-    Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus does not let you publish to this key"),
-    Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for one more connection"),
-    Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet for you did not fit, and you asked to be disconnected rather than lose one"),
-    Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "a packet with file descriptors; this bus does not accept any"),
+    Refusal.POLICY: (ErrorCode.EPERM, "a rule of this bus denies publishing to this key"),
+    Refusal.NO_DESCRIPTOR: (ErrorCode.EMFILE, "the bus has no file descriptor left for another connection"),
+    Refusal.QUEUE_FULL: (ErrorCode.ENOBUFS, "a packet did not fit into the queue or the socket of this connection, whose mode is error"),
+    Refusal.DESCRIPTORS: (ErrorCode.EPROTO, "the packet carries file descriptors, which this bus does not accept"),
 }
 
 MAX_SETTLE_SECONDS = 0.001
@@ -101,7 +101,7 @@ class Broker(Reception):
         self.end_reason = ""
         """Why, for the record."""
 
-    def stop(self, reason: str = "it was told to end", *, for_good: bool = False) -> None:
+    def stop(self, reason: str = "received a termination signal", *, for_good: bool = False) -> None:
         """Let the loop end after this turn; *for_good* if no other process is to go on with the bus."""
         self.is_done = True
         self.is_for_good = for_good
@@ -148,7 +148,7 @@ class Broker(Reception):
             self._place(client)
             if client.tap is not None and not self._may_tap(client):
                 self._untap(client)
-                self._refuse(client, ErrorCode.EPERM, "the right to tap this bus has been taken away", b"CMSG " + controls.TAP_ON)
+                self._refuse(client, ErrorCode.EPERM, "the right to tap this bus was revoked", b"CMSG " + controls.TAP_ON)
         self._sweep = revocations(self.parts(), self._unsubscribe)
         self._is_sweeping = True
 
@@ -184,7 +184,7 @@ class Broker(Reception):
     def _refuse_unknown(self, connection: int, error: OSError) -> None:
         """End a connection of which the kernel does not say whose it is."""
         self._journal.record(log_messages.CREDENTIALS_UNKNOWN, connection=connection, reason=str(error))
-        self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel does not say who you are"))
+        self.switch.disconnect(connection, error_packet(ErrorCode.EACCES, "the kernel did not report the peer credentials"))
 
     def _refuse_stranger(self, connection: int, credentials: Credentials) -> None:
         """End the connection of a user who may not be here."""
@@ -310,7 +310,7 @@ class Broker(Reception):
         """End a connection that somebody still holds, though the process that its subscription *pattern* names has ended."""
         client = self._roster[connection]
         self._record(log_messages.PROCESS_ENDED, client, key=pattern)
-        words = f"process {client.credentials.pid} has ended, and with it the subscription {printable(pattern)}"
+        words = f"process {client.credentials.pid} has ended, so the subscription {printable(pattern)} has ended"
         self._refuse(client, ErrorCode.EACCES, words, b"SUB " + pattern)
 
     def _control(self, client: Client, packet: Control) -> None:
@@ -337,11 +337,11 @@ class Broker(Reception):
         """Let a client be told of all traffic that *pattern* takes. Raises ProtocolError with what the client is to be told."""
         if not self._may_tap(client):
             self._record(log_messages.TAP_REFUSED, client, key=pattern)
-            raise ProtocolError(ErrorCode.EPERM, "only owners of this bus and those with the right tap may tap it")
+            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the right tap can tap this bus")
         if b"\0" in pattern:
-            raise ProtocolError(ErrorCode.EINVAL, "the pattern of a tap has no NUL")
+            raise ProtocolError(ErrorCode.EINVAL, "the pattern of a tap cannot contain a NUL")
         if len(pattern) > self._acceptance.key_bytes:
-            raise ProtocolError(ErrorCode.EMSGSIZE, f"pattern of {len(pattern)} bytes; the longest is {self._acceptance.key_bytes}")
+            raise ProtocolError(ErrorCode.EMSGSIZE, f"the pattern has {len(pattern)} bytes, at most {self._acceptance.key_bytes} are valid")
         excess = self._accounts.charge_subscription(client.connection, pattern)
         if excess is not None:
             self._tell_excess(client, excess, b"CMSG " + controls.TAP_ON)
@@ -429,4 +429,4 @@ class Broker(Reception):
 
 def _not_admitted(uid: int) -> str:
     """Return what a user is told who may not be here."""
-    return f"user {uid} is not admitted to this bus; its -u options and allowed_users say who is"
+    return f"user {uid} is not admitted to this bus by its -u options and allowed_users"

@@ -60,7 +60,7 @@ def note(client: Client, key: bytes) -> None:
 def _token(payload: bytes) -> bytes:
     """Return the token of a receipt."""
     if len(payload) > MAX_TOKEN_BYTES or b"\0" in payload:
-        raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt is at most {MAX_TOKEN_BYTES} bytes without NUL")
+        raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt must have at most {MAX_TOKEN_BYTES} bytes and no NUL")
     return payload
 
 

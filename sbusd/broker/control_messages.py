@@ -166,9 +166,9 @@ class Answers:
         """Raise ProtocolError (EPERM, EMSGSIZE) if a client may not know who would get a message with *key*."""
         verdict = self._acceptance.publication(key, client.credentials)
         if verdict.code is not None and not (verdict.rule is not None and self._roster.is_owner(client)):
-            raise ProtocolError(verdict.code, f"you may not publish to this key, nor know its members: {verdict.reason}")
+            raise ProtocolError(verdict.code, f"clients that cannot publish to a key cannot list its members: {verdict.reason}")
         if not self.may_know_recipients(client, key):
-            raise ProtocolError(ErrorCode.EPERM, "only those whom a secret key is for may know its members")
+            raise ProtocolError(ErrorCode.EPERM, "only clients whose credentials match a secret key can list its members")
 
     def may_know_recipients(self, client: Client, key: bytes) -> bool:
         """Return whether a client that may publish to *key* may know who gets it: who listens to a secret key is a part of the secret."""
@@ -258,7 +258,7 @@ class Answers:
     def _subscriptions(self, client: Client, payload: bytes) -> bytes:
         """Return a page of all subscriptions, to those who are told of each new one by a tap."""
         if not (self._roster.is_owner(client) or self._acceptance.policy.may_tap(client.credentials)):
-            raise ProtocolError(ErrorCode.EPERM, "only owners of this bus and those with the right tap may know all subscriptions")
+            raise ProtocolError(ErrorCode.EPERM, "only owners and users with the right tap can list all subscriptions")
         return _json(subscription_list.page(self._switch, self._roster, self._keyspace.prefix, payload))
 
     def _describe_user(self, account: Account) -> dict[str, object]:
@@ -342,12 +342,12 @@ class Answers:
     def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:
         """Return why a client would not get a message with *key*."""
         if not publishable:
-            return "nobody may publish to this key"
+            return "no client can publish to this key"
         if not client.subscriptions:
-            return "it has no subscription"
+            return "the client has no subscription"
         if self._keyspace.namespace(key) is not None:
-            return f"none of its {client.subscriptions} patterns spells this reserved key out; wildcards never reach one"
-        return f"none of its {client.subscriptions} patterns takes the key"
+            return f"none of its {client.subscriptions} patterns spells out this reserved key; wildcards do not match reserved keys"
+        return f"none of its {client.subscriptions} patterns matches the key"
 
 
 def _json(value: dict[str, object]) -> bytes:
@@ -365,5 +365,5 @@ def _parse_number(payload: bytes, what: str = "connection") -> int:
     if not payload:
         return 0
     if not payload.isdigit() or len(payload) > 19:
-        raise ProtocolError(ErrorCode.EINVAL, f"the page to start after is the number of a {what}")
+        raise ProtocolError(ErrorCode.EINVAL, f"the page to start after must be the number of a {what}")
     return int(payload)

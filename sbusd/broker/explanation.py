@@ -17,7 +17,7 @@ NO_ID = -2
 THE_PUBLIC = Credentials(NO_ID, NO_ID, NO_ID)
 """Somebody whom no rule names, as asked about with an empty uid. What holds then holds for everyone, so anyone may ask."""
 
-_FORM = "ask with <uid> NUL publish or subscribe NUL <key>; the uid is empty for somebody whom no rule names"
+_FORM = "the payload must be <uid> NUL publish or subscribe NUL <key>; an empty uid means a user that no rule names"
 
 
 def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_owner: bool) -> dict[str, object]:
@@ -39,7 +39,7 @@ def explain(acceptance: Acceptance, asker: Credentials, payload: bytes, *, is_ow
     elif is_owner:
         who = credentials_of_user(uid)
     else:
-        raise ProtocolError(ErrorCode.EPERM, "only an owner of the bus may ask about other users")
+        raise ProtocolError(ErrorCode.EPERM, "only owners can ask about other users")
     verdict = acceptance.publication(key, who) if action == b"publish" else acceptance.subscription(key, who)
     return {
         "uid": uid,

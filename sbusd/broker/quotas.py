@@ -158,7 +158,7 @@ class Accounts(Holdings):
         used, limit = self.state_usage.of(account.credentials.uid), account.quotas.state_bytes
         if used < limit:
             return None
-        words = f"{used} of {limit} used by user {account.uid} until the state of the bus is rewritten, which is under way"
+        words = f"{used} of {limit} used by user {account.uid}; retry when the state file has been rewritten"
         return self._refuse(account, Quota.STATE_BYTES, words, self.now())
 
     def state_bytes(self, uid: int) -> int:
@@ -171,7 +171,7 @@ class Accounts(Holdings):
         account = self.by_connection[connection]
         limit, why = self._descriptors_of(account)
         if account.descriptors >= limit:
-            words = f"{account.descriptors} of {limit} used by user {account.uid}{why}; to watch a process needs one"
+            words = f"{account.descriptors} of {limit} used by user {account.uid}{why}; watching a process needs one"
             return self._refuse(account, Quota.CONNECTIONS, words, self.now())
         self._hold_descriptor(account, connection, 1)
         return None
@@ -222,13 +222,13 @@ class Accounts(Holdings):
         half = self.half_of(account)
         if account.is_owner or quota <= half:
             return quota, ""
-        return max(0, half), ", half of the descriptors that others leave"
+        return max(0, half), ", half of the descriptors that other users leave free"
 
     def refuse_attempt(self, account: Account, now: float) -> Excess:
         """Return why a connection is not to be had so soon after others."""
         quotas = account.quotas
         words = f"{quotas.connection_burst} of {quotas.connection_burst} attempts used by user {account.uid}"
-        more = f"; {quotas.connection_rate} more come a second"
+        more = f"; {quotas.connection_rate} more each second"
         return self._refuse(account, Quota.CONNECTION_RATE, words + more, now, ends=True)
 
     def refuse_descriptor(self, account: Account, now: float) -> Excess:
@@ -243,7 +243,7 @@ class Accounts(Holdings):
             held.patience = Bucket.full(PATIENCE_RATE, PATIENCE_PACKETS, now)
         quotas = account.quotas
         words = (
-            f"{quotas.control_burst} of {quotas.control_burst} packets used by user {account.uid}; {quotas.control_rate} more come a second"
+            f"{quotas.control_burst} of {quotas.control_burst} packets used by user {account.uid}; {quotas.control_rate} more each second"
         )
         return self._refuse(account, Quota.CONTROL_RATE, words, now, ends=not held.patience.take(now))
 
@@ -302,7 +302,7 @@ def top_holders(account: Account, quota: Quota) -> str:
     else:
         amount = _AMOUNTS[quota]
         most = [(held.pid, amount(held)) for held in heapq.nlargest(TOP_HOLDERS, account.holdings.values(), key=amount)]
-    return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "nobody"
+    return ", ".join(f"pid {pid}: {count}" for pid, count in most) or "none"
 
 
 def descriptor_limit() -> int:

@@ -40,7 +40,7 @@ class Place:
             return None
         match = _PLACE.fullmatch(text)
         if match is None:
-            raise ProtocolError(ErrorCode.EINVAL, "the page to start after is what the page before has as next")
+            raise ProtocolError(ErrorCode.EINVAL, "the page to start after must be the value next of the previous page")
         return cls(int(match[1]), bytes.fromhex(match[2].decode()))
 
     def __str__(self) -> str:

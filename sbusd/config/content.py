@@ -44,7 +44,7 @@ def open_regular(file: Path) -> BinaryIO:
     except OSError as error:
         # So open(2) answers for a socket.
         if error.errno == ENXIO:
-            raise NotRegularError("is not a regular file") from None
+            raise NotRegularError("not a regular file") from None
         raise
     try:
         _check_regular(os.fstat(descriptor))
@@ -77,7 +77,7 @@ def _check_regular(status: os.stat_result) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(EISDIR, os.strerror(EISDIR))
     if not stat.S_ISREG(status.st_mode) and not _is_null(status):
-        raise NotRegularError("is not a regular file")
+        raise NotRegularError("not a regular file")
 
 
 def _is_null(status: os.stat_result) -> bool:

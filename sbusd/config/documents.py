@@ -28,9 +28,9 @@ Settings = TypeVar("Settings")
 ORIGIN = "origin"
 """The setting of a table in an array that is where it stands; no file can give it."""
 
-_TOO_DEEP = "is nested too deeply; sbusd.toml(5) needs two levels"
+_TOO_DEEP = "tables are nested too deeply: two levels are enough for every key"
 
-_MISSING = "is missing; sbusd.toml(5) says what a table here needs"
+_MISSING = "required key is missing"
 
 
 def read_settings(files: Sequence[Path], settings: type[Settings]) -> Settings:
@@ -63,24 +63,24 @@ def read_table(file: Path) -> Table:
     try:
         content = read_content(file)
     except (FileNotFoundError, NotADirectoryError):
-        raise ConfigError(file, "", "is a link to a file that does not exist; restore that file, or remove the link") from None
+        raise ConfigError(file, "", "dangling symbolic link; restore its target or remove the link") from None
     except NotRegularError:
-        raise ConfigError(file, "", "is not a regular file; put one in its place, or remove it") from None
+        raise ConfigError(file, "", "not a regular file; replace or remove it") from None
     except OSError as error:
-        raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the bus's user read it") from None
+        raise ConfigError(file, "", f"cannot read it: {error.strerror}; let the user of the service read it") from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(file, "", f"is longer than {MAX_FILE_BYTES} bytes, so it is not a configuration file")
+        raise ConfigError(file, "", f"longer than {MAX_FILE_BYTES} bytes, the maximum for a configuration file")
     try:
         return parse(content.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(file, "", f"is not UTF-8 at line {content.count(10, 0, error.start) + 1}; save it as UTF-8") from None
+        raise ConfigError(file, "", f"invalid UTF-8 in line {content.count(10, 0, error.start) + 1}; save the file as UTF-8") from None
     except RecursionError:
         raise ConfigError(file, "", _TOO_DEEP) from None
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(file, "", f"is not TOML: {error}; write it as sbusd.toml(5) shows") from None
+        raise ConfigError(file, "", f"invalid TOML: {error}") from None
     except ValueError:
         # Python does not read a number of thousands of digits, and says so in words about itself.
-        raise ConfigError(file, "", "has a number of too many digits; write it as sbusd.toml(5) shows") from None
+        raise ConfigError(file, "", "a number has too many digits") from None
 
 
 def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> None:
@@ -112,7 +112,7 @@ def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, orig
     for number, table in enumerate(tables, 1):
         origins[*path, len(found)] = file
         if ORIGIN in table:
-            raise ConfigError(file, f"{path[-1]}.{number}.{ORIGIN}", "unknown key; where a table stands is not written")
+            raise ConfigError(file, f"{path[-1]}.{number}.{ORIGIN}", "unknown key; the bus itself sets the origin of a table")
         found.append(table | {ORIGIN: Origin(printable(str(file), PATH_MAX), number)})
     return found
 
@@ -124,7 +124,7 @@ def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath,
     path: KeyPath = tuple(first["loc"])
     reason = _reason(first, settings)
     if len(complaints) > 1:
-        reason += f" ({len(complaints) - 1} more wrong in the configuration)"
+        reason += f" (errors in total: {len(complaints)})"
     origin = next(origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
     return ConfigError(origin, ".".join(_dotted(part) for part in _numbered(path, origins)), reason)
 
@@ -146,22 +146,22 @@ def _reason(complaint: ErrorDetails, settings: type) -> str:
         case "value_error":
             return str(complaint["ctx"]["error"])
         case "literal_error":
-            return f"{show(complaint['input'])} is not known; write {complaint['ctx']['expected']}"
+            return f"must be {complaint['ctx']['expected']}, not {show(complaint['input'])}"
         case "tuple_type":
-            return f'{show(complaint["input"])} is not a list; write one in brackets, such as ["alice", 1000]'
+            return f'must be a list, such as ["alice", 1000], not {show(complaint["input"])}'
         case "dataclass_type":
             head = f"[{'.'.join(str(part) for part in complaint['loc'] if isinstance(part, str))}]"
             head = f"[{head}]" if isinstance(complaint["loc"][-1], int) else head
-            return f"{show(complaint['input'])} is not a table; write {head} with its keys below"
+            return f"must be a table, not {show(complaint['input'])}; write {head} and its keys below"
         case _:
             # Whatever a later setting adds is at least told in pydantic's words.
-            return _MISSING if complaint["type"] == "missing" else f"{show(complaint['input'])} is not right: {complaint['msg']}"
+            return _MISSING if complaint["type"] == "missing" else f"invalid value {show(complaint['input'])}: {complaint['msg']}"
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
     """Return the refusal of an unknown key, with the one it resembles, or all there are."""
     near = difflib.get_close_matches(key, known, n=1)
-    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; the keys here are {', '.join(known)}"
+    return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; valid keys are {', '.join(known)}"
 
 
 def _keys_at(settings: type, path: KeyPath) -> list[str]:

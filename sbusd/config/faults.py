@@ -39,10 +39,10 @@ class Fault:
         if not self.denied:
             return ""
         if "" in self.denied:
-            return "; until then all keys are denied to everyone"
+            return "; until this is corrected, all keys are denied to everyone"
         more = len(self.denied) - SHOWN_PREFIXES
         names = ", ".join(show(prefix) for prefix in self.denied[:SHOWN_PREFIXES]) + (f" and {more} more" if more > 0 else "")
-        return f"; until then keys that begin with {names} are denied to everyone"
+        return f"; until this is corrected, keys that begin with {names} are denied to everyone"
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ def configuration_files(main_file: Path, *, required: bool = False) -> list[Path
     """
     found = [main_file] if required or _is_there(main_file) else []
     if required and not _is_there(main_file):
-        raise ConfigError(main_file, "", "there is no such file; name one that exists, or none for the default")
+        raise ConfigError(main_file, "", "no such file; name an existing file, or omit the option to use the default")
     drop_ins: dict[str, Path] = {}
     for folder in drop_in_folders(main_file):
         for file in _drop_ins(folder):
@@ -85,5 +85,5 @@ def _is_there(file: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as error:
-        raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the bus's user read it") from None
+        raise ConfigError(file, "", f"cannot read it: {error.strerror}; let the user of the service read it") from None
     return True

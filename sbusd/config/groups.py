@@ -27,11 +27,11 @@ def find_gid(group: str) -> int:
         # Ten digits hold every id; int() of a very long string of digits raises.
         return _checked(int(group) if len(group) <= 10 else -1, show(group))
     if not group or "\0" in group:
-        raise UnknownGroupError(f"{show(group)} is not the name of a group")
+        raise UnknownGroupError(f"invalid group name {show(group)}")
     try:
         return grp.getgrnam(group).gr_gid
     except (KeyError, UnicodeEncodeError):
-        raise UnknownGroupError(f"no group here is called {show(group)}; write a name that `getent group` knows, or a number") from None
+        raise UnknownGroupError(f"unknown group {show(group)}; use a name that `getent group` lists, or a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +47,11 @@ class GroupId(Spelling):
                 return unknown(error)
         if is_whole(value):
             return _checked(value, str(value))
-        raise ValueError(f"{show(value)} is not a group; write a name or a number")
+        raise ValueError(f"must be the name or number of a group, not {show(value)}")
 
 
 def _checked(gid: int, shown: str) -> int:
     """Return *gid* if it can be a group's."""
     if not 0 <= gid <= LAST_GID:
-        raise UnknownGroupError(f"{shown} is not a group; ids are 0 to {LAST_GID}")
+        raise UnknownGroupError(f"invalid group id {shown}: must be 0 to {LAST_GID}")
     return gid

@@ -74,9 +74,9 @@ def require_open(configuration: Configuration) -> None:
     """Raise ConfigError if a fault of *configuration* denies every key: a bus that runs keeps what holds instead."""
     for fault in configuration.faults:
         if "" in fault.denied:
-            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts now denies every key to everyone")
+            raise ConfigError(fault.file, "", f"{fault.reason}; a bus that starts with it denies every key to everyone")
 
 
 def describe(configuration: Configuration, main_file: Path) -> str:
     """Return one line that says that a *configuration* without faults is good, and which files it is."""
-    return f"configuration is good: {configuration.file_names or f'no {printable(str(main_file))}, so the defaults hold'}"
+    return f"configuration is valid: {configuration.file_names or f'no {printable(str(main_file))}, the defaults apply'}"

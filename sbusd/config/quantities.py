@@ -48,9 +48,9 @@ class Count(Spelling):
     def parse(self, value: object) -> int:
         """Return the number. Raises ValueError if it is none, or out of range."""
         if not is_whole(value):
-            raise ValueError(f"{show(value)} is not a whole number; write one from {self.least} to {self.most}")
+            raise ValueError(f"must be a whole number from {self.least} to {self.most}, not {show(value)}")
         if not self.least <= value <= self.most:
-            raise ValueError(f"{value} is out of range; it can be {self.least} to {self.most}, {self.why}")
+            raise ValueError(f"must be {self.least} to {self.most}, not {value}: {self.why}")
         return value
 
 
@@ -70,7 +70,7 @@ class Bound(Count):
             # Named, for super() without arguments does not find a class with slots, which is made a second time.
             return Count.parse(self, value)
         except ValueError as error:
-            raise ValueError(f'{error}; or "none"') from None
+            raise ValueError(f'{error}; "none" means no limit') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ class Size(Spelling):
             number, factor = _split(value, SIZE_UNITS, "a size", '"64MiB"', "a number of bytes")
             size = round(number * factor)
             if size != number * factor:
-                raise ValueError(f"{show(value)} is not a whole number of bytes")
+                raise ValueError(f"must be a whole number of bytes, not {show(value)}")
         if not self.least <= size <= self.most:
-            raise ValueError(f"{show(value)} is out of range; it can be {show_size(self.least)} to {show_size(self.most)}, {self.why}")
+            raise ValueError(f"must be {show_size(self.least)} to {show_size(self.most)}, not {show(value)}: {self.why}")
         return size
 
 
@@ -108,9 +108,7 @@ class Duration(Spelling):
         number, factor = _split(value, DURATION_UNITS, "a duration", '"30s"', None)
         seconds = number * factor
         if not self.least <= seconds <= self.most:
-            raise ValueError(
-                f"{show(value)} is out of range; it can be {show_duration(self.least)} to {show_duration(self.most)}, {self.why}"
-            )
+            raise ValueError(f"must be {show_duration(self.least)} to {show_duration(self.most)}, not {show(value)}: {self.why}")
         return seconds
 
 
@@ -151,5 +149,5 @@ def _split(value: object, units: Mapping[str, float], what: str, example: str, b
     match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in units:
         names = ", ".join(units)
-        raise ValueError(f"{show(value)} is not {what}; write {f'{bare}, or ' if bare else ''}a number with {names}, such as {example}")
+        raise ValueError(f"must be {what}, not {show(value)}: {f'{bare}, or ' if bare else ''}a number with {names}, such as {example}")
     return float(match[1]), units[match[2]]

@@ -19,15 +19,15 @@ _FORBID_UNKNOWN = {"extra": "forbid"}
 
 _NOWHERE = Origin()
 
-_CONNECTIONS = Count(1, 1 << 20, "for each is a descriptor of the bus")
-_SUBSCRIPTIONS = Count(1, 1 << 24, "for each takes memory")
-_PATTERN_BYTES = Size(64 << 10, 1 << 34, "for some patterns must fit")
-_STATE_BYTES = Size(1 << 20, 1 << 34, "for some thousand changes must fit")
-_QUEUED_PACKETS = Bound(1, 1 << 30, "for each one that waits costs memory")
-_QUEUED_BYTES = Size(1 << 20, 1 << 40, "for the largest packet of another user must fit")
-_RATE = Count(1, 10_000_000, "for none would be silence")
-_BURST = Count(10, 100_000_000, "for a client's first packets come together")
-_FACTOR = Count(1, 1_000, "for an owner has no less than others")
+_CONNECTIONS = Count(1, 1 << 20, "the bus needs a descriptor for each")
+_SUBSCRIPTIONS = Count(1, 1 << 24, "each one uses memory")
+_PATTERN_BYTES = Size(64 << 10, 1 << 34, "some patterns must fit")
+_STATE_BYTES = Size(1 << 20, 1 << 34, "some thousand changes must fit")
+_QUEUED_PACKETS = Bound(1, 1 << 30, "each pending packet uses memory")
+_QUEUED_BYTES = Size(1 << 20, 1 << 40, "the largest packet of another user must fit")
+_RATE = Count(1, 10_000_000, "a rate of 0 would block the user")
+_BURST = Count(10, 100_000_000, "a client sends its first packets together")
+_FACTOR = Count(1, 1_000, "an owner has no less than other users")
 
 
 @dataclass(frozen=True, slots=True)

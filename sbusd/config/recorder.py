@@ -15,7 +15,7 @@ MAX_PAYLOAD_RULES = 1_000
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 
-_KEPT_SIZE = Size(0, MAX_PACKET_BYTES, "for no payload is longer than a packet")
+_KEPT_SIZE = Size(0, MAX_PACKET_BYTES, "no payload is longer than a packet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Keep(Spelling):
         try:
             return _KEPT_SIZE.parse(value)
         except ValueError as error:
-            raise ValueError(f'{error}; or write "whole" or "none"') from None
+            raise ValueError(f'{error}; "whole" and "none" are valid too') from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Folder(Spelling):
     def parse(self, value: object) -> str:
         """Return the path. Raises ValueError if it is none, or relative: to what, a service would have to guess."""
         if not isinstance(value, str) or "\0" in value or not os.path.isabs(value):
-            raise ValueError(f'{show(value)} is not an absolute path; write one such as "/var/lib/sbus-recorder/archive"')
+            raise ValueError(f'must be an absolute path, such as "/var/lib/sbus-recorder/archive", not {show(value)}')
         return os.path.normpath(value)
 
 
@@ -53,9 +53,9 @@ class HostName(Spelling):
         """Return the name. Raises ValueError if it would need an escape in a file's name."""
         # The rule is the record's; here it only must not be a path's.
         if not isinstance(value, str) or (value and not value.replace("-", "").replace("_", "").replace(".", "").isalnum()):
-            raise ValueError(f'{show(value)} is not a host\'s name; write letters, digits, ".", "-" and "_", or "" for this host\'s own')
+            raise ValueError(f'invalid host name {show(value)}: use letters, digits, ".", "-" and "_", or "" for the name of this host')
         if not value.isascii() or len(value) > 64 or value.startswith((".", "-", "_")) or ".." in value or value.endswith("."):
-            raise ValueError(f"{show(value)} is not a host's name; it begins with a letter or a digit, and has at most 64 characters")
+            raise ValueError(f"invalid host name {show(value)}: must begin with a letter or digit, and have at most 64 characters")
         return value
 
 
@@ -84,19 +84,19 @@ class RecorderSettings:
     """The name of this host in the archive; empty: what hostname(1) says."""
     pattern: str = ""
     """What the bus is asked for; empty: everything."""
-    sync_interval: Annotated[float, Duration(0.001, 60.0, "for what has not been written is lost with the machine")] = 0.2
+    sync_interval: Annotated[float, Duration(0.001, 60.0, "rows that are not yet written are lost if the machine fails")] = 0.2
     """Seconds after which what was received is on the disk at the latest."""
-    sync_rows: Annotated[int, Count(1, 100_000, "for they wait in memory")] = 1_000
+    sync_rows: Annotated[int, Count(1, 100_000, "pending rows are in memory")] = 1_000
     """Rows after which it is written sooner."""
-    rotate_interval: Annotated[float, Duration(1.0, 3_600.0, "for a segment is of one hour")] = 900.0
+    rotate_interval: Annotated[float, Duration(1.0, 3_600.0, "a segment covers one hour")] = 900.0
     """Seconds after which a write-ahead becomes a segment; the end of an hour, UTC, always ends one."""
-    rotate_rows: Annotated[int, Count(1, 10_000_000, "for they are sorted in memory")] = 1_000_000
+    rotate_rows: Annotated[int, Count(1, 10_000_000, "rows are sorted in memory")] = 1_000_000
     """Rows after which it does."""
-    rotate_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for they are sorted in memory, which takes three times as much")] = 128 << 20
+    rotate_bytes: Annotated[int, Size(1 << 20, 1 << 30, "rows are sorted in memory, which takes three times this size")] = 128 << 20
     """Bytes after which it does."""
-    disk_quota: Annotated[int, Size(8 << 20, 1 << 50, "for a write-ahead and its segment must fit")] = 10 << 30
+    disk_quota: Annotated[int, Size(8 << 20, 1 << 50, "a write-ahead and its segment must fit")] = 10 << 30
     """Bytes of this host's segments and write-ahead together; the oldest segments go when they are more."""
-    retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "for a segment is of one hour")] = 30 * 86_400.0
+    retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "a segment covers one hour")] = 30 * 86_400.0
     """Seconds for which a segment is kept after the end of its hour."""
     keep: Annotated[int | Literal["whole", "none"], Keep()] = "whole"
     """How much is kept of payloads under keys that no rule speaks of. Reserved keys, ``!/``, are not meant: of those nothing is."""
@@ -105,10 +105,10 @@ class RecorderSettings:
 
     def __post_init__(self) -> None:
         if len(self.payloads) > MAX_PAYLOAD_RULES:
-            raise ValueError(f"payloads has {len(self.payloads)} rules; there can be {MAX_PAYLOAD_RULES}")
+            raise ValueError(f"too many payloads rules: {len(self.payloads)}, at most {MAX_PAYLOAD_RULES}")
         if "\0" in self.pattern:
-            raise ValueError(f"pattern {show(self.pattern)} has a NUL; patterns have none")
+            raise ValueError(f"pattern {show(self.pattern)} contains a NUL")
         if self.archive == self.spool:
-            raise ValueError("archive and spool are the same folder; give the spool one of its own")
+            raise ValueError("archive and spool must be different directories")
         if self.rotate_bytes * 2 > self.disk_quota:
-            raise ValueError("disk_quota is less than twice rotate_bytes: a write-ahead and its segment would not fit")
+            raise ValueError("disk_quota must be at least twice rotate_bytes, so that a write-ahead and its segment fit")

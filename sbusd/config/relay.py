@@ -21,7 +21,7 @@ MAX_TWIN = 0xFFFF_FFFF
 """A twin's number has 32 bits."""
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
-_TWIN = Count(0, MAX_TWIN, "for a twin's number has 32 bits")
+_TWIN = Count(0, MAX_TWIN, "the number of a twin has 32 bits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class HostPort(Spelling):
             return ""
         if isinstance(value, str) and split_address(value) is not None:
             return value
-        raise ValueError(f'{show(value)} is not an address and a port; write one such as "10.0.0.2:{PORT}" or "[fd00::2]:{PORT}"')
+        raise ValueError(f'must be an address and port, such as "10.0.0.2:{PORT}" or "[fd00::2]:{PORT}", not {show(value)}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class AbsoluteFile(Spelling):
     def parse(self, value: object) -> str:
         """Return the path. Raises ValueError if it is none, or relative: to what, a service would have to guess."""
         if not isinstance(value, str) or "\0" in value or (value and not os.path.isabs(value)):
-            raise ValueError(f'{show(value)} is not an absolute path; write one such as "/etc/sbus/relay.key"')
+            raise ValueError(f'must be an absolute path, such as "/etc/sbus/relay.key", not {show(value)}')
         return value
 
 
@@ -62,7 +62,7 @@ class WebAddress(Spelling):
                 return parts.geturl()
         except ValueError:  # of a port that is none
             parts = None
-        raise ValueError(f'{show(value)} is not a URL of http or https; write one such as "https://graphql.example/graphql"')
+        raise ValueError(f'must be an http or https URL, such as "https://graphql.example/graphql", not {show(value)}')
 
 
 def split_address(address: str) -> tuple[str, int] | None:
@@ -93,7 +93,7 @@ class TlsSettings:
 
     def __post_init__(self) -> None:
         if len({bool(each) for each in (self.certificate, self.key, self.authority)}) > 1:
-            raise ValueError("[tls] needs certificate, key and authority, or none of them")
+            raise ValueError("[tls] requires certificate, key and authority, or none of them")
 
     @property
     def is_on(self) -> bool:
@@ -107,7 +107,7 @@ class PeerSettings:
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
-    twin: Annotated[int, Count(1, MAX_TWIN, "for a twin's number has 32 bits")]
+    twin: Annotated[int, Count(1, MAX_TWIN, "the number of a twin has 32 bits")]
     address: Annotated[str, HostPort()] = ""
     """Its relay; empty: the resolver knows, or it only asks and is never asked."""
     key_file: Annotated[str, AbsoluteFile()] = ""
@@ -131,45 +131,45 @@ class RelaySettings:
     """A GraphQL service that knows the addresses of twins."""
     network: Literal["", "dev", "test", "main"] = ""
     """Which of the public networks knows them, if ``substrate`` is empty."""
-    retry_interval: Annotated[float, Duration(0.01, 3_600.0, "for a call has to end")] = 5.0
+    retry_interval: Annotated[float, Duration(0.01, 3_600.0, "a call must end")] = 5.0
     """Seconds between two tries to reach a twin."""
-    max_expiry: Annotated[float, Duration(1.0, 31_536_000.0, "for what a call needs is kept so long")] = 86_400.0
+    max_expiry: Annotated[float, Duration(1.0, 31_536_000.0, "the state of a call is kept for this time")] = 86_400.0
     """The largest ``exp`` that is accepted, in seconds."""
-    answer_lifetime: Annotated[float, Duration(1.0, 31_536_000.0, "for nobody else removes what is not fetched")] = 86_400.0
+    answer_lifetime: Annotated[float, Duration(1.0, 31_536_000.0, "only the relay removes responses that are not fetched")] = 86_400.0
     """Seconds after the last answer in it for which a return queue is kept."""
-    queue_messages: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 10_000
+    queue_messages: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 10_000
     """Messages in one queue: a command's, a client's return queue, or what came from other hosts."""
-    backlog_messages: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 100_000
+    backlog_messages: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 100_000
     """Requests of this host that may wait for answers."""
-    peer_requests: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory")] = 10_000
+    peer_requests: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory")] = 10_000
     """Requests of one twin that may wait for an answer of this host."""
-    peer_memory: Annotated[int, Count(1, 10_000_000, "for Redis keeps them in memory, a hundred bytes each")] = 250_000
+    peer_memory: Annotated[int, Count(1, 10_000_000, "Redis keeps them in memory, a hundred bytes each")] = 250_000
     """Requests of one twin that are remembered until they expire, to recognise them if they come again."""
-    body_bytes: Annotated[int, Size(1 << 10, 64 << 20, "for a message is in memory several times")] = 1 << 20
+    body_bytes: Annotated[int, Size(1 << 10, 64 << 20, "a message is in memory several times")] = 1 << 20
     """The largest message."""
-    request_timeout: Annotated[float, Duration(0.1, 300.0, "for a message waits so long for a dead host")] = 10.0
+    request_timeout: Annotated[float, Duration(0.1, 300.0, "a message waits this long for a dead host")] = 10.0
     """Seconds until another host has to have taken a message."""
-    body_timeout: Annotated[float, Duration(0.1, 300.0, "for a slow host keeps a connection so long")] = 10.0
+    body_timeout: Annotated[float, Duration(0.1, 300.0, "a slow host occupies a connection for this time")] = 10.0
     """Seconds in which another host has to have sent one."""
-    idle_timeout: Annotated[float, Duration(0.1, 3_600.0, "for it keeps a connection so long")] = 60.0
+    idle_timeout: Annotated[float, Duration(0.1, 3_600.0, "an idle host occupies a connection for this time")] = 60.0
     """Seconds for which a connection without a request is kept."""
-    connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 1_024
+    connections: Annotated[int, Count(1, 100_000, "each one is a file descriptor")] = 1_024
     """Connections of other hosts, without those that are reserved."""
-    address_connections: Annotated[int, Count(1, 100_000, "for each is a file descriptor")] = 64
+    address_connections: Annotated[int, Count(1, 100_000, "each one is a file descriptor")] = 64
     """Connections of one address of IPv4, or of one /64 of IPv6."""
-    peer_connections: Annotated[int, Count(0, 100_000, "for each is a file descriptor")] = 256
+    peer_connections: Annotated[int, Count(0, 100_000, "each one is a file descriptor")] = 256
     """Connections that are reserved for the addresses under ``[[peers]]``."""
-    pending_bytes: Annotated[int, Size(1 << 10, 1 << 30, "for the relay keeps them in memory")] = 64 << 20
+    pending_bytes: Annotated[int, Size(1 << 10, 1 << 30, "the relay keeps them in memory")] = 64 << 20
     """Bytes of bodies whose senders are not verified yet; the addresses under ``[[peers]]`` have as many again."""
-    clock_skew: Annotated[float, Duration(1.0, 3_600.0, "for nonces are remembered twice as long")] = 60.0
+    clock_skew: Annotated[float, Duration(1.0, 3_600.0, "nonces are remembered for twice this time")] = 60.0
     """Seconds by which the clock of a host with a shared key may be wrong."""
-    lease: Annotated[float, Duration(0.2, 300.0, "for what a dead relay held waits so long")] = 10.0
+    lease: Annotated[float, Duration(0.2, 300.0, "messages held by a dead relay wait this long")] = 10.0
     """Seconds without a sign of life after which other relays at the same Redis take over."""
     bus: Annotated[str, AbsoluteFile()] = "/run/sbus.socket"
     """The bus whose users can call other hosts, whose services they can call, and on which attempts are told; empty: none."""
-    bus_calls: Annotated[int, Count(1, 1_000_000, "for the relay keeps them in memory")] = 1_000
+    bus_calls: Annotated[int, Count(1, 1_000_000, "the relay keeps them in memory")] = 1_000
     """Calls of one user of the bus that may be under way: a hundredth of the backlog, and some times what a program has."""
-    bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "for the relay keeps them in memory")] = 8 << 20
+    bus_bytes: Annotated[int, Size(1 << 20, 1 << 30, "the relay keeps them in memory")] = 8 << 20
     """Their data together: twenty-six of the largest; the relay holds it about twice, so the unit's memory is enough for fifty users."""
     tls: TlsSettings = field(default_factory=TlsSettings)
     """Certificates."""
@@ -179,15 +179,15 @@ class RelaySettings:
     def __post_init__(self) -> None:
         twins = [peer.twin for peer in self.peers]
         if twice := next((twin for twin in twins if twins.count(twin) > 1), None):
-            raise ValueError(f"there are two [[peers]] with twin = {twice}; write one")
+            raise ValueError(f"duplicate [[peers]] with twin = {twice}; keep one of them")
         if self.pending_bytes < self.body_bytes:
-            raise ValueError("pending_bytes is less than body_bytes, so that the largest message would never be taken: write more")
+            raise ValueError("pending_bytes must be at least body_bytes, or the largest message would never be accepted")
         if self.tls.is_on and any(peer.key_file for peer in self.peers):
-            raise ValueError("there are [tls] and key_file both; hosts are known by certificates or by keys: write one of them")
+            raise ValueError("[tls] and key_file are both set; hosts authenticate by certificates or by keys: remove one of them")
         if self.listen and not self.is_authenticated and not is_loopback(self.listen):
             raise ValueError(
-                f"listen = {show(self.listen)} is open to other hosts, and nothing says who they are; "
-                "give [tls], or a key_file for each of [[peers]], or listen on 127.0.0.1"
+                f"listen = {show(self.listen)} accepts connections of other hosts without authentication; "
+                "set [tls], or key_file in each of [[peers]], or listen on 127.0.0.1"
             )
 
     @property

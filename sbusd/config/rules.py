@@ -31,11 +31,11 @@ class KeyPrefix(Spelling):
     def parse(self, value: object) -> str:
         """Return the prefix. Raises ValueError if no key can begin so."""
         if not isinstance(value, str) or "\0" in value:
-            raise ValueError(f'{show(value)} is not how keys begin; write a string such as "lab/", or "" for all keys')
+            raise ValueError(f'must be a prefix of keys, such as "lab/", or "" for all keys, not {show(value)}')
         if "*" in value:
-            raise ValueError(f'{show(value)} has a *; write how the keys begin, such as "lab/", without a wildcard')
+            raise ValueError(f'must be a prefix of keys without a wildcard, such as "lab/", not {show(value)}')
         if len(value.encode("utf-8", "surrogatepass")) > MAX_PREFIX_BYTES:
-            raise ValueError(f"{show(value)} is longer than any key, {MAX_PREFIX_BYTES} bytes")
+            raise ValueError(f"prefix {show(value)} is longer than the longest key, {MAX_PREFIX_BYTES} bytes")
         return value
 
 
@@ -46,7 +46,7 @@ class Comment(Spelling):
     def parse(self, value: object) -> str:
         """Return the comment. Raises ValueError if it is not one line that prints."""
         if not isinstance(value, str) or not value.isprintable() or len(value) > MAX_COMMENT_CHARACTERS:
-            raise ValueError(f"{show(value)} is not a comment; write one line of at most {MAX_COMMENT_CHARACTERS} characters")
+            raise ValueError(f"must be one line of at most {MAX_COMMENT_CHARACTERS} characters, not {show(value)}")
         return value
 
 
@@ -61,7 +61,7 @@ class Origin(Spelling):
         """Return the origin. Raises ValueError for what a file says under its name."""
         if isinstance(value, Origin):
             return value
-        raise ValueError("unknown key; where a rule stands is not written")
+        raise ValueError("unknown key; the bus itself sets the origin of a rule")
 
     def __str__(self) -> str:
         return f"rule {self.number} of {self.file}"
@@ -111,7 +111,7 @@ class PolicyRule:
 
     def __post_init__(self) -> None:
         if self.publish is None and self.subscribe is None:
-            raise ValueError('the rule decides nothing; write publish or subscribe, each "allow" or "deny"')
+            raise ValueError('the rule decides nothing; set publish or subscribe to "allow" or "deny"')
 
     @property
     def prefix(self) -> bytes:
@@ -127,7 +127,7 @@ class PolicyRule:
 def check_policy(rules: tuple[PolicyRule, ...]) -> None:
     """Raise ValueError if there are more *rules* than the bus can hold to."""
     if len(rules) > MAX_RULES:
-        raise ValueError(f"policy has {len(rules)} rules; there can be {MAX_RULES}")
+        raise ValueError(f"too many policy rules: {len(rules)}, at most {MAX_RULES}")
     publishing = sum(rule.publish is not None for rule in rules)
     if publishing > MAX_PUBLISH_RULES:
-        raise ValueError(f"policy has {publishing} rules with publish; there can be {MAX_PUBLISH_RULES}: join some by their groups")
+        raise ValueError(f"too many policy rules with publish: {publishing}, at most {MAX_PUBLISH_RULES}; merge some by using groups")

@@ -32,7 +32,7 @@ class CredentialPrefix(Spelling):
     def parse(self, value: object) -> str:
         """Return the prefix. Raises ValueError if it is none."""
         if not isinstance(value, str) or (value and not is_credential_prefix(value.encode("utf-8", "surrogatepass"))):
-            raise ValueError(f'{show(value)} is not a credential prefix; write "!/cred/<gid>/<uid>/<pid>", or "" for none')
+            raise ValueError(f'must be "!/cred/<gid>/<uid>/<pid>", or "" for none, not {show(value)}')
         return value
 
 
@@ -42,27 +42,27 @@ class LimitSettings:
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
-    queue_packets: Annotated[int, Bound(1, 1 << 24, "for each one that waits costs memory")] = NO_BOUND
+    queue_packets: Annotated[int, Bound(1, 1 << 24, "each pending packet uses memory")] = NO_BOUND
     """Packets that wait for one recipient before more are discarded; by default only their memory counts."""
-    queue_bytes: Annotated[int, Size(1 << 20, 1 << 34, "for the largest packet of another user must fit")] = 64 << 20
+    queue_bytes: Annotated[int, Size(1 << 20, 1 << 34, "the largest packet of another user must fit")] = 64 << 20
     """Memory of what waits for one recipient before more is discarded: another user's publisher may take half of it."""
-    key_bytes: Annotated[int, Size(16, 64 << 10, "for a match costs the key's depth")] = MAX_KEY_BYTES
+    key_bytes: Annotated[int, Size(16, 64 << 10, "the cost of a match grows with the depth of the key")] = MAX_KEY_BYTES
     """Longest routing key or pattern."""
-    batch_packets: Annotated[int, Count(1, 64, "for the switch has room for 64 packets at once")] = 64
+    batch_packets: Annotated[int, Count(1, 64, "the bus reads at most 64 packets together")] = 64
     """Packets read from one connection, or from all of a user while others wait, before the others have their turn."""
-    cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "for the cache must hold some keys")] = 4 << 20
+    cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "the cache must hold some keys")] = 4 << 20
     """Memory of the route cache, for all connections together."""
-    low_water: Annotated[int, Count(0, 99, "in percent of a queue")] = 50
+    low_water: Annotated[int, Count(0, 99, "the unit is percent of a queue")] = 50
     """How far a queue must have drained, in percent of its bounds, before the publishers that it blocks go on."""
-    block_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 5.0
+    block_timeout: Annotated[float, Duration(0.01, 86_400, "a blocked publisher must be released in the end")] = 5.0
     """Seconds for which a client may block publishers; then its mode acts as ``discard`` until its queue has drained."""
-    progress_timeout: Annotated[float, Duration(0.01, 86_400, "for a publisher that waits must know that it ends")] = 1.0
+    progress_timeout: Annotated[float, Duration(0.01, 86_400, "a blocked publisher must be released in the end")] = 1.0
     """Seconds for which a client may block publishers while its socket takes nothing at all; then likewise."""
-    pace_limit: Annotated[float, Duration(0.0, 1.0, "for it is a part of each second")] = 0.1
+    pace_limit: Annotated[float, Duration(0.0, 1.0, "it is a part of each second")] = 0.1
     """Seconds of each second for which recipients of one user may hold up a paced publisher of another; 1 bounds nothing."""
-    turn_time: Annotated[float, Duration(1e-5, 10.0, "for below the clock shows nothing, and above others wait too long")] = 100 * 1e-6
+    turn_time: Annotated[float, Duration(1e-5, 10.0, "shorter is not measurable, longer delays other clients")] = 100 * 1e-6
     """Seconds of the bus that one connection may take in a turn; one that has taken more lets others go first for four times as long."""
-    queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "for a few users must find room at once")] = 512 << 20
+    queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "the packets of a few users must fit together")] = 512 << 20
     """Memory of all packets that wait; a user may hold at most as much as it leaves free: ten users hold 32 MiB each beside one at its
     quota."""
 
@@ -73,9 +73,9 @@ class RateSettings:
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
-    burst: Annotated[int, Count(1, 100_000, "for silence is never total")] = 10
+    burst: Annotated[int, Count(1, 100_000, "some records must be written")] = 10
     """Records that are written; the rest of the interval's are counted, and their number is written when it ends."""
-    interval: Annotated[float, Duration(0.1, 86_400, "for the count of what was left out must come in time")] = 10.0
+    interval: Annotated[float, Duration(0.1, 86_400, "the number of suppressed records must be logged in time")] = 10.0
     """Seconds."""
 
 
@@ -116,7 +116,7 @@ class DaemonSettings:
     def __post_init__(self) -> None:
         check_policy(self.policy)
         if self.credential_prefix and self.separator != "/":
-            raise ValueError('credential_prefix needs separator = "/": a bus that separates otherwise has no secret keys')
+            raise ValueError('credential_prefix requires separator = "/": a bus with another separator has no secret keys')
 
     @property
     def keyspace(self) -> KeySpace:

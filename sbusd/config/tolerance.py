@@ -102,7 +102,7 @@ def _closed(tables: list[FileTable], file: Path, remains: Remains) -> tuple[list
     denied = next((each for each in (prefixes, _joined(prefixes)) if _has_room(tables, len(each))), None)
     if denied is None:
         denied, tables = _EVERYTHING, _with_room(tables)
-    comment = f"{printable(file.name, 100)} has a fault, so this is denied"
+    comment = f"denied because of a fault in {printable(file.name, 100)}"
     table["policy"] = [{"keys": each, "publish": "deny", "subscribe": "deny", "comment": comment} for each in denied]
     return [*tables, (file, table)], denied
 

@@ -28,11 +28,11 @@ def find_uid(user: str) -> int:
         uid = int(user) if len(user) <= 10 else -1
         return _checked(uid, show(user))
     if not user or "\0" in user:
-        raise UnknownUserError(f"{show(user)} is not the name of a user")
+        raise UnknownUserError(f"invalid user name {show(user)}")
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise UnknownUserError(f"no user here is called {show(user)}; write a name that `getent passwd` knows, or a number") from None
+        raise UnknownUserError(f"unknown user {show(user)}; use a name that `getent passwd` lists, or a number") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class UserId(Spelling):
             return value
         if is_whole(value):
             return _checked(value, str(value))
-        raise ValueError(f"{show(value)} is not a user; write a name or a number")
+        raise ValueError(f"must be the name or number of a user, not {show(value)}")
 
 
 def _checked(uid: int, shown: str) -> int:
     """Return *uid* if it can be a user's."""
     if not 0 <= uid <= LAST_UID:
-        raise UnknownUserError(f"{shown} is not a user; ids are 0 to {LAST_UID}")
+        raise UnknownUserError(f"invalid user id {shown}: must be 0 to {LAST_UID}")
     return uid

@@ -35,7 +35,9 @@ class BadAnswerError(SbusError):
     """The bus answered a control message with something that is not what the protocol says."""
 
     def __init__(self, key: bytes, what: str) -> None:
-        super().__init__(f"the bus answered {key.decode('ascii', 'backslashreplace')} with {what}; is it sbusd, and of this version?")
+        super().__init__(
+            f"invalid response to {key.decode('ascii', 'backslashreplace')}: {what}; check the version of the bus: sbusctl doctor"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +112,9 @@ def ask(bus: Asker, key: bytes, payload: bytes | None = None) -> JsonObject:
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
-        raise BadAnswerError(key, "something that is not JSON") from None
+        raise BadAnswerError(key, "not JSON") from None
     if not isinstance(value, dict):
-        raise BadAnswerError(key, "JSON that is not an object")
+        raise BadAnswerError(key, "not a JSON object")
     return value
 
 
@@ -146,7 +148,7 @@ def _pages(bus: Asker, key: bytes, payload: bytes | None) -> Iterator[JsonObject
         if following is None:
             return
         if after is not None and following <= after:
-            raise BadAnswerError(key, "pages that go round in a circle")
+            raise BadAnswerError(key, "the pages repeat")
         after = following
 
 

@@ -68,7 +68,7 @@ def compile_format(text: str, encode: Callable[[str], bytes], *, is_terminal: bo
             pieces.append(directives[following])
         else:
             known = " ".join(f"%{name}" for name in directives) if character == "%" else " ".join(f"\\{name}" for name in _ESCAPES)
-            raise BadFormatError(f"{character}{visible(following)} at character {position} means nothing; there are {known}")
+            raise BadFormatError(f"unknown sequence {character}{visible(following)} at character {position}: use {known}")
     return lambda message: b"".join(piece(message) for piece in pieces)
 
 

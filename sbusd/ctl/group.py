@@ -16,30 +16,47 @@ from sbusd.ctl.statuses import status_of
 from sbusd.helptext import PlainCommand, PlainGroup
 from sbusd.protocol.errors import SbusError
 
-COMMANDS = {
-    "whoami": "Print whom the bus takes you for.",
-    "pub": "Publish a message, and wait until the bus has routed it.",
-    "sub": "Subscribe, and print each message.",
-    "call": "Call a service, and print its answer.",
-    "serve": "Serve a command by running a program for each call.",
-    "members": "List who would get a message with a key now.",
-    "presence": "Print who connects, disconnects, subscribes and unsubscribes.",
-    "monitor": "Print all that happens on the bus: messages, comings and goings, refusals and losses.",
-    "ping": "Measure round trips to the bus.",
-    "bench": "Measure the bus: rates, times, losses, for programs like this one.",
-    "connections": "List who is connected.",
-    "top": "Watch who is busy, who is slow, and what waits where.",
-    "stats": "Print what the bus has counted.",
-    "trace": "Tell who would get a message, who not, and why.",
-    "explain": "Tell whether a user may publish or subscribe, and why.",
-    "record": "Record what goes over the bus, until Ctrl-C; secrets only that they were sent.",
-    "replay": "Publish the messages of a record again, in the order of time.",
-    "report": "Write a page with charts of what the recorder has recorded and sbus-pipeline has counted.",
-    "relay": "Print how it stands with calls between hosts: queues, other hosts, and what has been counted.",
-    "doctor": "Say what is wrong with the set-up, and what to do.",
-    "version": "Print the versions of sbusctl and of the bus.",
+SECTIONS = {
+    "Message": {
+        "pub": "Publish a message, and wait until the bus has routed it.",
+        "sub": "Subscribe to patterns, and print each message.",
+    },
+    "Service": {
+        "call": "Call a service, and print its response.",
+        "serve": "Serve a command by running a program for each call.",
+        "members": "List the subscribers that would receive a message with a key.",
+    },
+    "Inspection": {
+        "monitor": "Print all traffic on the bus as it happens.",
+        "presence": "Print connects, disconnects, subscriptions and unsubscriptions.",
+        "connections": "List connections and their counters.",
+        "top": "Show rates, queues and losses by connection or user.",
+        "stats": "Print the counters of the bus.",
+    },
+    "Diagnostic": {
+        "trace": "Show who would receive a message, who would not, and why.",
+        "explain": "Show whether a user may publish or subscribe, and why.",
+        "doctor": "Check the installation, and suggest fixes.",
+    },
+    "Measurement": {
+        "ping": "Measure the round-trip time to the bus.",
+        "bench": "Measure throughput, latency and losses.",
+    },
+    "Recording": {
+        "record": "Record the traffic of the bus into an archive.",
+        "replay": "Publish the messages of an archive again.",
+        "report": "Write an HTML page with charts of the recorded traffic.",
+    },
+    "Other": {
+        "relay": "Show the state of calls between hosts.",
+        "whoami": "Print the caller's identity, as verified by the bus.",
+        "version": "Print the versions of sbusctl and of the bus.",
+    },
 }
-"""All commands, as the manual orders them, with the first sentence of their help; each is the function ``command`` of its module."""
+"""The commands by section, in the order of the manual, with the first sentence of their help."""
+
+COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
+"""All commands; each is the function ``command`` of the module of its name."""
 
 INTERRUPTED = 128 + signal.SIGINT
 """Status after Ctrl-C, as a shell would report it."""
@@ -88,8 +105,10 @@ class CommandGroup(PlainGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """Write the list of commands into *formatter*, without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        width = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(f"{title} Commands"):
+                formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command.

@@ -11,6 +11,7 @@ from sbusd.ctl.command_line import Call, read_call
 from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup, one_line_errors
 from sbusd.ctl.output import complain, words_of
 from sbusd.ctl.settings import common_options
+from sbusd.helptext import show_usage_error
 from sbusd.protocol.errors import SbusError
 
 _PROGRAM = "sbusctl"
@@ -46,7 +47,7 @@ def main() -> None:
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        complain(f"internal error, please report it (python3 -X dev shows where): {type(error).__name__}: {error}")
+        complain(f"internal error, please report it (python3 -X dev prints a traceback): {type(error).__name__}: {error}")
         sys.exit(1)
     finally:
         _let_go_of_output()
@@ -60,11 +61,11 @@ def _run(call: Call) -> None:
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except typer.BadParameter as error:
-        # Its words show how the command is used, which typer knows.
+        # The message shows the usage of the command, which typer knows.
         root = typer.Context(typer.main.get_command(application()), info_name=_PROGRAM, help_option_names=CONTEXT["help_option_names"])
         command = root.command.get_command(root, call.name)  # type: ignore[attr-defined]  # it is the group
         error.ctx = typer.Context(command, info_name=call.name, parent=root)
-        error.show()
+        show_usage_error(error)
         sys.exit(error.exit_code)
 
 

@@ -149,4 +149,4 @@ def _output_error(error: OSError) -> Exception:
     """Return what a failed write to standard output means."""
     if isinstance(error, BrokenPipeError):
         return OutputClosedError()
-    return OutputError(f"cannot write standard output: {error.strerror or error}")
+    return OutputError(f"cannot write to standard output: {error.strerror or error}")

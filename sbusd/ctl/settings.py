@@ -51,7 +51,7 @@ def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: b
         scope = "user" if "--user" in parameter.opts else "system"
     address = value if isinstance(value, str) else None
     if (settings.scope, settings.address) not in ((None, None), (scope, address)):
-        raise typer.BadParameter("--system, --user and --address exclude each other; give one of them")
+        raise typer.BadParameter("--system, --user and --address are mutually exclusive")
     settings.scope, settings.address = scope, address
 
 
@@ -79,23 +79,38 @@ def _drop_pager(context: typer.Context, value: bool) -> None:
         settings_of(context).pager = False
 
 
-SystemOption = Annotated[bool, typer.Option("--system", callback=_choose_bus, expose_value=False, help="Use the system's bus.")]
-UserOption = Annotated[bool, typer.Option("--user", callback=_choose_bus, expose_value=False, help="Use the calling user's own bus.")]
+SystemOption = Annotated[
+    bool,
+    typer.Option("--system", callback=_choose_bus, expose_value=False, help="Connect to the system bus (default without SBUS_ADDRESS)."),
+]
+UserOption = Annotated[
+    bool, typer.Option("--user", callback=_choose_bus, expose_value=False, help="Connect to the bus of the calling user.")
+]
 AddressOption = Annotated[
     str | None,
     typer.Option(
-        "--address", "-a", metavar="ADDRESS", callback=_choose_bus, expose_value=False, help="Use the bus at this address, such as a path."
+        "--address",
+        "-a",
+        metavar="ADDRESS",
+        callback=_choose_bus,
+        expose_value=False,
+        help="Connect to the bus at this address, such as a path.",
     ),
 ]
 JsonOption = Annotated[
     JsonStyle | None,
-    typer.Option("--json", callback=_choose_json, expose_value=False, help="Print JSON: in one line, indented, or not at all."),
+    typer.Option("--json", callback=_choose_json, expose_value=False, help="Print JSON on one line, indented, or not at all."),
 ]
 ShortJsonOption = Annotated[
-    bool, typer.Option("-j", callback=_choose_short_json, expose_value=False, help="--json=pretty on a terminal, else --json=short.")
+    bool,
+    typer.Option("-j", callback=_choose_short_json, expose_value=False, help="Same as --json=pretty on a terminal, else --json=short."),
 ]
-LegendOption = Annotated[bool, typer.Option("--no-legend", callback=_drop_legend, expose_value=False, help="No headings, no sums.")]
-PagerOption = Annotated[bool, typer.Option("--no-pager", callback=_drop_pager, expose_value=False, help="No pager for long output.")]
+LegendOption = Annotated[
+    bool, typer.Option("--no-legend", callback=_drop_legend, expose_value=False, help="Do not print headings and totals.")
+]
+PagerOption = Annotated[
+    bool, typer.Option("--no-pager", callback=_drop_pager, expose_value=False, help="Do not pipe long output into a pager.")
+]
 
 
 def common_options(
@@ -108,7 +123,7 @@ def common_options(
     _no_legend: LegendOption = False,
     _no_pager: PagerOption = False,
 ) -> None:
-    """Talk to sbusd, the machine's message bus.
+    """Publish, subscribe, call services and inspect the local message bus, sbusd.
 
-    Options may stand before or behind the command. See sbusctl(1).
+    Global options can precede or follow the command. See sbusctl(1).
     """

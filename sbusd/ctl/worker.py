@@ -43,7 +43,7 @@ class Worker:
         """
         async with self._turns.place(request.party):
             if request.expires_at is not None and time.time() >= request.expires_at:
-                raise ServiceError("it waited too long and was not run")
+                raise ServiceError("the program was not run: the call expired in the queue")
             starting = asyncio.ensure_future(self._start(request))
             try:
                 # Given up in the middle of its start, a program would be known to nobody, and go on.
@@ -80,7 +80,7 @@ class Worker:
                 await asyncio.gather(*parts)
                 status = await process.wait()
         except TimeoutError:
-            raise ServiceError(f"the program took longer than {self._seconds:g} s and was ended") from None
+            raise ServiceError(f"the program was killed: it ran longer than {self._seconds:g} s") from None
         finally:
             for part in parts:
                 part.cancel()
@@ -112,7 +112,7 @@ def environment(request: Request, surroundings: Mapping[str, str]) -> dict[str, 
 def failure(status: int, errors: bytes) -> str:
     """Return how a program ended, and its last line on standard error, if it wrote any."""
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
-    how = f"exit status {status}" if status > 0 else f"ended by {_signal_name(-status)}"
+    how = f"exit status {status}" if status > 0 else f"killed by {_signal_name(-status)}"
     return f"{how}: {lines[-1].strip()}" if lines else how
 
 
@@ -152,7 +152,7 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
     while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
         size += len(part)
         if size > MAX_ANSWER_BYTES:
-            raise ServiceError(f"the program's answer is longer than {MAX_ANSWER_BYTES} bytes")
+            raise ServiceError(f"the output of the program is too large: the maximum is {MAX_ANSWER_BYTES} bytes")
         parts.append(part)
     return b"".join(parts)
 

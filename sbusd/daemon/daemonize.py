@@ -113,9 +113,9 @@ class Presence:
         try:
             fd = os.open(self._pid_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except FileExistsError:
-            raise PresenceError(f"pid file {shown} is there already; stop that bus, remove the file if there is none, or use -p") from None
+            raise PresenceError(f"pid file {shown} already exists; stop that bus, remove the file if no bus runs, or use -p") from None
         except OSError as error:
-            raise PresenceError(f"pid file {shown} cannot be made: {error.strerror}; name another with -p, or /dev/null for none") from None
+            raise PresenceError(f"cannot create pid file {shown}: {error.strerror}; choose another with -p, or /dev/null") from None
         self._written = os.fstat(fd)
         try:
             # Whatever the umask: others read it to find the bus.
@@ -123,7 +123,7 @@ class Presence:
             os.write(fd, f"{os.getpid()}\n".encode())
         except OSError as error:
             self.leave()
-            raise PresenceError(f"pid file {shown} cannot be written: {error.strerror}; name another with -p") from None
+            raise PresenceError(f"cannot write pid file {shown}: {error.strerror}; choose another with -p") from None
         finally:
             os.close(fd)
 

@@ -60,12 +60,12 @@ class Listener:
         try:
             self.socket.listen(socket.SOMAXCONN)
         except OSError as error:
-            raise ListenError(f"cannot listen at {self.address}: {error.strerror}") from None
+            raise ListenError(f"cannot listen on {self.address}: {error.strerror}") from None
         if self._announce:
             try:
                 os.write(1, f"{self.address}\n".encode())
             except OSError as error:
-                raise ListenError(f"cannot print the address to standard output: {error.strerror}; leave it open") from None
+                raise ListenError(f"cannot write the address to standard output: {error.strerror}; keep it open") from None
 
     def fileno(self) -> int:
         """Return the descriptor."""
@@ -92,7 +92,7 @@ def resume_listener(fd: int, made: tuple[int, int] | None) -> Listener:
     Raises:
         ListenError: *fd* is no such socket.
     """
-    inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the bus before,", "start the bus anew", must_listen=True)
+    inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the previous process", "start the bus again", must_listen=True)
     path = os.fsencode(inherited.getsockname())
     found = None
     if made is not None:
@@ -139,7 +139,7 @@ def passed_descriptors() -> dict[int, str]:
         return dict(daemon.listen_fds_with_names(unset_environment=True))
     except OSError as error:
         said = " ".join(f"{name}={printable(value)}" for name, value in variables.items())
-        raise ListenError(f"the environment's {said} names no socket: {error.strerror}; let systemd set them, or nobody") from None
+        raise ListenError(f"cannot use the sockets that {said} names: {error.strerror}; only systemd may set them") from None
     finally:
         # systemd's library takes them out of the environment that a program we start would get, but Python keeps a copy.
         for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
@@ -151,10 +151,10 @@ def _activated_socket(passed: Mapping[int, str]) -> socket.socket | None:
     if not passed:
         return None
     if len(passed) > 1:
-        raise ListenError(f"systemd passed {len(passed)} sockets; the bus needs one: one ListenSequentialPacket= in its .socket unit")
+        raise ListenError(f"systemd passed {len(passed)} sockets, the bus needs one; use one ListenSequentialPacket= in the .socket unit")
     fd, name = next(iter(passed.items()))
     remedy = "use ListenSequentialPacket= and Accept=no in the .socket unit"
-    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, that systemd passed,", remedy, must_listen=True)
+    return _checked_socket(fd, f"descriptor {fd}, {printable(name)}, passed by systemd", remedy, must_listen=True)
 
 
 def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> socket.socket:
@@ -162,15 +162,15 @@ def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> so
     try:
         inherited = socket.socket(fileno=fd)
     except OverflowError:
-        raise ListenError(f"{what} is not open; {remedy}") from None
+        raise ListenError(f"cannot use {what}: not open; {remedy}") from None
     except OSError as error:
-        problem = "is not open" if error.errno == errno.EBADF else "is not a socket"
-        raise ListenError(f"{what} {problem}; {remedy}") from None
+        problem = "not open" if error.errno == errno.EBADF else "not a socket"
+        raise ListenError(f"cannot use {what}: {problem}; {remedy}") from None
     problem = _problem(inherited, must_listen=must_listen)
     if problem:
         # The descriptor is whoever's passed it, and not for us to close.
         inherited.detach()
-        raise ListenError(f"{what} {problem}; {remedy}")
+        raise ListenError(f"cannot use {what}: {problem}; {remedy}")
     moved = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD))
     if inherited.fileno() >= _FIRST_FREE_FD:
         inherited.close()
@@ -183,11 +183,11 @@ def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
     """Return what is wrong with a socket for a bus, or nothing."""
     if inherited.family != socket.AF_UNIX:
         family = getattr(inherited.family, "name", f"family {inherited.family}")
-        return f"is not a Unix socket but {family}"
+        return f"not a Unix socket but {family}"
     if inherited.type != socket.SOCK_SEQPACKET:
-        return f"is a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not SEQPACKET"
+        return f"a Unix socket of type {_TYPES.get(inherited.type, str(inherited.type))}, not SEQPACKET"
     if must_listen and not inherited.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-        return "is a socket that does not listen"
+        return "the socket does not listen"
     return ""
 
 
@@ -213,17 +213,17 @@ def _bind_failure(name: UnixName, error: OSError) -> str:
     """Return one line on why *name* could not be bound."""
     shown = printable(str(name))
     if error.errno != errno.EADDRINUSE:
-        return f"cannot listen at {shown}: {error.strerror}; give another address with -a, or run the bus as a user who may"
+        return f"cannot listen on {shown}: {error.strerror}; choose another address with -a, or run the bus as a user with access"
     if name.is_abstract:
-        return f"{shown} is in use by another process; give another address with -a"
+        return f"cannot listen on {shown}: in use by another process; choose another address with -a"
     obstacle = _stat(name)
     if obstacle is not None and not _may_remove(obstacle):
-        return f"{shown} is in use, and {_NOT_REMOVED}; give another address with -a"
+        return f"cannot listen on {shown}: the path exists and is {_NOT_REMOVED}; choose another address with -a"
     if obstacle is not None and stat.S_ISREG(obstacle.st_mode):
-        return f"{shown} is in use, and an empty file; give another address with -a, or take it over with -r"
+        return f"cannot listen on {shown}: the path is an empty file; choose another address with -a, or replace the file with -r"
     if _is_listened_to(name):
-        return f"{shown} is in use by another process; give another address with -a, or take it over with -r"
-    return f"{shown} is in use, but nobody listens there any more; take it over with -r"
+        return f"cannot listen on {shown}: in use by another process; choose another address with -a, or replace the socket with -r"
+    return f"cannot listen on {shown}: the path is a socket that no process uses; replace it with -r"
 
 
 def _remove_obstacle(name: UnixName) -> None:
@@ -236,11 +236,11 @@ def _remove_obstacle(name: UnixName) -> None:
     if obstacle is None:
         return
     if not _may_remove(obstacle):
-        raise ListenError(f"{shown} is in use, and {_NOT_REMOVED}, so -r does not take it over; give another address with -a")
+        raise ListenError(f"cannot replace {shown}: {_NOT_REMOVED}; choose another address with -a")
     try:
         os.unlink(name.name)
     except OSError as error:
-        raise ListenError(f"cannot take over {shown}: {error.strerror}; run the bus as a user who may") from None
+        raise ListenError(f"cannot replace {shown}: {error.strerror}; run the bus as a user with access") from None
 
 
 def _stat(name: UnixName) -> os.stat_result | None:
@@ -265,4 +265,4 @@ def _is_listened_to(name: UnixName) -> bool:
 
 def _address_text(name: bytes) -> str:
     """Return the address that a client can connect to, as ``-a`` spells it; an unnamed socket has none."""
-    return printable(str(UnixName(name))) if name else "a socket without a name"
+    return printable(str(UnixName(name))) if name else "an unnamed socket"

@@ -68,7 +68,7 @@ class Options:
             return parse_address(SYSTEM_ADDRESS)
         folder = environment.get("XDG_RUNTIME_DIR", "")
         if not os.path.isabs(folder):
-            raise UsageError("--user needs $XDG_RUNTIME_DIR, an absolute path; log in through PAM, set it, or give an address with -a")
+            raise UsageError("--user requires $XDG_RUNTIME_DIR to be an absolute path; log in through PAM, set it, or use -a")
         return _address(f"{folder}/sbus.socket")
 
 
@@ -115,29 +115,29 @@ class _Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line and an error of ours."""
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{printable(message)}; `sbusd --help` tells the options")
+        raise UsageError(f"{printable(message)}; see `sbusd --help`")
 
 
 def _parser() -> _Parser:
     """Return the parser; every long name is ours, the short ones but -C are the original's."""
     parser = _Parser(prog="sbusd", description="A message bus for one machine.", allow_abbrev=False, epilog="See sbusd(8).")
     add = parser.add_argument
-    add("-a", "--address", metavar="ADDRESS", help="listen there: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")
-    add("-f", "--foreground", action="store_true", help="stay in the foreground; standard output is closed when the bus is ready")
-    add("-p", "--pid-file", metavar="FILE", type=Path, default=DEFAULT_PID_FILE, help="in the background, write the process id there")
-    add("-u", "--allow-user", metavar="USER", dest="users", action="append", default=[], help="let only this user, a name or id, connect")
-    add("-c", "--exit-after-last", action="store_true", help="exit after the last client has left")
-    add("-g", "--group-access", dest="group", action="store_true", help="let the socket's group connect")
-    add("-o", "--others-access", dest="others", action="store_true", help="let everyone connect")
-    add("-r", "--reuse-address", action="store_true", help="take over a socket's path that is in use")
-    add("-C", "--config", metavar="FILE", type=Path, help="read this configuration file, and FILE.d/*.toml")
-    add("--check-config", action="store_true", help="say whether the configuration is good, and exit")
-    add("--user", action="store_true", help="be the user's own bus: its address and configuration are the user's")
+    add("-a", "--address", metavar="ADDRESS", help="listen on ADDRESS: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")
+    add("-f", "--foreground", action="store_true", help="stay in the foreground; close standard output when the bus is ready")
+    add("-p", "--pid-file", metavar="FILE", type=Path, default=DEFAULT_PID_FILE, help="in the background, write the process id to FILE")
+    add("-u", "--allow-user", metavar="USER", dest="users", action="append", default=[], help="allow only USER, a name or id")
+    add("-c", "--exit-after-last", action="store_true", help="exit when the last client disconnects")
+    add("-g", "--group-access", dest="group", action="store_true", help="allow the group of the socket to connect")
+    add("-o", "--others-access", dest="others", action="store_true", help="allow all users to connect")
+    add("-r", "--reuse-address", action="store_true", help="replace an existing socket or empty file at ADDRESS")
+    add("-C", "--config", metavar="FILE", type=Path, help="read the configuration from FILE and FILE.d/*.toml")
+    add("--check-config", action="store_true", help="check the configuration and exit")
+    add("--user", action="store_true", help="run a user bus: use the socket and configuration of the user")
     add(
         "--stalls",
         metavar="FILE",
         type=Path,
-        help="measure how long the bus does not look for events; write it there at the end; for tests",
+        help="measure stalls of the main loop and write them to FILE at exit; for tests",
     )
     add("--version", action="version", version=f"sbusd {__version__}")
     return parser

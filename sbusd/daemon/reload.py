@@ -45,7 +45,7 @@ class Reloader:
             self._journal.record(log_messages.RELOAD_FAILED, reason=str(error))
         except Exception as error:
             # A defect of ours must not end the bus because its configuration was touched.
-            self._journal.record(log_messages.INTERNAL_ERROR, error=error, where="reading the configuration again", reason=repr(error))
+            self._journal.record(log_messages.INTERNAL_ERROR, error=error, where="reloading the configuration", reason=repr(error))
 
     def _reload(self) -> None:
         """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
@@ -55,7 +55,7 @@ class Reloader:
         self._journal.configure(settings.log)
         self._broker.reconfigure(settings, ownership)
         self._configuration = configuration
-        self._journal.record(log_messages.RELOADED, files=configuration.file_names or "no file, so the defaults")
+        self._journal.record(log_messages.RELOADED, files=configuration.file_names or "none, the defaults apply")
         self.report_faults()
         # Against those that the bus was started with: what waits for a restart is said each time.
         if waiting := changed_keys(self._settings, settings):

@@ -29,7 +29,7 @@ class Within:
     def _check(self, value: float) -> float:
         """Return *value*. Raises ValueError if it is out of bounds."""
         if not self.low <= value < self.end:
-            raise ValueError(f"{value} is not from {self.low} up to {self.end}")
+            raise ValueError(f"{value} is not in the range {self.low} to {self.end}")
         return value
 
 

@@ -28,7 +28,7 @@ from sbusd.protocol.errors import SbusError
 
 app = typer.Typer(
     cls=PlainGroup,
-    help="Put this machine's own events on the bus.",
+    help="Publish network and journal events of this machine on the bus.",
     epilog="See sbus-feed(8).",
     add_completion=False,
     no_args_is_help=True,
@@ -62,15 +62,15 @@ def _duration(text: str) -> float:
 
 @app.command(cls=PlainCommand)
 def netlink(
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="The calling user's bus.")] = False,
-    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="The network namespace of this name, ip-netns(8).")] = None,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    namespace: Annotated[str | None, typer.Option(metavar="NAME", help="Network namespace to watch, see ip-netns(8).")] = None,
     receive_buffer: Annotated[
-        int, typer.Option(metavar="KIB", min=1, max=_RECEIVE_MIB_MOST << 10, help="Room for the kernel's messages, in KiB.")
+        int, typer.Option(metavar="KIB", min=1, max=_RECEIVE_MIB_MOST << 10, help="Netlink receive buffer in KiB.")
     ] = 4096,
 ) -> None:
-    """Links, addresses, routes and neighbours: all there are, then every change. Keys: net/…"""
+    """Publish network links, addresses, routes and neighbours, and every change. Keys: net/…"""
     scope = _scope(address, system=system, user=user)
     _run("netlink", lambda: _feed_netlink(address, scope, namespace, receive_buffer << 10))
 
@@ -78,19 +78,21 @@ def netlink(
 @app.command(name="journal", cls=PlainCommand)
 def journal_command(
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="The calling user's bus.")] = False,
-    lines: Annotated[int, typer.Option(metavar="N", min=0, max=_LINES_MOST, help="Begin with the last N entries, the first time.")] = 0,
-    backlog: Annotated[str, typer.Option(metavar="DURATION", help="Oldest entries to publish after a stop.")] = show_duration(
-        BACKLOG_SECONDS
-    ),
-    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Entries in a second at most.")] = RATE,
-    cursor_file: Annotated[Path | None, typer.Option(metavar="FILE", help="Where the place in the journal is kept.")] = None,
-    directory: Annotated[Path | None, typer.Option(metavar="DIR", help="Read the journal files in this folder.")] = None,
-    public: Annotated[bool, typer.Option("--public", help="Publish though everyone on the bus may read it.")] = False,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Connect to the bus at this address.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Connect to the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Connect to the calling user's bus.")] = False,
+    lines: Annotated[
+        int, typer.Option(metavar="N", min=0, max=_LINES_MOST, help="Without a saved cursor, start with the last N entries.")
+    ] = 0,
+    backlog: Annotated[
+        str, typer.Option(metavar="DURATION", help="With a saved cursor, maximum age of entries to publish.")
+    ] = show_duration(BACKLOG_SECONDS),
+    rate: Annotated[int, typer.Option(metavar="N", min=1, max=_RATE_MOST, help="Maximum number of entries per second.")] = RATE,
+    cursor_file: Annotated[Path | None, typer.Option(metavar="FILE", help="File in which the journal cursor is saved.")] = None,
+    directory: Annotated[Path | None, typer.Option(metavar="DIR", help="Read journal files from this directory.")] = None,
+    public: Annotated[bool, typer.Option("--public", help="Publish even if every user of the bus can read the journal.")] = False,
 ) -> None:
-    """What services and the kernel write into the journal. Keys: journal/<unit>/<priority>"""
+    """Publish journal entries of services and the kernel. Keys: journal/<unit>/<priority>"""
     scope = _scope(address, system=system, user=user)
     start = Start(lines, _duration(backlog))
     file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
@@ -125,7 +127,7 @@ def _feed_journal(gate: Gate, directory: Path | None, file: CursorFile, start: S
 def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
     """Return which bus the options name. Raises BadParameter if they name two."""
     if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user exclude each other")
+        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
     return "system" if system else "user" if user else None
 
 

@@ -14,7 +14,7 @@ from sbusd.pipeline.errors import PipelineError
 OLDEST = 17
 """The oldest Java that Spark 4 runs on."""
 
-_ADVICE = f"install Java {OLDEST} or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME to one"
+_ADVICE = f"Install Java {OLDEST} or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _SECONDS = 60
 """A Java that has not told its version by then never will; a cold one on a slow disk needs some."""
@@ -30,13 +30,13 @@ def check_java(environ: Mapping[str, str]) -> Path:
     try:
         asked = subprocess.run([java, "-version"], capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it does not answer"
-        raise PipelineError(f"Spark needs Java, and {java} does not run ({reason}): {_ADVICE}") from None
+        reason = error.strerror if isinstance(error, OSError) else "no response"
+        raise PipelineError(f"Spark needs Java, but {java} does not run: {reason}. {_ADVICE}") from None
     match = _VERSION.search(asked.stderr + asked.stdout)
     if asked.returncode or match is None:
-        raise PipelineError(f"Spark needs Java, and {java} does not tell its version: {_ADVICE}")
+        raise PipelineError(f"Spark needs Java, but {java} does not print its version. {_ADVICE}")
     if int(match[1]) < OLDEST:
-        raise PipelineError(f"Spark needs Java {OLDEST}, and {java} is Java {match[1]}: {_ADVICE}")
+        raise PipelineError(f"Spark needs Java {OLDEST} or later, but {java} is Java {match[1]}. {_ADVICE}")
     return java
 
 
@@ -45,8 +45,8 @@ def _find(environ: Mapping[str, str]) -> Path:
     if home := environ.get("JAVA_HOME"):
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):
-            raise PipelineError(f"Spark needs Java, and JAVA_HOME is {home}, where there is no bin/java: {_ADVICE}")
+            raise PipelineError(f"Spark needs Java, but JAVA_HOME is {home}, which has no bin/java. {_ADVICE}")
         return java
     if found := shutil.which("java", path=environ.get("PATH", os.defpath)):
         return Path(found)
-    raise PipelineError(f"Spark needs Java, and there is none: {_ADVICE}")
+    raise PipelineError(f"Spark needs Java, but it is not installed. {_ADVICE}")

@@ -35,7 +35,7 @@ def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(fd, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            raise PipelineError(f"another run of sbus-pipeline, process {holder}, is at work on {root}: wait for its end") from None
+            raise PipelineError(f"{root}: in use by another sbus-pipeline, process {holder}. Wait until it has finished") from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
         _wait_for_engine(root / ENGINE_LOCK, wait)
@@ -54,7 +54,7 @@ def _wait_for_engine(path: Path, seconds: float) -> None:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 if time.monotonic() > deadline:
-                    raise PipelineError(f"the Spark of an earlier run still holds {path}: end that process and run again") from None
+                    raise PipelineError(f"{path}: still locked by Spark of an earlier run. End that process and try again") from None
                 time.sleep(0.1)
             else:
                 return

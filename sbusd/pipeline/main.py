@@ -33,16 +33,16 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 
 @app.command(epilog="See sbus-pipeline(8).", cls=PlainCommand)
 def pipeline(
-    archive: Annotated[Path, typer.Option(metavar="DIR", help="The record, as sbus-recorder writes it.")] = ARCHIVE,
-    tables: Annotated[Path, typer.Option(metavar="DIR", help="Where the tables are.")] = TABLES,
-    master: Annotated[str | None, typer.Option(metavar="URL", help="The Spark cluster to run on; this machine if not given.")] = None,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Compute all hours anew whose segments are still there.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Say only what is wrong.")] = False,
+    archive: Annotated[Path, typer.Option(metavar="DIR", help="Archive of sbus-recorder.")] = ARCHIVE,
+    tables: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the tables.")] = TABLES,
+    master: Annotated[str | None, typer.Option(metavar="URL", help="Spark cluster to run on (default: this machine).")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Recompute all hours whose segments still exist.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only errors and warnings.")] = False,
 ) -> None:
-    """Bring the tables up to date with the record."""
+    """Update the tables from the archive."""
     if master is not None and _MASTER.fullmatch(master) is None:
         raise typer.BadParameter(
-            f"{master!r} is no Spark cluster; write spark://HOST:PORT, k8s://…, yarn or local[N]", param_hint="--master"
+            f"{master!r} is not a Spark master. Use spark://HOST:PORT, k8s://…, yarn or local[N]", param_hint="--master"
         )
     progress = Progress(is_quiet=quiet)
     try:
@@ -59,7 +59,7 @@ def pipeline(
         if sys.flags.dev_mode:
             raise
         # What Spark raises has no root of its own, and a hundred lines.
-        _fail(progress, f"Spark failed while it made {tables}: {root_cause(error)} (python3 -X dev shows where)")
+        _fail(progress, f"Spark failed while updating {tables}: {root_cause(error)}. Run with python3 -X dev for a traceback")
 
 
 def main() -> None:
@@ -75,16 +75,16 @@ def _own_names() -> tuple[str, ...]:
         from sbusd.archive.tables.publication import LOCK, PLAN, STAGING  # noqa: PLC0415
         from sbusd.archive.tables.schema import TABLES as SCHEMAS  # noqa: PLC0415
     except ImportError:
-        raise PipelineError(f"PyArrow is not installed: {how_to_install('pipeline')}") from None
+        raise PipelineError(f"PyArrow is not installed. Install it with: {how_to_install('pipeline')}") from None
     return (*(table.name for table in SCHEMAS), MANIFESTS, STAGING, PLAN, LOCK, RUN_LOCK, ENGINE_LOCK, ".checkpoint")
 
 
 def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, progress: Progress) -> None:
     """Run the pipeline once."""
     if not archive.is_dir():
-        raise PipelineError(f"{archive} is not an archive: there is no such folder; sbus-recorder makes one")
+        raise PipelineError(f"{archive}: not an archive: no such directory. sbus-recorder creates it")
     if tables.exists() and not tables.is_dir():
-        raise PipelineError(f"{tables} is not a folder; name one for the tables by --tables")
+        raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
     # The tables say who did what, as the record does; Spark makes its files by the umask.
     os.umask(os.umask(UMASK) | UMASK)
     make_private(tables, _own_names())

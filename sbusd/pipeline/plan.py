@@ -47,7 +47,7 @@ class Index:
 
     def _note_unreadable(self, error: RecordError) -> None:
         """Name an entry that is damaged or half copied. It is left out, for the others are good without it, and missing in its hour."""
-        self._progress.warn(f"left out until it can be read: {error}")
+        self._progress.warn(f"skipped until it can be read: {error}")
         if (named := hour_of_entry(error.path.name)) is not None:
             self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
 
@@ -82,8 +82,8 @@ class Index:
         if late == made.left_out:
             return None
         self._progress.warn(
-            f"{made.hour} is kept as it was: {len(lost)} of the segments that it was made from are gone, the first {lost[0]};"
-            f" {len(late)} that came later are not in it"
+            f"kept {made.hour} unchanged: segments that it was made from are gone: {len(lost)}, the first is {lost[0]};"
+            f" later segments left out: {len(late)}"
         )
         return Task(replace(made, left_out=late), ())
 
@@ -117,7 +117,7 @@ class Index:
             self._archive.verify(entry)
         except RecordError as error:
             if entry.path not in verified:
-                self._progress.warn(f"left out until it is there: {error}")
+                self._progress.warn(f"skipped until it is available: {error}")
             return False
         return True
 

@@ -84,9 +84,9 @@ class Tallies:
             f"{name:{width}}  {_many(tally.hours, 'hour'):>11}  {_many(tally.rows, 'row'):>17}  {tally.seconds:>7.1f} s"
             for name, tally in self.tables.items()
         ]
-        whole = f"{_many(self.records, 'record')} in {time.monotonic() - self.begun:.1f} s" if self.tables else "nothing new"
-        kept = f"; {_many(self.kept, 'hour')} kept as before, for the segments are gone" if self.kept else ""
-        absent = f"; {_many(self.absent, 'segment')} missing, named in the manifests" if self.absent else ""
+        whole = f"{_many(self.records, 'row')} read in {time.monotonic() - self.begun:.1f} s" if self.tables else "nothing new"
+        kept = f"; {_many(self.kept, 'hour')} kept unchanged because segments are gone" if self.kept else ""
+        absent = f"; {_many(self.absent, 'segment')} missing, listed in the manifests" if self.absent else ""
         return [*lines, whole + kept + absent]
 
 

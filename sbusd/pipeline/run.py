@@ -94,7 +94,7 @@ class Run:
         wanted = sorted(set(hours))
         if not wanted:
             return
-        self.progress.step(f"{len(wanted)} hours have changed: reading the index")
+        self.progress.step(f"{len(wanted)} hours changed: reading the index")
         index = Index(self.archive, self.progress)
         tasks = [task for hour in wanted if (task := self._task(index, hour)) is not None]
         for chunk in chunks(tasks):
@@ -111,7 +111,7 @@ class Run:
     def _check_origin(self) -> None:
         """Note which archive the tables are made from. Raises PipelineError if that is another one, or of another version."""
         if not (self.archive.root / INDEX).is_dir():
-            raise PipelineError(f"{self.archive.root} is not an archive: it has no index; sbus-recorder makes one")
+            raise PipelineError(f"{self.archive.root}: not an archive: no index. sbus-recorder creates it")
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
         if self.anew or not path.exists():
             publish_file(path, json.dumps(origin).encode())
@@ -119,10 +119,10 @@ class Run:
         try:
             known = json.loads(path.read_bytes())
         except ValueError:
-            raise TablesError(path, "is not what this program wrote: run sbus-pipeline --rebuild") from None
+            raise TablesError(path, "damaged file. Run sbus-pipeline --rebuild") from None
         if known != origin:
             raise PipelineError(
-                f"the tables under {self.root} were made from {known.get('archive')}, version {known.get('version')}: use --rebuild"
+                f"{self.root}: the tables were made from {known.get('archive')}, version {known.get('version')}. Use --rebuild"
             )
 
     def _follow_index(self) -> None:
@@ -150,7 +150,7 @@ class Run:
         except Exception as error:
             if failures:
                 raise failures[0] from None
-            raise PipelineError(f"Spark failed while it read {self.archive.root / INDEX}: {root_cause(error)}") from error
+            raise PipelineError(f"Spark failed while reading {self.archive.root / INDEX}: {root_cause(error)}") from error
 
     def _compute(self, chunk: Sequence[Task]) -> None:
         """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
@@ -183,7 +183,7 @@ class Run:
         try:
             sorted_rows.write.partitionBy("date", "hour").option("compression", "zstd").parquet(str(target))
         except Exception as error:
-            raise PipelineError(f"Spark failed while it wrote {target}: {root_cause(error)}") from error
+            raise PipelineError(f"Spark failed while writing {target}: {root_cause(error)}") from error
         written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
         for hour in hours:
             write_empty(Part(table.name, hour).staged(staging), table)
@@ -214,7 +214,7 @@ def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
     """Let the engine itself hold the lock *path*, so that it does to its end if this process is killed; see ``lock``."""
     jvm = spark.sparkContext._jvm
     if jvm is None:
-        raise PipelineError("Spark has no Java machine of its own here: run it in client mode")
+        raise PipelineError("Spark has no Java process here. Run it in client mode")
     channel = jvm.java.io.RandomAccessFile(str(path), "rw").getChannel()
     channel.lock()
     try:

@@ -79,7 +79,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     """
     if _SUBMITTED in os.environ:
         if master is not None:
-            raise PipelineError("under spark-submit the master is its own option: give --master to spark-submit")
+            raise PipelineError("--master is not allowed under spark-submit: use the option --master of spark-submit")
     else:
         check_java(os.environ)
         prepare_environment(os.environ, master)
@@ -103,11 +103,11 @@ def _start() -> SparkSession:
         from pyspark.errors import PySparkException  # noqa: PLC0415 - an optional package
         from pyspark.sql import SparkSession  # noqa: PLC0415
     except ImportError:
-        raise PipelineError(f"PySpark is not installed: {how_to_install('pipeline')}") from None
+        raise PipelineError(f"PySpark is not installed. Install it with: {how_to_install('pipeline')}") from None
     try:
         return SparkSession.builder.getOrCreate()
     except (PySparkException, OSError, RuntimeError) as error:
-        raise PipelineError(f"Spark does not start: {root_cause(error)}") from None
+        raise PipelineError(f"cannot start Spark: {root_cause(error)}") from None
 
 
 def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:

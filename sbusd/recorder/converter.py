@@ -149,7 +149,7 @@ class Converter:
             return
         except (WalError, pa.ArrowException) as error:
             reason = error.reason if isinstance(error, WalError) else str(error)
-            self._journal.tell(DAMAGED, file=str(path), reason=f"{reason}; it is kept as {set_aside(path).name}")
+            self._journal.tell(DAMAGED, file=str(path), reason=f"{reason}; renamed to {set_aside(path).name}")
             return
         if content.damaged_frames:
             self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
@@ -219,7 +219,7 @@ def _table(content: WalContent) -> pa.Table:
     batches = list(content.batches)
     for seq, lost in content.holes():
         ts = _ts_before(content, seq)
-        batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead was damaged")]))
+        batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead log was damaged")]))
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 

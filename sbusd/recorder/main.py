@@ -26,7 +26,7 @@ CLOSE_SECONDS = 60.0
 """How long the end waits for segments: most take a second; what is not finished then, the next start finishes."""
 
 app = typer.Typer(
-    help="Record what goes over the bus.",
+    help="Record the traffic of a bus.",
     epilog="See sbus-recorder(8).",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,23 +37,23 @@ app = typer.Typer(
 @app.command(cls=PlainCommand)
 def record(
     *,
-    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="The bus at this address.")] = None,
-    system: Annotated[bool, typer.Option("--system", help="The system's bus.")] = False,
-    user: Annotated[bool, typer.Option("--user", help="The calling user's bus.")] = False,
+    address: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Address of the bus.")] = None,
+    system: Annotated[bool, typer.Option("--system", help="Use the system bus.")] = False,
+    user: Annotated[bool, typer.Option("--user", help="Use the bus of the calling user.")] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file; default /etc/sbus/recorder.toml.")
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/recorder.toml).")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is good, and end.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Say up to which row the record is on the disk.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="After each write, print the position of the last row on disk.")] = False,
 ) -> None:
-    """Record what goes over the bus, as sbus-record(5) says."""
+    """Record the traffic of a bus in an archive, see sbus-record(5)."""
     if (address is not None) + system + user > 1:
-        raise typer.BadParameter("--address, --system and --user exclude each other")
+        raise typer.BadParameter("--address, --system and --user are mutually exclusive")
     scope: Scope | None = "system" if system else "user" if user else None
     try:
         settings = load_recorder_settings(config or default_main_file("recorder.toml", user_bus=user), required=config is not None)
         if check:
-            typer.echo("configuration is good")
+            typer.echo("configuration is valid")
             return
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
@@ -76,7 +76,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed; install it with: {how_to_install('recorder')}", NEEDS_PERSON)
+        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", NEEDS_PERSON)
     from sbusd.recorder.log_messages import RecorderJournal  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415

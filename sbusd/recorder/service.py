@@ -58,9 +58,7 @@ def host_of(settings: RecorderSettings) -> str:
     """
     host = settings.host or socket.gethostname()
     if not is_host(host):
-        raise BadHostError(
-            f"this host's name {host!r} cannot stand in an archive; give it another by host in recorder.toml, sbus-recorder(8)"
-        )
+        raise BadHostError(f"invalid host name {host!r} for an archive: set host in recorder.toml, see sbus-recorder(8)")
     return host
 
 
@@ -116,7 +114,7 @@ class Recorder:
         recording, converter = self._parts()
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
-            words += f"; most of the record is of {name_of(largest[0])}, {largest[1] >> 20} MiB in segments of their own"
+            words += f"; most dedicated segments: {name_of(largest[0])}, {largest[1] >> 20} MiB"
         return words
 
     def prepare(self) -> None:
@@ -152,7 +150,7 @@ class Recorder:
         self._tap.open()
         self._listened = True
         converter.start()
-        self._record_restart("the recorder has started", None)
+        self._record_restart("the recorder started", None)
 
     def run(self, seconds: float | None = None, messages: int | None = None) -> None:
         """Record until :meth:`stop`, or for *seconds*, or until so many *messages* were heard.
@@ -255,14 +253,14 @@ class Recorder:
             case Missed(count):
                 self._untold_loss += count or 0
                 self._tap_lost += count or 0
-                self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many"))
+                self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
             case Away(reason):
                 self._journal.tell(BUS_AWAY, reason=reason)
             case Back(duration_ns):
                 self._journal.tell(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
                 self._maker.forget_peers()
                 self._standing.clear()
-                self._record_restart("the bus went away", duration_ns)
+                self._record_restart("the recorder lost its connection to the bus", duration_ns)
 
     def _add(self, row: Row) -> None:
         """Record *row*, behind the subscriptions that stand if its hour begins with it."""
@@ -313,7 +311,7 @@ class Recorder:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.read(self._lock, 32).decode("ascii", "replace").strip()
-            raise SpoolInUseError(f"{self._spool} is in use by another recorder, process {holder or '(unknown)'}") from None
+            raise SpoolInUseError(f"{self._spool}: in use by another recorder, process {holder or 'unknown'}") from None
         os.ftruncate(self._lock, 0)
         os.write(self._lock, f"{os.getpid()}\n".encode())
 
@@ -326,7 +324,7 @@ class Recorder:
                 content = read_wal(path)
             except WalError as error:
                 # At once: a file of this run may get the same name.
-                self._journal.tell(DAMAGED, file=str(path), reason=f"{error.reason}; it is kept as {set_aside(path).name}")
+                self._journal.tell(DAMAGED, file=str(path), reason=f"{error.reason}; renamed to {set_aside(path).name}")
                 continue
             last, rows, torn = max(last, content.last_seq), rows + content.rows, torn + content.torn_bytes
             if content.rows:
@@ -342,7 +340,7 @@ class Recorder:
         _, converter = self._parts()
         if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
-        return "what the disk quota leaves the write-ahead is used up by rows that wait for the archive"
+        return "the write-ahead log has reached its part of disk_quota, because segments are written too slowly"
 
 
 def _boot_id() -> str:

@@ -55,7 +55,7 @@ def name_of(uid: int | None) -> str:
     """Return whose the rows in segments of *uid* are, for people; None is for common segments."""
     if uid is None:
         return "several users"
-    return f"users beyond the {MAX_USERS} with the lowest numbers" if uid == OTHERS else f"user {uid}"
+    return f"users beyond the {MAX_USERS} lowest user ids" if uid == OTHERS else f"user {uid}"
 
 
 def common_limit(quota_bytes: int, users: int) -> int:

@@ -131,7 +131,7 @@ class Tap:
             sock.close()
             if isinstance(error, SbusError):
                 raise
-            reason = "it does not answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
+            reason = "no response" if isinstance(error, TimeoutError) else error.strerror or str(error)
             raise NoBus(self._target.text, reason) from error
         except BaseException:
             sock.close()
@@ -178,10 +178,10 @@ class Tap:
             except BlockingIOError:
                 return
             except OSError as error:
-                yield self._gone(error.strerror or str(error) if not is_gone(error) else "it ended the connection")
+                yield self._gone(error.strerror or str(error) if not is_gone(error) else "the bus closed the connection")
                 return
             if size == 0:
-                yield self._gone("it ended the connection")
+                yield self._gone("the bus closed the connection")
                 return
             for packet in _packets_in(bytes(self._buffer[:size])):
                 limit -= 1
@@ -210,7 +210,7 @@ class Tap:
                 raise TimeoutError
             size = sock.recv_into(self._buffer)
             if size == 0:
-                raise NoBus(self._target.text, f"it ended the connection{f': {refusal.said}' if refusal else ''}")
+                raise NoBus(self._target.text, f"the bus closed the connection{f': {refusal.said}' if refusal else ''}")
             for packet in _packets_in(bytes(self._buffer[:size])):
                 if isinstance(packet, Missed):
                     self._early.append(packet)
@@ -235,8 +235,8 @@ class Tap:
         """Raise TapRefusedError if *refusal* is about the tap."""
         if refusal.code is ErrorCode.EPERM:
             raise TapRefusedError(
-                f"the bus at {self._target.text} does not let this user listen ({refusal.said}); "
-                'let it by tap = { users = ["NAME"] } under [rights] in sbusd.toml(5)'
+                f"cannot tap the bus at {self._target.text}: {refusal.said}. "
+                'Allow this user with tap = { users = ["NAME"] } under [rights] in sbusd.toml(5)'
             )
 
     def _check_features(self, features: bytes) -> None:
@@ -244,7 +244,7 @@ class Tap:
         names = features.split(b"\n")
         self._tells_standing = b"subscriptions" in names
         if b"tap" not in names:
-            raise TapRefusedError(f"the bus at {self._target.text} has no tap: it is older than this recorder")
+            raise TapRefusedError(f"cannot tap the bus at {self._target.text}: it is too old to have a tap. Upgrade sbusd")
 
     def _read_connections(self, answer: bytes) -> int | None:
         """Take note of a page of connections, and return the number behind which the next one begins."""

@@ -172,7 +172,7 @@ def read_wal(path: Path) -> WalContent:
     frames = Frames(data)
     head = next(frames, None)
     if head is None:
-        raise WalError(path, "is no write-ahead: its first frame is not whole")
+        raise WalError(path, "not a write-ahead log: the first frame is incomplete")
     content, schema = _content(path, head)
     for body in frames:
         batch = ipc.read_record_batch(pa.py_buffer(body), schema)
@@ -235,13 +235,13 @@ def _content(path: Path, head: memoryview) -> tuple[WalContent, pa.Schema]:
         value = json.loads(bytes(head))
         version, host, first_seq = value["version"], value["host"], value["first_seq"]
     except (ValueError, KeyError, TypeError):
-        raise WalError(path, "is no write-ahead: its first frame is no head") from None
+        raise WalError(path, "not a write-ahead log: the first frame is not a header") from None
     if version not in range(1, VERSION + 1):
         raise WalError(
-            path, f"is of version {version!r}; this recorder reads versions 1 to {VERSION}: finish it with the one that wrote it"
+            path, f"unsupported version {version!r}: this recorder reads versions 1 to {VERSION}. Run the recorder that wrote it"
         )
     if not isinstance(host, str) or not is_host(host) or not isinstance(first_seq, int):
-        raise WalError(path, "is no write-ahead: its head names no host or no position")
+        raise WalError(path, "not a write-ahead log: the header has no valid host or position")
     return WalContent(host, first_seq), schema_of(version)
 
 

@@ -18,9 +18,9 @@ class Allowance:
     def problem(self, party: Hashable, size: int) -> str:
         """Return why *party* cannot have one more call of *size* bytes under way, or no words."""
         if self._calls[party] >= self.calls:
-            return f"{self.calls} calls are under way already"
+            return f"{self.calls} calls are already in progress"
         if self._size[party] + size > self.size:
-            return f"the calls that are under way have {self._size[party]} bytes, this one {size}, and {self.size} are allowed"
+            return f"calls in progress hold {self._size[party]} bytes and this one {size}; the limit is {self.size} bytes"
         return ""
 
     def take(self, party: Hashable, size: int) -> None:

@@ -14,5 +14,5 @@ class ErrorWitness:
     def saw(self, attempt: Attempt) -> None:
         """Write one line."""
         reason = f": {attempt.reason}" if attempt.reason else ""
-        words = f"try {attempt.number} of {attempt.command} to twin {attempt.twin}: {attempt.outcome}{reason}"
+        words = f"attempt {attempt.number} of {attempt.command} to host {attempt.twin}: {attempt.outcome}{reason}"
         print(f"sbus-relay: {printable(words)} ({attempt.duration_ns / 1e6:.1f} ms)", file=sys.stderr, flush=True)

@@ -23,119 +23,113 @@ STARTED = Event(
     "573acebeaa324283a856fb8f1989b930",
     Priority.INFO,
     "started",
-    "relaying for twin {twin}: Redis {redis}, other hosts at {listen}, {trust}",
+    "started relaying for host {twin}: Redis {redis}, listening on {listen}, {trust}",
 )
-STOPPED = Event("4845387d0a1044908ae91756a7dad1d3", Priority.INFO, "stopped", "stopped relaying for twin {twin}")
+STOPPED = Event("4845387d0a1044908ae91756a7dad1d3", Priority.INFO, "stopped", "stopped relaying for host {twin}")
 UNAUTHENTICATED = Event(
     "c4d92f07dd5d4b9b99c8865971d0cb30",
     Priority.WARNING,
     "unauthenticated",
-    "nothing says who other hosts are, so only this host is listened to, at {listen}: give [tls] or key_file in relay.toml",
+    "remote hosts are not authenticated: serving this host only, on {listen}; configure [tls] or key_file in relay.toml",
 )
-REDIS_AWAY = Event("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; waiting for it, nothing is lost")
-REDIS_BACK = Event("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "Redis is back after {seconds} s")
+REDIS_AWAY = Event("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; retrying, no message is lost")
+REDIS_BACK = Event("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "reconnected to Redis after {seconds} s")
 RECOVERED = Event(
     "03e5ad882385402cba1f7112b6a34db6",
     Priority.NOTICE,
     "recovered",
-    "a relay at this Redis has died; messages that it held and that go on now: {messages}",
+    "recovered {messages} messages held by a relay whose lease expired",
 )
-BUS_JOINED = Event(
-    "e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined to the bus {bus}: its users can call other hosts"
-)
+BUS_JOINED = Event("e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined bus {bus}: its users can call remote hosts")
 BUS_AWAY = Event(
     "8e527ceaac144c0f90763779da9d571b",
     Priority.WARNING,
     "bus-away",
-    "not joined to the bus {bus}: {reason}; meanwhile requests of other hosts go to Redis alone",
+    "bus {bus} unavailable: {reason}; until it is back, requests of remote hosts go to Redis only",
 )
 BUS_TAKEN = Event(
     "c75cd3dcbecd4e6e9ccb003cfc17662f",
     Priority.NOTICE,
     "bus-taken",
-    "another relay serves the users of the bus {bus}: connection {connection}, uid {uid}, pid {pid}; this one waits until it has gone",
+    "another relay serves bus {bus}: connection {connection}, uid {uid}, pid {pid}; waiting until it disconnects",
 )
 BUS_REFUSAL = Event(
     "24d751c00b314cd39d0161ff8611370c",
     Priority.WARNING,
     "bus-refusal",
-    "the bus {bus} does not let the relay serve other hosts: {reason}; times: {count}",
+    "bus {bus} refused {count} operations for remote hosts: {reason}",
 )
-PEER_AWAY = Event(
-    "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "twin {twin} cannot be reached: {reason}; it is tried again"
-)
-PEER_BACK = Event("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "twin {twin} is reached again")
-PEER_REFUSED = Event(
-    "acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "twin {twin} refuses the message {uid}: {reason}"
-)
+PEER_AWAY = Event("1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "remote host {twin} unreachable: {reason}; retrying")
+PEER_BACK = Event("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "remote host {twin} reachable again")
+PEER_REFUSED = Event("acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "message {uid} to host {twin} failed: {reason}")
 STRANGER = Event(
     "527a744b71d546fe9e9296a70e50ae31",
     Priority.WARNING,
     "stranger",
-    "refused somebody at {address} who does not show to be a twin: {reason}; times: {count}",
+    "rejected {count} unauthenticated requests from {address}: {reason}",
 )
 REPLAYED = Event(
     "0d98ee0218a6426ebcd27c024b2d8fdb",
     Priority.WARNING,
     "replayed",
-    "refused a message of twin {twin} from {address} that was sent before: {reason}; times: {count}",
+    "rejected {count} replayed or wrongly timed messages of host {twin} from {address}: {reason}",
 )
 FORGED = Event(
     "7344c10c61324fba9a908a9726009b78",
     Priority.WARNING,
     "forged",
-    "refused a message from {address} that is not what it says: {reason}; times: {count}",
+    "rejected {count} forged or unexpected messages from {address}: {reason}",
 )
 UNWELCOME = Event(
     "054b534e5fe84da78e676e3822237b6b",
     Priority.NOTICE,
     "unwelcome",
-    "refused a message from {address}: {reason}; times: {count}",
+    "rejected {count} messages from {address}: {reason}",
 )
 TOO_LARGE = Event(
     "3f69871f058b4ccdbe23441a087e5adc",
     Priority.WARNING,
     "too-large",
-    "refused a message from {address} that is too large: {reason}; times: {count}",
+    "rejected {count} oversized messages from {address}: {reason}",
 )
 TOO_SLOW = Event(
     "23554d03375a4b68a13e9c88788711fd",
     Priority.WARNING,
     "too-slow",
-    "cut off {address}, which is too slow: {reason}; times: {count}",
+    "closed {count} slow connections from {address}: {reason}",
 )
 CROWDED = Event(
-    "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "too many connections from {address}: {reason}; times: {count}"
+    "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "closed {count} excess connections from {address}: {reason}"
 )
 MALFORMED = Event(
     "31195c3da0714785af87434391a93e06",
     Priority.NOTICE,
     "malformed",
-    "somebody on this host put something into {queue} that is no message: {reason}; times: {count}",
+    "rejected {count} malformed messages in {queue}: {reason}",
 )
 FULL = Event(
     "b6ec441e4d4943eeba49b8b42c44bc25",
     Priority.WARNING,
     "full",
-    "{queue} is full, and its senders are told so: {reason}; times: {count}",
+    "queue {queue} full, did not accept {count} messages: {reason}",
 )
 UNDELIVERED = Event(
     "d36d946210f040068319f8b9e6095224",
     Priority.WARNING,
     "undelivered",
-    "an answer could not be put into the return queue {queue}: it is full, or no list; times: {count}",
+    "dropped {count} responses for return queue {queue}: it is full, not a list or reserved",
 )
 RESOLVER_AWAY = Event(
     "892372e37ffb488b85ffc87b622e619c",
     Priority.WARNING,
     "resolver-away",
-    "who knows the addresses of twins does not answer: {reason}; what was known is used; times: {count}",
+    "address lookup failed {count} times: {reason}; using known addresses",
 )
 FAULT = Event(
     "b94716575b6144b4a2c000d5c191dda2",
     Priority.ERR,
     "fault",
-    "there is a mistake in the relay itself, in {where}: {reason}; times: {count}",
+    "internal error in {where}: {reason}; occurrences: {count}",
 )
 
 EVENTS = tuple(value for value in vars().values() if isinstance(value, Event))

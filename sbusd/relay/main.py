@@ -26,7 +26,7 @@ NEEDS_PERSON = 78
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
 app = typer.Typer(
-    help="Relay calls between hosts: the Reliable Message Bus.",
+    help="Relay requests between hosts over Redis and HTTP (Reliable Message Bus).",
     epilog="See sbus-relay(8).",
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -37,19 +37,19 @@ app = typer.Typer(
 @app.command(cls=PlainCommand)
 def relay(
     *,
-    twin: Annotated[int | None, typer.Option(metavar="ID", min=1, max=MAX_TWIN, help="The number of this host.")] = None,
-    redis: Annotated[str | None, typer.Option(metavar="REDIS", help="HOST:PORT, the path of a socket, or a URL.")] = None,
-    substrate: Annotated[str | None, typer.Option(metavar="URL", help="A GraphQL service that knows where twins are.")] = None,
-    network: Annotated[str | None, typer.Option(metavar="NAME", help="The public network that knows: dev, test or main.")] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Say more, to standard error.")] = False,
+    twin: Annotated[int | None, typer.Option(metavar="ID", min=1, max=MAX_TWIN, help="Number of this host.")] = None,
+    redis: Annotated[str | None, typer.Option(metavar="REDIS", help="Redis server: HOST:PORT, socket path or URL.")] = None,
+    substrate: Annotated[str | None, typer.Option(metavar="URL", help="GraphQL service that looks up addresses of hosts.")] = None,
+    network: Annotated[str | None, typer.Option(metavar="NAME", help="Public network to look up hosts in: dev, test or main.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Log each delivery attempt to standard error.")] = False,
     config: Annotated[
-        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file; default /etc/sbus/relay.toml.")
+        Path | None, typer.Option("--config", "-C", metavar="FILE", help="Configuration file (default: /etc/sbus/relay.toml).")
     ] = None,
-    check: Annotated[bool, typer.Option("--check", help="Say whether the configuration is good, and end.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Check the configuration and exit.")] = False,
 ) -> None:
-    """Relay calls between hosts, as sbus-relay(8) says."""
+    """Relay requests between hosts over Redis and HTTP, see sbus-relay(8)."""
     if network not in {None, "dev", "test", "main"}:
-        raise typer.BadParameter("--network is dev, test or main")
+        raise typer.BadParameter("--network must be dev, test or main")
     given = {"twin": twin, "redis": redis, "substrate": substrate, "network": network}
     try:
         settings = _settings(config, {name: value for name, value in given.items() if value is not None})
@@ -59,7 +59,7 @@ def relay(
     except SbusError as wrong:
         _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, ValueError) else 1)
     except OSError as wrong:
-        _fail(f"{settings.listen or 'the address to listen at'}: {wrong.strerror or wrong}")
+        _fail(f"cannot listen on {settings.listen or 'the default address'}: {wrong.strerror or wrong}")
 
 
 def main() -> None:
@@ -80,9 +80,9 @@ def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
             raise typer.BadParameter(f"--substrate: {wrong}") from None
     settings = dataclasses.replace(settings, **given)
     if not settings.twin:
-        raise ConfigError(main_file, "twin", "is not there; write the number of this host, or give --twin ID")
+        raise ConfigError(main_file, "twin", "not set; write the number of this host, or use --twin ID")
     if any(peer.twin == settings.twin for peer in settings.peers):
-        raise ConfigError(main_file, "peers", f"twin {settings.twin} is this host; [[peers]] are the others")
+        raise ConfigError(main_file, "peers", f"twin {settings.twin} is this host; list only other hosts")
     return settings
 
 
@@ -107,7 +107,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
     async def run() -> None:
         made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, witness=witness)
         if check:
-            typer.echo("configuration is good")
+            typer.echo("configuration is valid")
             return
         task = asyncio.ensure_future(made.run())
         for number in (signal.SIGTERM, signal.SIGINT):

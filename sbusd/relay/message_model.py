@@ -71,7 +71,7 @@ class Message(BaseModel):
         try:
             decode_data(text)
         except (ProtocolError, binascii.Error):
-            raise ValueError("is not base64") from None
+            raise ValueError("not valid base64") from None
         return text
 
     @classmethod
@@ -84,9 +84,9 @@ class Message(BaseModel):
         try:
             value = json.loads(payload.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise MessageError("the message is not JSON") from None
+            raise MessageError("the message is not valid JSON") from None
         if not isinstance(value, dict):
-            raise MessageError("the message is JSON, but no object")
+            raise MessageError("the message is JSON, but not an object")
         if isinstance(value.get("dst"), list):
             value["dst"] = tuple(value["dst"])
         if any_error and not isinstance(value.get("err", ""), str):
@@ -128,7 +128,7 @@ class Message(BaseModel):
 MAX_ERROR_CHARACTERS = 1_000
 """Longest ``err`` that a relay writes: in UTF-8 always within the envelope's limit."""
 
-UNKNOWN_ERROR = "the service reported an error and did not say which"
+UNKNOWN_ERROR = "the service reported an error without a message"
 """Replaces an ``err`` that is an empty object: that is what Node makes of an Error."""
 
 _MEMBERS = {field.alias or name for name, field in Message.model_fields.items()}

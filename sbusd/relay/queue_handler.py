@@ -1,4 +1,4 @@
-"""What becomes of each message in the three queues: requests of clients, requests of other hosts, answers. Spec: sbus-relay(8), "The flow".
+"""What becomes of each message in the queues of client requests, remote requests and responses. Spec: sbus-relay(8), "Message flow".
 
 Nothing here waits for another host. A message that is interrupted, by an error of Redis or the end of the process, is where it was,
 and is dealt with again.
@@ -17,9 +17,9 @@ from sbusd.relay.message_model import Message, MessageError, is_reserved
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, Order, Store
 
-FULL_WORDS = "too many requests wait here; try again later"
+FULL_WORDS = "too many pending requests; try again later"
 
-ABANDONED_WORDS = "the relay of twin {twin} ended while a service there had the request for {cmd}; it may have been run"
+ABANDONED_WORDS = "the relay of host {twin} ended while a service there handled the request for {cmd}; it may have been run"
 
 
 class LocalServices(Protocol):
@@ -84,7 +84,7 @@ class Desk:
     def _parse(self, raw: bytes, *, any_error: bool) -> Message:
         """Return the message that *raw* is, with *any_error* that of an application. Raises MessageError."""
         if len(raw) > self._settings.body_bytes:
-            raise MessageError(f"the message has {len(raw)} bytes; {self._settings.body_bytes} are allowed")
+            raise MessageError(f"the message has {len(raw)} bytes; the limit is {self._settings.body_bytes}")
         return Message.parse(raw, any_error=any_error)
 
     async def _dispatch(self, raw: bytes, request: Message) -> None:
@@ -93,7 +93,7 @@ class Desk:
         if problem := self._problem(request, now):
             raise MessageError(problem, request.ret, request.dst, request.cmd)
         if request.ret.startswith("msgbus."):
-            raise MessageError("ret: is a queue of the bus; name one of your own, such as a UUID")
+            raise MessageError("ret: names that begin with msgbus. are reserved; use a name of your own, such as a UUID")
         orders = [self._order(request, twin, await self.next_uid(twin), now) for twin in request.dst]
         await self._send(raw, orders)
 
@@ -111,7 +111,7 @@ class Desk:
         now = self._clock()
         size = len(request.encode())
         if size > self._settings.body_bytes:
-            raise MessageError(f"the message has {size} bytes; {self._settings.body_bytes} are allowed")
+            raise MessageError(f"the message has {size} bytes; the limit is {self._settings.body_bytes}")
         if problem := self._problem(request, now):
             raise MessageError(problem)
         await self._send(b"", [self._order(request, request.dst[0], uid, now)])
@@ -130,26 +130,26 @@ class Desk:
             if said == "accepted" and order.what == "send":
                 self._begin(claim)
             elif said != "accepted":
-                self._journal.tell_of(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests wait for answers")
+                self._journal.tell_of(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests are waiting for responses")
 
     def _problem(self, request: Message, now: float) -> str:
         """Return why a client's request cannot be sent, or no words."""
         if not request.cmd:
-            return "cmd: is missing or empty"
+            return "cmd: missing or empty"
         if is_reserved(request.cmd):
-            return "cmd: is a name of the bus itself"
+            return "cmd: reserved for the relay itself"
         if not request.dst:
-            return "dst: is empty; name the twins that the request is for"
+            return "dst: missing or empty; name the destination hosts"
         if request.exp > self._settings.max_expiry:
-            return f"exp: {request.exp} s is too long; {self._settings.max_expiry:g} s are allowed"
+            return f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s"
         if request.now and now > request.now + request.expiry_seconds + 1:
-            return f"expired: it is older than the {request.expiry_seconds} s that it allows"
+            return f"expired: the request is older than its exp of {request.expiry_seconds} s"
         return ""
 
     async def _deliver(self, raw: bytes, request: Message) -> None:
         """Hand a request to a service of the bus, else to the applications of its command; if that cannot be, answer."""
         if is_reserved(request.cmd):
-            await self.decline(raw, request, "cmd: is a name of the bus itself", names.REMOTE)
+            await self.decline(raw, request, "cmd: reserved for the relay itself", names.REMOTE)
         elif self.services is None or not await self.services.take(raw, request):
             await self.hand_over(raw, request, names.REMOTE)
 
@@ -157,8 +157,8 @@ class Desk:
         """Hand *request*, which is *raw* of *queue*, to the applications of its command; if there is no room, answer."""
         if await self._store.deliver(raw, request, queue) == "full":
             to = names.command_queue(request.cmd)
-            self._journal.tell_of(FULL, to, queue=to, reason="nobody takes what is in it")
-            await self.decline(raw, request, f"twin {self._twin} has too many requests for {request.cmd} that nobody has taken", queue)
+            self._journal.tell_of(FULL, to, queue=to, reason="no application fetches its messages")
+            await self.decline(raw, request, f"host {self._twin} has too many unfetched requests for {request.cmd}", queue)
 
     async def decline(self, raw: bytes, request: Message, words: str, queue: str) -> None:
         """Answer *request*, which is *raw* of *queue*, with an error."""
@@ -174,15 +174,15 @@ class Desk:
     async def _answer(self, raw: bytes, reply: Message) -> None:
         """Send an answer to its host, or hand it to the client that waits."""
         if len(reply.dst) != 1:
-            raise MessageError("dst: of an answer is the one twin that asked")
+            raise MessageError("dst: a response must name one host, the one that sent the request")
         if reply.is_misaddressed_error and reply.src == self._twin:
             await self._redirect(raw, reply)
         elif reply.dst[0] == self._twin:
             await self._settle(raw, reply, await self._store.waiting_request(reply.uid), names.REPLY)
         elif reply.src != self._twin:
-            raise MessageError(f"src: of an answer is this twin, {self._twin}: swap src and dst of the request")
+            raise MessageError(f"src: a response must name this host, {self._twin}: swap src and dst of the request")
         elif await self._respond(raw, reply, names.REPLY) == "unasked":
-            self._forged("an application", f"twin {reply.dst[0]} has not asked {reply.uid[:40]} of this host, or had its answer")
+            self._forged("an application", f"host {reply.dst[0]} has not sent request {reply.uid[:40]}, or has its response")
 
     async def _redirect(self, raw: bytes, error: Message) -> None:
         """Send an error that names its own sender as the asker to the one twin that can have asked."""
@@ -217,13 +217,13 @@ class Desk:
         if asked is None:  # the script counts which it is: a copy, or nothing that was asked
             asked = reply.with_(dst=(reply.src,), ret="")
         elif asked.dst != (reply.src,):
-            self._forged("an application", f"an answer to {reply.uid} in the name of twin {reply.src}, which was not asked")
-            raise MessageError(f"src: twin {reply.src} was not asked {reply.uid[:40]}")
+            self._forged("an application", f"response to {reply.uid} in the name of host {reply.src}, which did not receive the request")
+            raise MessageError(f"src: host {reply.src} did not receive request {reply.uid[:40]}")
         vetted = queue == names.REPLY and reply.src != self._twin
         said = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
         self.told(said, asked.ret)
         if said == "forged":
-            self._forged("an application", f"an answer to {reply.uid} that twin {reply.src} has not sent")
+            self._forged("an application", f"response to {reply.uid} that host {reply.src} did not send")
 
     def told(self, said: str, ret: str) -> None:
         """Tell if an answer could not be put into the return queue *ret*."""
@@ -234,7 +234,7 @@ class Desk:
         """Answer up to *most* requests whose time is over; return how many there were."""
         requests = await self._store.expired(most)
         for request in requests:
-            words = f"expired: no answer within {request.expiry_seconds} s"
+            words = f"expired: no response within {request.expiry_seconds} s"
             self.told(await self._store.answer(request, request.failure(words, self._clock()), "expired"), request.ret)
         return len(requests)
 
@@ -254,4 +254,4 @@ class Desk:
 
     def _forged(self, whom: str, reason: str) -> None:
         """Tell of an answer that is not what it says."""
-        self._journal.tell_of(FORGED, whom, address=f"{whom} of this host", reason=printable(reason))
+        self._journal.tell_of(FORGED, whom, address=f"{whom} on this host", reason=printable(reason))

@@ -148,15 +148,15 @@ def _found(address: str) -> str:
 def _address_in(answer: Any) -> str:
     """Return the address in an answer, empty if there is no such twin. Raises ValueError if it is no answer, or no address of a host."""
     if not isinstance(answer, dict) or answer.get("errors") or not isinstance(answer.get("data"), dict):
-        raise ValueError("the answer is an error, or none")
+        raise ValueError("the response is an error or has no data")
     twins = answer["data"].get("twins")
     if not isinstance(twins, list) or not all(isinstance(each, dict) for each in twins):
-        raise ValueError("the answer has no list of twins")
+        raise ValueError("the response has no list of twins")
     if not twins:
         return ""
     address = ipaddress.ip_address(str(twins[0].get("ip", "")).partition("/")[0])
     # Whoever writes into the chain must not make this relay talk to services of its own host or network segment.
     if not is_of_another_host(address):
-        raise ValueError(f"{address} is no address of another host")
+        raise ValueError(f"{address} is not an address that a remote host can have")
     plain = plain_address(str(address))
     return f"[{plain}]:{PORT}" if ":" in plain else f"{plain}:{PORT}"

@@ -167,7 +167,7 @@ class Sender:
                 self._journal.tell(PEER_AWAY, twin=claim.twin, reason=reason)
             if await self._store.postpone(claim, reason) != "exhausted":
                 return
-            reason = f"destination not reached after {claim.attempt} tries: {reason}"
+            reason = f"destination not reached after {claim.attempt} attempts: {reason}"
         else:
             self._journal.tell_of(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
         if claim.is_request:

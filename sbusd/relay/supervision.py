@@ -19,7 +19,7 @@ class Supervision:
 
     def ready(self, listen: str) -> None:
         """Tell that other hosts are heard at *listen*."""
-        self._manager.tell(f"READY=1\nSTATUS=other hosts at {listen}")
+        self._manager.tell(f"READY=1\nSTATUS=listening on {listen}")
 
     def alive(self) -> None:
         """Tell that the loop turns."""

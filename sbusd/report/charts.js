@@ -53,7 +53,7 @@ const charts = (() => {
   // Draw what was shown since, as far as it is in sight; the rest follows.
   function flush() {
     if (isBroken) {
-      for (const box of [...waiting.keys()]) clear(box, "This browser is too old to draw the charts; the lists are complete without them.");
+      for (const box of [...waiting.keys()]) clear(box, "This browser is too old to draw the charts. The tables are complete.");
     } else if (!isReady) {
       return;
     }

@@ -17,7 +17,7 @@
   };
   const harmless = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
   const label = (text, most) => harmless(short(text, most)) || "(empty)";
-  const user = (number) => (number < 0 ? "not in the record" : data.users[number]);
+  const user = (number) => (number < 0 ? "unknown recipient" : data.users[number]);
   const key = (number) => data.keys[number];
 
   const count = (n) => (n ?? 0).toLocaleString("en-US");
@@ -59,7 +59,7 @@
 
   function draw(id, traces, layout, height) {
     const box = byId(id);
-    if (!traces.length) { charts.clear(box, element("p", "none", "Nothing to show.")); return; }
+    if (!traces.length) { charts.clear(box, element("p", "none", "No data.")); return; }
     const s = style();
     const axis = { gridcolor: s.line, zerolinecolor: s.line, linecolor: s.line, automargin: true, fixedrange: true };
     const whole = {
@@ -81,7 +81,7 @@
   // A table of cells; a column is [heading, kind, function of a row].
   function list(id, rows, columns, most = 100) {
     const box = byId(id);
-    if (!rows.length) { box.replaceChildren(element("p", "none", "Nothing to show.")); return; }
+    if (!rows.length) { box.replaceChildren(element("p", "none", "No data.")); return; }
     const table = element("table");
     const head = table.createTHead().insertRow();
     for (const [heading, kind] of columns) head.append(element("th", kind, heading));
@@ -150,7 +150,7 @@
 
   function drawTraffic() {
     const rows = chosen(data.traffic);
-    byId("traffic-note").textContent = `Each bar is ${stepWords()}, times are UTC.`;
+    byId("traffic-note").textContent = `Each bar is ${stepWords()}. Times are UTC.`;
     overTime("traffic", data.traffic, rows, "key", state.unit, key, keyColour, 8, innerWidth < 600 ? 420 : 380);
     bars("keys", sums(data.traffic, rows, "key", state.unit), key, keyColour, OTHERS);
     bars("users", sums(data.traffic, rows, "user", state.unit), user, userColour, OTHER_USERS);
@@ -249,13 +249,13 @@
       ["command", "long", commandName], ["calls", "number", (one) => count(one.calls)], ["errors", "number", (one) => count(one.errors)],
       ["timeouts", "number", (one) => count(one.timeouts)], ["unanswered", "number", (one) => count(one.unanswered)],
       ["no service", "number", (one) => count(one.undelivered)], ["p50", "number", (one) => micros(one.p50)], ["p90", "number", (one) => micros(one.p90)],
-      ["p99", "number", (one) => micros(one.p99)], ["longest", "number", (one) => micros(one.longest)],
+      ["p99", "number", (one) => micros(one.p99)], ["max", "number", (one) => micros(one.longest)],
     ]);
   }
 
-  const CAUSES = { discarded: "discarded for a recipient", lost: "lost by a recipient", abandoned: "waited for a recipient that left", tap_loss: "record: too slow", gap: "record: not written", restart: "record: no bus" };
+  const CAUSES = { discarded: "discarded for recipients", lost: "lost by recipients", abandoned: "queued at disconnect", tap_loss: "recorder too slow", gap: "recorder could not write", restart: "recorder not connected" };
   const causeColour = (cause) => ({ discarded: COLOURS[5], lost: COLOURS[1], abandoned: COLOURS[2], tap_loss: COLOURS[3], gap: COLOURS[4], restart: GREY })[cause] ?? GREY;
-  const CLASSES = { denial: "denied", quota: "quota used up", misbehaviour: "misbehaviour" };
+  const CLASSES = { denial: "denied", quota: "quota exceeded", misbehaviour: "misbehaviour" };
 
   function drawRefusals() {
     // The same losses are told twice: to the recipient, and of each message. The second have a key, so a filter by key asks for them.
@@ -268,10 +268,10 @@
     state.unit = "messages";
     bars("refusals", sums(table, rows, "user", "events"), user, userColour, OTHER_USERS);
     state.unit = unit;
-    byId("security-note").textContent = rows.length ? `${count(total(table, rows, "events"))} refusals; times are UTC.` : "";
+    byId("security-note").textContent = rows.length ? `${count(total(table, rows, "events"))} refusals. Times are UTC.` : "";
     list("security", rows, [
-      ["first", "", (row) => utc(table.first[row])], ["last", "", (row) => utc(table.last[row])], ["times", "number", (row) => count(table.events[row])],
-      ["user", "", (row) => user(table.user[row])], ["unit", "", (row) => table.unit[row]], ["what", "", (row) => CLASSES[table.class[row]] ?? table.class[row]],
+      ["first", "", (row) => utc(table.first[row])], ["last", "", (row) => utc(table.last[row])], ["count", "number", (row) => count(table.events[row])],
+      ["user", "", (row) => user(table.user[row])], ["unit", "", (row) => table.unit[row]], ["class", "", (row) => CLASSES[table.class[row]] ?? table.class[row]],
       ["code", "", (row) => table.code[row]], ["key or pattern", "long", (row) => table.what[row]], ["reason", "long", (row) => table.reason[row]],
     ]);
   }
@@ -282,14 +282,14 @@
       ["user", "", (row) => user(units.user[row])], ["unit", "long", (row) => units.unit[row]], ["host", "", (row) => data.hosts[units.host[row]]],
       ["messages", "number", (row) => count(units.messages[row])], ["bytes", "number", (row) => bytes(units.bytes[row] ?? 0)],
       ["connections", "number", (row) => count(units.connections[row])], ["subscriptions", "number", (row) => count(units.subscriptions[row])],
-      ["refusals", "number", (row) => count(units.denials[row])], ["lost for it", "number", (row) => count(units.lost[row])],
+      ["refusals", "number", (row) => count(units.denials[row])], ["lost", "number", (row) => count(units.lost[row])],
     ]);
     const relay = data.relay;
     byId("relay-section").hidden = !relay.attempts.length;
     list("relay", chosen(relay), [
-      ["to host", "number", (row) => relay.twin[row]], ["command", "long", (row) => relay.cmd[row]], ["outcome", "", (row) => relay.outcome[row]],
-      ["attempts", "number", (row) => count(relay.attempts[row])], ["again", "number", (row) => count(relay.retries[row])],
-      ["calls", "number", (row) => count(relay.calls[row])], ["longest", "number", (row) => micros(relay.longest_us[row])],
+      ["remote host", "number", (row) => relay.twin[row]], ["command", "long", (row) => relay.cmd[row]], ["outcome", "", (row) => relay.outcome[row]],
+      ["attempts", "number", (row) => count(relay.attempts[row])], ["retries", "number", (row) => count(relay.retries[row])],
+      ["calls", "number", (row) => count(relay.calls[row])], ["max", "number", (row) => micros(relay.longest_us[row])],
     ]);
   }
 
@@ -303,7 +303,7 @@
     const tiles = [
       ["messages", compact(total(data.traffic, traffic, "messages"))], ["payload", bytes(total(data.traffic, traffic, "bytes"))],
       ["deliveries", compact(total(data.traffic, traffic, "recipients"))], ["users", count(new Set(traffic.map((row) => data.traffic.user[row])).size)],
-      ["calls", compact(calls)], ["p99 of calls", micros(percentile(merged, 99, Math.max(...all.map((one) => one.longest ?? 0))))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
+      ["calls", compact(calls)], ["p99 call latency", micros(percentile(merged, 99, Math.max(...all.map((one) => one.longest ?? 0))))], ["failed calls", compact(failed), failed], ["messages lost", compact(lost), lost], ["refusals", compact(refused), refused],
     ];
     byId("tiles").replaceChildren(...tiles.map(([words, value, alarm]) => {
       const tile = element("div", "tile");
@@ -315,35 +315,35 @@
   function describe() {
     const hosts = data.covers.hosts;
     if (!hosts.length) {
-      byId("period").textContent = "There are no records in this period.";
+      byId("period").textContent = "No rows were recorded in this period.";
     } else {
       const first = Math.min(...hosts.map((each) => each.first)); const last = Math.max(...hosts.map((each) => each.last));
       const records = hosts.reduce((sum, each) => sum + each.records, 0);
-      byId("period").textContent = `${utc(first)} to ${utc(last)} UTC · ${hosts.map((each) => visible(each.host)).join(", ")} · ${count(records)} records`;
+      byId("period").textContent = `${utc(first)} to ${utc(last)} UTC · ${hosts.map((each) => visible(each.host)).join(", ")} · ${count(records)} rows`;
     }
     const { gaps, moreGaps, silent, interruptions, absent, removed, late } = data.covers;
     const sum = (name) => hosts.reduce((all, each) => all + each[name], 0);
     const lines = [];
-    if (gaps.length) lines.push(`Whole hours without a record, ${count(gaps.length + moreGaps)} in all, the latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
+    if (gaps.length) lines.push(`Periods of whole hours without rows: ${count(gaps.length + moreGaps)}, latest first:`, ...gaps.slice(0, 10).map((gap) => `    ${visible(gap.host)}: ${utc(gap.from)} to ${utc(gap.to)} UTC, ${count((gap.to - gap.from) / HOUR_MS)} h`));
     const stopped = silent.map((each) => `${visible(each.host)}, ${count(each.hours)} h`);
-    if (silent.length) lines.push(`Hosts without a record since, in hours before the last record of all: ${stopped.slice(0, 20).join("; ")}${silent.length > 20 ? ` and ${count(silent.length - 20)} more` : ""}.`);
-    if (sum("missing")) lines.push(`${count(sum("missing"))} rows that the recorder had to leave out: it was too slow, or could not write.`);
-    if (interruptions) lines.push(`${count(interruptions)} times the recorder did not run, or had no bus; what went over the bus meanwhile is not known.`);
-    if (absent) lines.push(`${count(absent)} segments that the index names and that were not there or damaged, and index entries that could not be read.`);
-    if (removed) lines.push(`${count(removed)} segments that were removed before they were read.`);
-    if (late) lines.push(`${count(late)} segments that came after their hour could no longer be computed.`);
+    if (silent.length) lines.push(`Hosts that stopped recording, with the hours from their last row to the last row of all hosts: ${stopped.slice(0, 20).join("; ")}${silent.length > 20 ? ` and ${count(silent.length - 20)} more` : ""}.`);
+    if (sum("missing")) lines.push(`${count(sum("missing"))} rows are missing because the recorder was too slow or could not write.`);
+    if (interruptions) lines.push(`The recorder was not running or had no connection to the bus: ${count(interruptions)} times. The traffic during these times is unknown.`);
+    if (absent) lines.push(`${count(absent)} segments or index entries were missing or damaged and could not be read.`);
+    if (removed) lines.push(`${count(removed)} segments were removed before they were read.`);
+    if (late) lines.push(`${count(late)} segments arrived after their hour could no longer be recomputed.`);
     const payloads = sum("cut") + sum("leftOut");
     const whole = byId("whole");
-    whole.textContent = lines.length ? "Parts of the record are missing; what is known of that stands at the end." : "Nothing is known to be missing.";
+    whole.textContent = lines.length ? "Parts of the record are missing. For details see Coverage below." : "Nothing is known to be missing.";
     whole.className = lines.length ? "alarm" : "faint";
-    if (payloads) lines.push(`Of ${count(payloads)} payloads the record has a part or only the length, by its configuration; the counts here are of whole payloads.`);
+    if (payloads) lines.push(`Of ${count(payloads)} payloads, the record has only a part or the length, as configured. The sizes in this report are those of the complete payloads.`);
     byId("missing").replaceChildren(...lines.map((line) => element("p", line.startsWith("Of") ? "faint" : "", line)));
     list("covers", hosts, [
       ["host", "", (each) => each.host], ["from", "", (each) => utc(each.first)], ["to", "", (each) => utc(each.last)], ["hours", "number", (each) => count(each.hours)],
-      ["records", "number", (each) => count(each.records)], ["rows missing", "number", (each) => count(each.missing)],
-      ["payloads cut", "number", (each) => count(each.cut)], ["payloads left out", "number", (each) => count(each.leftOut)],
+      ["rows", "number", (each) => count(each.records)], ["rows missing", "number", (each) => count(each.missing)],
+      ["payloads truncated", "number", (each) => count(each.cut)], ["payloads omitted", "number", (each) => count(each.leftOut)],
     ]);
-    byId("made").textContent = `Made ${utc(data.made)} UTC by sbusctl report.`;
+    byId("made").textContent = `Created ${utc(data.made)} UTC by sbusctl report.`;
   }
 
   function fill(id, names, all) {

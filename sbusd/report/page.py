@@ -56,6 +56,6 @@ def _library() -> str:
     try:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an optional package
     except ImportError:
-        raise ReportError(f"the chart library is not installed: {how_to_install('pipeline')}") from None
+        raise ReportError(f"the chart library plotly is not installed. Install it with: {how_to_install('pipeline')}") from None
     library: str = get_plotlyjs()
     return library

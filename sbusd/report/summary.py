@@ -18,10 +18,10 @@ def _covered(digest: Digest) -> str:
     """Return the period and the hosts."""
     period = digest.covers.period
     if period is None:
-        return "no records in this period"
+        return "no rows in this period"
     hosts = sorted(digest.covers.hosts)
     named = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-    return f"{_utc(period[0])} to {_utc(period[1])} UTC on {named}: {_many(digest.covers.records, 'record')}"
+    return f"{_utc(period[0])} to {_utc(period[1])} UTC on {named}: {_many(digest.covers.records, 'row')}"
 
 
 def _sent(data: dict[str, Any]) -> str:
@@ -32,7 +32,9 @@ def _sent(data: dict[str, Any]) -> str:
         return "no messages"
     key, user = (_busiest(traffic, column, data[names]) for column, names in (("key", "keys"), ("user", "users")))
     size, recipients = sum(traffic["bytes"]), sum(traffic["recipients"])
-    return f"{_many(messages, 'message')} of {_many(size, 'byte')} to {_many(recipients, 'recipient')}; most under {key}, most from {user}"
+    return (
+        f"{_many(messages, 'message')} of {_many(size, 'byte')} to {_many(recipients, 'recipient')}; busiest key {key}, busiest user {user}"
+    )
 
 
 def _busiest(traffic: dict[str, list[int]], column: str, names: tuple[str, ...]) -> str:
@@ -58,7 +60,7 @@ def _silent(digest: Digest) -> str:
     """Return which hosts have stopped recording, in words that go behind others; nothing if none has."""
     hosts = [f"{name} for {_many(hours, 'hour')}" for name, hours in sorted(digest.covers.silent.items())]
     more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
-    return f"; no record of {', '.join(hosts[:3])}{more}" if hosts else ""
+    return f"; no rows of {', '.join(hosts[:3])}{more}" if hosts else ""
 
 
 def _many(count: int, what: str) -> str:

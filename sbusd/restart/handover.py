@@ -124,7 +124,7 @@ class Handover:
                 # A signal that came before they were held back: in the next program nobody would know of it.
                 return
             if not chronicle.lot.park_all():
-                raise HandoverError("its connections cannot be put aside; let it have more descriptors (LimitNOFILE=)")
+                raise HandoverError("the connections cannot be stored; raise LimitNOFILE=")
             chronicle.write_aside(records.image(left))
             self._record_handover(left)
             self._journal.flush(FLUSH_SECONDS)
@@ -173,7 +173,7 @@ class Handover:
                 file.close()
                 raise
         except OSError as error:
-            raise HandoverError(f"nothing can be written down: {error.strerror}") from None
+            raise HandoverError(f"cannot create the state file: {error.strerror}") from None
         return KeptChronicle(file, lot, self._broker.parts)
 
     def _keep(self) -> None:
@@ -221,13 +221,13 @@ class Handover:
                 on_error.callback(lot.close)
                 fds, is_cut = lot.look()
             except (OSError, ValueError) as error:
-                raise StateError(f"its connections are not there: {error}") from None
+                raise StateError(f"its connections are missing: {error}") from None
             on_error.pop_all()
         if is_cut:
             self._journal.record(log_messages.CONNECTION_UNPARKED)
         outcome = restore.restore(self._broker.parts(), left, fds, progress)
-        manner = "where it was" if left.bus.is_orderly else "after it was killed"
-        return _Found(file, lot, outcome, f"{manner}, brought back in {(time.monotonic() - began) * 1000:.0f} ms")
+        manner = "after a planned restart" if left.bus.is_orderly else "after a crash"
+        return _Found(file, lot, outcome, f"{manner}, in {(time.monotonic() - began) * 1000:.0f} ms")
 
 
 def own_command() -> list[str]:
@@ -238,12 +238,12 @@ def own_command() -> list[str]:
 def _read(fd: int | None) -> tuple[StateFile, State]:
     """Return the state that was left, and note that it is tried. Raises StateError."""
     if fd is None:
-        raise StateError("it is not there")
+        raise StateError("it is missing")
     try:
         file = StateFile.adopt(fd)
         left = records.replay(file.records())
         if left.tries >= MAX_TRIES:
-            raise StateError(f"{left.tries} processes have failed to go on with it")
+            raise StateError(f"{left.tries} processes have failed to restore it")
         file.append(records.tried())
     except OSError as error:
         raise StateError(f"it cannot be read: {error.strerror}") from None

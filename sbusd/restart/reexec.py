@@ -46,7 +46,7 @@ class Successor:
             self._switch.watch(self._pidfd, self._ended)
         except OSError as error:
             self.close()
-            self._verdict = f"the new program cannot be run: {error.strerror}"
+            self._verdict = f"cannot run the new program: {error.strerror}"
 
     def take_verdict(self) -> str | None:
         """Return an empty text if the program would start, or why not; None while there is nothing new to say."""
@@ -80,6 +80,6 @@ class Successor:
 def _reason(status: int, said: bytes) -> str:
     """Return in one line why a program has failed: the last that it said."""
     lines = [line for line in said.decode("utf-8", "replace").splitlines() if line.strip()]
-    last = printable(lines[-1].removeprefix("sbusd: ")) if lines else "it said nothing"
+    last = printable(lines[-1].removeprefix("sbusd: ")) if lines else "no output"
     how = f"by signal {-status}" if status < 0 else f"with status {status}"
     return f"the new program ended {how}: {last}"

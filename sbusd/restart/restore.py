@@ -89,7 +89,7 @@ def _readmit(parts: Parts, state: ConnectionState, fd: int, outcome: Restoration
     client.wants_senders = state.settings.sender
     client.wants_batches = state.settings.batch
     if not parts.admits(credentials.uid):
-        outcome.then.append(partial(parts.end, client, ErrorCode.EACCES, f"user {credentials.uid} is not admitted to this bus any more"))
+        outcome.then.append(partial(parts.end, client, ErrorCode.EACCES, f"user {credentials.uid} is no longer admitted to this bus"))
         return True
     _resubscribe(parts, client, state, outcome)
     if state.tap is not None:
@@ -123,7 +123,7 @@ def _retap(parts: Parts, client: Client, pattern: bytes, outcome: Restoration) -
         client.tap = pattern
         parts.switch.set_tap(client.connection, pattern)
         return
-    words = "the right to tap this bus has been taken away"
+    words = "the right to tap this bus was revoked"
     outcome.then.append(partial(parts.refuse, client, ErrorCode.EPERM, words, b"CMSG " + controls.TAP_ON))
 
 

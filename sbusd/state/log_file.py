@@ -146,7 +146,7 @@ class StateFile:
             yield buffer[start + _LENGTH.size : start + needed]
             start += needed
         if start < len(buffer):
-            raise StateError("its last record is cut short")
+            raise StateError("its last record is truncated")
 
     def append(self, record: bytes) -> None:
         """Add a record, which counts once this returns. Raises OSError if there is no memory; then nothing has changed."""
@@ -283,7 +283,7 @@ class StateFile:
         """Learn where the log is. Raises StateError."""
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink:
-            raise StateError("it is no anonymous memory")
+            raise StateError("it is not anonymous memory")
         data = _read(self.fd, 0, _HEADER.size + _CHECK.size)
         if len(data) < _HEADER.size + _CHECK.size or data[:8] != _MAGIC:
             raise StateError("it is not the state of a bus")
@@ -294,7 +294,7 @@ class StateFile:
         if version not in READABLE_FORMATS:
             raise StateError(f"it is of format {version}, and this bus reads format {' and '.join(map(str, READABLE_FORMATS))}")
         if begin < PAGE or begin + length > status.st_size:
-            raise StateError("it is cut short")
+            raise StateError("it is truncated")
         self._log = _Log(begin, length, checksum)
 
 

@@ -231,11 +231,11 @@ def replay(records: Iterable[bytes]) -> State:
     for record in each:
         _apply(state, record[:1], record[1:])
     if len({connection.inode for connection in state.connections.values()}) < len(state.connections):
-        raise StateError("two connections in it are of one socket")
+        raise StateError("it has two connections with the same socket")
     for number, queue in state.queues.items():
         places = [max(place, head or 0) for place, head, _ in (*queue.waiting, *queue.notes)] + [place for place, _ in queue.unread]
         if number not in state.connections or max(places, default=-1) >= len(state.packets):
-            raise StateError("what waits in it is for nobody, or is not there")
+            raise StateError("it has a queue without its connection or its packets")
     return state
 
 
@@ -252,7 +252,7 @@ def _apply(state: State, kind: bytes, body: bytes) -> None:
     elif kind in _OF_A_NUMBER and len(body) >= _NUMBER.size:
         _apply_to(state, kind, _NUMBER.unpack_from(body)[0], body[_NUMBER.size :])
     else:
-        raise StateError(f"it has a record of the unknown kind {kind!r}")
+        raise StateError(f"it has a record of unknown kind {kind!r}")
 
 
 def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
@@ -262,7 +262,7 @@ def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
         return
     connection = state.connections.get(number)
     if connection is None:
-        raise StateError(f"it tells of connection {number}, which is not in it")
+        raise StateError(f"it has a record about connection {number}, which it does not contain")
     if kind == CLOSED:
         del state.connections[number]
     elif kind == SUBSCRIBED:
@@ -282,10 +282,10 @@ def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
 def _store(connection: ConnectionState, rest: bytes) -> None:
     """Add a pattern with all its instances."""
     if len(rest) < _COUNT.size:
-        raise StateError(f"it has a pattern of connection {connection.number} that is cut short")
+        raise StateError(f"it has a truncated pattern of connection {connection.number}")
     (count,), pattern = _COUNT.unpack_from(rest), rest[_COUNT.size :]
     if not count or pattern in connection.patterns:
-        raise StateError(f"it has a pattern of connection {connection.number} twice, or in no instance")
+        raise StateError(f"it has a duplicate pattern of connection {connection.number}, or one with count 0")
     connection.patterns[pattern] = count
 
 
@@ -312,7 +312,7 @@ def _remove(connection: ConnectionState, pattern: bytes) -> None:
     """Remove one instance of a pattern."""
     left = connection.patterns.get(pattern, 0) - 1
     if left < 0:
-        raise StateError(f"it removes a pattern from connection {connection.number} that is not there")
+        raise StateError(f"it removes a pattern that connection {connection.number} does not have")
     if left:
         connection.patterns[pattern] = left
     else:
@@ -362,4 +362,4 @@ def _load(kind: type[_Kind], data: bytes) -> _Kind:
         problem = error.errors(include_url=False, include_input=False)[0]
         # A pattern can be a part of the place.
         place = printable(".".join(str(part) for part in problem["loc"]))
-        raise StateError(f"its record of a {kind.__name__} is not one that this bus reads: {place} {problem['msg']}".strip()) from None
+        raise StateError(f"its {kind.__name__} record is invalid: {place} {problem['msg']}".strip()) from None

@@ -35,7 +35,7 @@ class Record:
     key: bytes | None = None
     facts: Mapping[str, Fact] = field(default_factory=dict)
     trace: str = ""
-    """Traceback of an error in the bus itself: for the journal, never for a terminal or a peer."""
+    """Traceback of internal error in: for the journal, never for a terminal or a peer."""
     priority: int | None = None
     """Another priority than the message's."""
 

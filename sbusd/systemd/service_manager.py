@@ -54,7 +54,7 @@ class ServiceManager:
         usec, pid = environment.get("WATCHDOG_USEC", "0"), environment.get("WATCHDOG_PID", "")
         for name, value in (("WATCHDOG_USEC", usec), ("WATCHDOG_PID", pid or "0")):
             if not (value.isascii() and value.isdigit()):
-                raise ServiceManagerError(f"${name} is {printable(value)!r} and no number; unset it if systemd does not watch this bus")
+                raise ServiceManagerError(f"invalid ${name} {printable(value)!r}: must be a number; only systemd may set it")
         watches = not pid or int(pid) == os.getpid()
         return cls(address, int(usec) / 1e6 if watches else 0.0)
 
@@ -120,5 +120,5 @@ class ServiceManager:
             daemon.notify(state)
         except OSError as error:
             raise ServiceManagerError(
-                f"cannot tell systemd through $NOTIFY_SOCKET: {error.strerror}; unset it if systemd is not there"
+                f"cannot notify systemd through $NOTIFY_SOCKET: {error.strerror}; unset it if systemd does not run this bus"
             ) from None

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("needs_root")
 
 _EXAMPLES = (ROOT / "man/sbusd.toml.5").read_text("utf-8").split("-offset indent\n")[1:]
 
-_, RULES, ALL_DENIED = (text.partition("\n.Ed")[0].replace('"operators"', str(FIRST.groups[0])) for text in _EXAMPLES)
+_, _, RULES, ALL_DENIED = (text.partition("\n.Ed")[0].replace('"operators"', str(FIRST.groups[0])) for text in _EXAMPLES)
 """The examples of sbusd.toml(5): the group may call and others may not; and besides, nothing else may be published."""
 
 

@@ -26,7 +26,7 @@ def check_refused(bus: Daemon, user: User) -> None:
     assert error_code(told) == "EACCES"
     assert f"user {user.uid} is not admitted".encode() in told
     bus.stop()
-    assert [line for line in bus.stderr.splitlines() if "a connection was refused" in line and f"uid={user.uid}" in line]
+    assert [line for line in bus.stderr.splitlines() if "rejected connection" in line and f"uid={user.uid}" in line]
 
 
 def test_without_u_everyone_is_served(bus: Daemon) -> None:

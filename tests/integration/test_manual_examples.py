@@ -42,7 +42,8 @@ def _examples(page: Path, section: str) -> list[str]:
     return [block.replace("\\e", "\\") for block in _BLOCK.findall(text)]
 
 
-TOUR = _examples(OVERVIEW, "A TOUR")
+TOUR = [block.replace("\\e", "\\") for block in _BLOCK.findall(OVERVIEW.read_text("utf-8")) if block.startswith("$ ")]
+"""The blocks of the overview that are typed into a shell."""
 
 
 class Terminal:

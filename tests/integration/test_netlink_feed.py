@@ -209,7 +209,7 @@ def test_overrun_is_followed_by_a_fresh_snapshot(bus: Daemon, namespace: Namespa
     assert "net/link/br1" in fresh
     assert len([key for key in fresh if key.startswith("net/address/br0/10.78.")]) == 400
     assert fresh["net/snapshot/end"]["overruns"] >= 1
-    assert "overrun 1: the kernel dropped messages (ENOBUFS); a fresh snapshot follows" in feed.stderr
+    assert "overrun 1: the kernel dropped messages (ENOBUFS); publishing a new snapshot" in feed.stderr
 
 
 def test_request_brings_the_present_state_to_a_late_subscriber(bus: Daemon, namespace: Namespace, start_feed: StartFeed) -> None:
@@ -239,7 +239,7 @@ def test_bus_that_comes_back_gets_a_fresh_snapshot(folder: Path, daemon: StartDa
     address.unlink()
     address.symlink_to(after.path)
     assert "net/link/lo" in snapshot(client, "reconnect")
-    assert "the bus is back; a fresh snapshot follows" in feed.stderr
+    assert "reconnected to the bus; publishing a new snapshot" in feed.stderr
 
 
 @pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])

@@ -223,5 +223,5 @@ def test_tables_of_another_archive_are_refused(bench: Bench, tmp_path: Path) -> 
     bench.run()
     bench.archive = tmp_path / "other"
     deliver(bench.archive, "alpha", [message(2)])
-    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 2: use --rebuild"):
+    with pytest.raises(PipelineError, match=r"were made from .*/archive, version 2\. Use --rebuild"):
         bench.run()

@@ -177,8 +177,8 @@ def test_a_full_disk_is_told_in_one_line(tmp_path: Path, needs_root: None) -> No
 def test_without_java_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
     deliver(tmp_path / "archive", "alpha", [message(1)])
     done = run(tmp_path, PATH="/nowhere", JAVA_HOME="")
-    says = "sbus-pipeline: Spark needs Java, and there is none: install Java 17 or later (Debian: apt-get install default-jre-headless)"
-    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"{says}, or set JAVA_HOME to one\n")
+    says = "Spark needs Java, but it is not installed. Install Java 17 or later (Debian: apt-get install default-jre-headless)"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", f"sbus-pipeline: {says}, or set JAVA_HOME\n")
 
 
 def test_without_pyspark_it_says_in_one_line_what_to_install(tmp_path: Path) -> None:
@@ -192,8 +192,8 @@ def test_without_pyspark_it_says_in_one_line_what_to_install(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        ((), "archive is not an archive: there is no such folder; sbus-recorder makes one"),
-        (("archive",), "archive is not an archive: it has no index; sbus-recorder makes one"),
+        ((), "archive: not an archive: no such directory. sbus-recorder creates it"),
+        (("archive",), "archive: not an archive: no index. sbus-recorder creates it"),
     ],
 )
 def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], says: str) -> None:
@@ -208,7 +208,7 @@ def test_without_an_archive_it_says_so(tmp_path: Path, made: tuple[str, ...], sa
 def test_a_master_that_is_none_is_told_before_spark_starts(tmp_path: Path, master: str) -> None:
     done = run(tmp_path, "--master", master)
     assert (done.returncode, done.stdout) == (2, "")
-    assert f"Invalid value for --master: {master!r} is no Spark cluster; write spark://HOST:PORT" in done.stderr
+    assert f"invalid value for --master: {master!r} is not a Spark master. Use spark://HOST:PORT" in done.stderr
     assert "Exception" not in done.stderr
 
 
@@ -216,7 +216,10 @@ def test_tables_in_a_file_are_told(tmp_path: Path) -> None:
     deliver(tmp_path / "archive", "alpha", [message(1)])
     (tmp_path / "tables").touch()
     done = run(tmp_path)
-    assert (done.returncode, done.stderr) == (1, f"sbus-pipeline: {tmp_path}/tables is not a folder; name one for the tables by --tables\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        f"sbus-pipeline: {tmp_path}/tables: not a directory. Name the directory of the tables with --tables\n",
+    )
 
 
 def test_a_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
@@ -227,5 +230,5 @@ def test_a_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
     with run_lock(tmp_path / "tables"):
         done = run(tmp_path)
     assert done.returncode == 1
-    says = f"another run of sbus-pipeline, process {os.getpid()}, is at work on {tmp_path}/tables: wait for its end"
+    says = f"{tmp_path}/tables: in use by another sbus-pipeline, process {os.getpid()}. Wait until it has finished"
     assert done.stderr == f"sbus-pipeline: {says}\n"

@@ -254,7 +254,7 @@ def test_a_standard_error_that_is_closed_does_not_end_the_bus(program: Program) 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("limits = [", "is not TOML"),
+        ("limits = [", "invalid TOML"),
         ('separator = "x"', "separator"),
         ("seperator = '/'", "seperator"),
         ("[limits]\nqueue_bytes = '64 parsecs'", "queue_bytes"),

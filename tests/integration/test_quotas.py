@@ -76,9 +76,9 @@ def test_connections(bus_with: StartWith) -> None:
     while users(clients[1])[FIRST.uid]["connections"] > 2:
         neighbour.works()  # who has just cost much is served behind others, and its end is seen as late
     assert bus.client(FIRST).barrier() == []
-    (line,) = recorded(bus, "used up a quota")
+    (line,) = recorded(bus, "a user that reached a quota")
     assert f"uid={FIRST.uid}" in line
-    assert "connections: 3 of 3 used by user 61001; most have: pid " in line
+    assert "connections: 3 of 3 used by user 61001; largest holders: pid " in line
 
 
 def test_connection_attempts(bus_with: StartWith) -> None:
@@ -93,7 +93,7 @@ def test_connection_attempts(bus_with: StartWith) -> None:
         first = client.receive()
         told = [first] if first.startswith(b"CMSG !/bus/error") else []
         client.close()
-    assert told[0].startswith(b"CMSG !/bus/error\0EDQUOT connection_rate: 40 of 40 attempts used by user 61001; 1 more come a second")
+    assert told[0].startswith(b"CMSG !/bus/error\0EDQUOT connection_rate: 40 of 40 attempts used by user 61001; 1 more each second")
     neighbour.works()
 
 
@@ -133,7 +133,7 @@ def test_control_packets(bus_with: StartWith) -> None:
         answers.append(client.receive())
     assert set(answers) == {
         b"CMSG !/bus/ping\0x",
-        b"CMSG !/bus/error\0EDQUOT control_rate: 100 of 100 packets used by user 61001; 1 more come a second",
+        b"CMSG !/bus/error\0EDQUOT control_rate: 100 of 100 packets used by user 61001; 1 more each second",
         b"",
     }
     assert answers.index(b"CMSG !/bus/ping\0x") == 0

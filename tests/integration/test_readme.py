@@ -67,9 +67,10 @@ def _running(command: list[str], env: dict[str, str] | None = None) -> Iterator[
             os.killpg(process.pid, 9)
 
 
-def test_readme_starts_with_the_two_commands_and_fits_a_screen_or_two() -> None:
+def test_readme_starts_with_an_example_has_the_two_commands_and_fits_a_screen_or_two() -> None:
     text = (ROOT / "README.md").read_text()
-    assert re.findall(r"^make (\w+)", _BLOCK.findall(text)[0][1], re.MULTILINE) == ["run", "test"]
+    assert _BLOCK.findall(text)[0][1] == _example("sh", "sbusctl")
+    assert re.findall(r"^make (\w+)", _example("sh", "make"), re.MULTILINE) == ["run", "test"]
     assert len(text.splitlines()) <= 90
 
 

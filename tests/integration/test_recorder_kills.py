@@ -183,7 +183,7 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     for number in range(100):
         bus.tell(message_packet(b"still/%d" % number, noise))
     filler.unlink()
-    recorder.wait_said("recording again; rows that are missing: ")
+    recorder.wait_said("resumed recording; rows missing: ")
     last = recorder.durable
     bus.tell(message_packet(b"after"))
     recorder.wait(last + 1)

@@ -128,7 +128,7 @@ def test_filters_change_every_chart_and_can_be_taken_back(page: Path, tmp_path: 
         assert await found.evaluate("document.querySelectorAll('#units tbody tr').length") == 1
         await choose("key", "a/b")
         assert (await tiles())["messages"] == "0"
-        assert await found.evaluate("document.querySelector('#traffic .none').textContent") == "Nothing to show."
+        assert await found.evaluate("document.querySelector('#traffic .none').textContent") == "No data."
         await choose_all()
         assert await tiles() == before
         await choose("key", "rpc/echo")
@@ -182,7 +182,7 @@ def test_a_page_without_records_says_so(tmp_path: Path) -> None:
     file.write_text(page_of(digest_of(read_tables(publish_record(tmp_path, record)), lambda _: None, 1).data))
 
     async def look(found: Page) -> None:
-        assert await found.evaluate("document.getElementById('period').textContent") == "There are no records in this period."
+        assert await found.evaluate("document.getElementById('period').textContent") == "No rows were recorded in this period."
         assert await found.evaluate("document.querySelectorAll('.none').length") > 8
 
     visit(file, tmp_path, look)

@@ -63,7 +63,7 @@ def test_json_of_messages(shell: Shell) -> None:
 
 def test_it_ends_in_time(shell: Shell) -> None:
     assert shell.succeed("sub", "--timeout", "0.05", "a") == b""
-    assert shell.fail("sub", "--timeout", "0.05", "-n", "2", "a") == "sbusctl: 0 of 2 messages came within 0.05 s\n"
+    assert shell.fail("sub", "--timeout", "0.05", "-n", "2", "a") == "sbusctl: timed out after 0.05 s: received 0 of 2 messages\n"
 
 
 def test_ping(shell: Shell) -> None:
@@ -111,7 +111,7 @@ def test_trace(shell: Shell) -> None:
         assert [each["patterns"] for each in told["recipients"]] == [["a/*"]]
         lines = shell.succeed("trace", "q/r").decode().splitlines()
         assert lines[0].startswith("q/r: may be published")
-        assert lines[-1].startswith("0 connections would get it")
+        assert lines[-1].startswith("0 connections would receive it")
     assert shell.succeed("trace", "!/bus/x").decode().startswith("!/bus/x: may not be published")
 
 
@@ -129,7 +129,7 @@ def test_doctor(daemon: StartDaemon, stage: Stage, first_user: User) -> None:
         done = shell.run("doctor", "-j", user=user)
         results = {each["check"]: each["result"] for each in json.loads(done.stdout)["checks"]}
         assert done.returncode == 0
-        for name in ("address", "socket", "owner", "folder", "connection", "protocol", "version"):
+        for name in ("address", "socket", "owner", "directory", "connection", "protocol", "version"):
             assert results[name] == "ok", name
         # Only the owner is told which switch it is, and may read the limits of the process.
         assert results.get("switch") == (None if user else "ok")
@@ -142,7 +142,7 @@ def test_doctor(daemon: StartDaemon, stage: Stage, first_user: User) -> None:
 def test_no_bus(shell: Shell) -> None:
     for command in (["whoami"], ["pub", "a", "b"], ["sub", "a"], ["ping"], ["connections"], ["stats"], ["trace", "a"]):
         said = shell.fail("-a", "/run/none/none", *command)
-        assert said.startswith("sbusctl: no bus at /run/none/none: there is no such socket")
+        assert said.startswith("sbusctl: cannot connect to /run/none/none: no such socket")
 
 
 def test_no_permission(shell: Shell, first_user: User) -> None:
@@ -164,11 +164,11 @@ def test_something_else_listens(shell: Shell, folder: object) -> None:
 
 
 def test_a_payload_that_is_too_large(shell: Shell) -> None:
-    assert "the largest this connection can send is 409600" in shell.fail("pub", "a", stdin=bytes(409_599))
-    assert "longer than the largest packet, 409600 bytes" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
+    assert "this connection can send at most 409600" in shell.fail("pub", "a", stdin=bytes(409_599))
+    assert "payload too large: the maximum packet size is 409600 bytes" in shell.fail("pub", "a", "-", stdin=bytes(500_000))
     said = shell.fail("pub", "-l", "a", stdin=b"one\ntwo\n" + b"x" * 409_599 + b"\nfour\n")
-    assert said.startswith("sbusctl: standard input, message 3: ")
-    assert said.endswith("; 2 messages before it published\n")
+    assert said.startswith("sbusctl: cannot publish message 3 of standard input: ")
+    assert said.endswith("; published 2 messages before it\n")
     with shell.subscriber(b"a", "a", "-n", "1", "-F", "%l") as subscriber:
         shell.succeed("pub", "a", stdin=bytes(409_594))
         assert ended(subscriber) == (0, b"409594\n", b"")
@@ -268,7 +268,7 @@ def test_losses_are_told_in_their_place(shell: Shell, first_user: User) -> None:
         assert 0 < received < count
         # It is said there right after it is written here.
         assert subscriber.stderr is not None
-        assert subscriber.stderr.readline().decode().startswith(f"sbusctl: gap: {item['lost']} message")
+        assert subscriber.stderr.readline().decode().startswith(f"sbusctl: lost {item['lost']} message")
 
 
 # On a terminal

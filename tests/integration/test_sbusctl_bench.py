@@ -22,7 +22,7 @@ from tests.support.shell import TIMEOUT_SECONDS, Shell, ended
 from tests.support.users import User
 from tools.stage import Stage
 
-SHORT = ("--trips", "20", "-n", "500")
+SHORT = ("--round-trips", "20", "-n", "500")
 
 
 @pytest.fixture
@@ -63,10 +63,10 @@ def test_it_is_a_table_with_notes_or_figures_alone(shell: Shell) -> None:
     heading, row, trips, *notes = shell.succeed("bench", *SHORT).decode().splitlines()
     assert heading.split()[:5] == ["SIZE", "PUBLISHED", "/S", "DELIVERED", "/S"]
     assert row.split()[:2] == ["64B", "500"]
-    assert trips.startswith("round trip, idle: p50 ")
+    assert trips.startswith("round trip (idle): p50 ")
     assert notes
     assert all(note.startswith("note: ") for note in notes)
-    (row,) = shell.succeed("bench", "-S", "0", "--trips", "0", "-n", "10", "--no-legend").decode().splitlines()
+    (row,) = shell.succeed("bench", "-S", "0", "--round-trips", "0", "-n", "10", "--no-legend").decode().splitlines()
     assert row.split()[0] == "64B"
 
 
@@ -82,7 +82,7 @@ def test_nobody_else_hears_it(shell: Shell, first_user: User, second_user: User)
 
 
 def test_a_time_bounds_it(shell: Shell) -> None:
-    (run,) = json.loads(shell.succeed("bench", "-t", "0.1", "--trips", "0", "--json=short"))["runs"]
+    (run,) = json.loads(shell.succeed("bench", "-t", "0.1", "--round-trips", "0", "--json=short"))["runs"]
     assert run["published"] == run["delivered"] > 0
 
 
@@ -90,7 +90,7 @@ def test_a_terminal_is_told_how_far_it_is_and_a_pipe_is_not(shell: Shell) -> Non
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
     with subprocess.Popen(
-        shell.stage.program("sbusctl", "bench", "-t", "1", "--trips", "0", "--no-legend"),
+        shell.stage.program("sbusctl", "bench", "-t", "1", "--round-trips", "0", "--no-legend"),
         stdout=subprocess.PIPE,
         stderr=theirs,
         env={**shell.env, "TERM": "xterm"},
@@ -111,14 +111,14 @@ def test_a_terminal_is_told_how_far_it_is_and_a_pipe_is_not(shell: Shell) -> Non
 def test_a_quota_that_stops_it_is_named(stage: Stage, daemon: StartDaemon, first_user: User, folder: Path) -> None:
     (folder / "sbusd.toml").write_text("[quotas]\nconnections = 4\n")
     shell = Shell(stage, daemon("-C", str(folder / "sbusd.toml")))
-    said = shell.fail("bench", "-S", "8", "--trips", "0", user=first_user)
+    said = shell.fail("bench", "-S", "8", "--round-trips", "0", user=first_user)
     assert "of 8: " in said
     assert f"connections: 4 of 4 used by user {first_user.uid}" in said
     wait_until_alone(shell)
 
 
 def test_ctrl_c_ends_it_with_what_it_has_measured(shell: Shell) -> None:
-    with start(shell, "bench", "-t", "3600", "--trips", "20", "--json=short") as bench:
+    with start(shell, "bench", "-t", "3600", "--round-trips", "20", "--json=short") as bench:
         bench.send_signal(signal.SIGINT)
         status, out, err = ended(bench)
     report = json.loads(out)
@@ -128,7 +128,7 @@ def test_ctrl_c_ends_it_with_what_it_has_measured(shell: Shell) -> None:
 
 
 def test_its_workers_end_with_it_however_it_ends(shell: Shell) -> None:
-    with start(shell, "bench", "-t", "3600", "-c", "2", "-S", "2", "--trips", "0") as bench:
+    with start(shell, "bench", "-t", "3600", "-c", "2", "-S", "2", "--round-trips", "0") as bench:
         bench.kill()
         bench.wait()
         wait_until_alone(shell)

@@ -121,7 +121,7 @@ def test_others_see_their_own_alone(shell: Shell, slow: tuple[RawClient, RawClie
     assert seen["scope"] == cast(object, "connections")
     assert cast(dict[str, float], seen["totals"])["hidden"] == 1
     text = shell.succeed("top", "--once", "-i", _INTERVAL, user=second_user).decode().splitlines()
-    assert text[0].endswith("2 connections, 1 of other users hidden; sums over those listed")
+    assert text[0].endswith("2 connections, 1 of other users hidden; totals of those listed")
     assert [row["uid"] for row in _report(shell, "--by-uid", user=second_user)["users"]] == [second_user.uid]
 
 

@@ -114,7 +114,7 @@ def test_what_is_not_one_s_own_is_refused_recorded_and_ends_the_connection(bus: 
     (told,) = client.receive_to_end()
     assert error_code(told) == "EACCES"
     bus.stop()
-    (line,) = [line for line in bus.stderr.splitlines() if "secret key was refused" in line]
+    (line,) = [line for line in bus.stderr.splitlines() if "subscription to a secret key" in line]
     assert f"uid={FIRST.uid}" in line
     assert f"key={pattern.decode()}" in line
 
@@ -208,13 +208,13 @@ def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(bus: Da
         finally:
             os.close(writer)
         said = pipe.read()
-    assert said == b"CMSG !/bus/error\0EACCES process %d has ended, and with it the subscription !/cred///%d/x" % (pid, pid)
+    assert said == b"CMSG !/bus/error\0EACCES process %d has ended, so the subscription !/cred///%d/x has ended" % (pid, pid)
     asker = bus.client()
     stats = json.loads(asker.ask(controls.STATS))
     assert stats["counters"]["connections"] == 1
     assert stats["counters"]["subscriptions"] == 0
     bus.stop()
-    (line,) = [line for line in bus.stderr.splitlines() if "a process has ended" in line]
+    (line,) = [line for line in bus.stderr.splitlines() if "secret key names has ended" in line]
     assert f"uid={FIRST.uid}" in line
 
 
@@ -226,7 +226,7 @@ def test_what_a_process_sent_before_it_ended_is_delivered(bus: Daemon) -> None:
     assert [listener.receive() for _ in range(200)] == [message(b"farewell", b"%d" % number) for number in range(200)]
     assert listener.barrier() == []
     bus.stop()
-    assert "a process has ended" not in bus.stderr
+    assert "secret key names has ended" not in bus.stderr
 
 
 def test_a_secret_of_a_process_that_has_ended_is_refused(bus: Daemon) -> None:

@@ -23,7 +23,7 @@ _WORDS = st.sampled_from([
     *("-a", "/x", "--address", "--address=/y", "--address=", "-a/x", "--system", "--user", "--system=1", "--sys"),
     *("-j", "--json", "--json=short", "--json=off", "--json=x", "--no-legend", "--no-pager", "-h", "--help"),
     *("-n", "-n5", "--count", "--count=2", "--count=0", "--timeout", "--timeout=2", "--timeout=-1", "--timeout=0.5", "-c", "-i"),
-    *("--raw", "-0", "--null", "-l", "-l0", "--lines", "--format", "-F", "--format=%k", "--all", "--twin", "--twin=1", "--tries=1"),
+    *("--raw", "-0", "--null", "-l", "-l0", "--lines", "--format", "-F", "--format=%k", "--all", "--twin", "--twin=1", "--retries=1"),
 ])  # fmt: skip
 
 Called = tuple[str, dict[str, Any], tuple[object, ...]]

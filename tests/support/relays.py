@@ -174,7 +174,7 @@ class RelayProgram:
                 if select.select([manager], [], [], 0.1)[0]:
                     state = manager.recv(4096).decode()
                     if "READY=1" in state:
-                        self.listen = state.split("other hosts at ")[1]
+                        self.listen = state.split("listening on ")[1]
         notify.unlink()
         return self
 

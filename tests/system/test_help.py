@@ -28,8 +28,8 @@ CALLS = (
 USAGES = {
     "pub": "[OPTIONS] KEY [PAYLOAD]",
     "sub": "[OPTIONS] PATTERN...",
-    "call": "[OPTIONS] CMD [DATA]",
-    "serve": "[OPTIONS] CMD [ARG]...",
+    "call": "[OPTIONS] COMMAND [DATA]",
+    "serve": "[OPTIONS] COMMAND [ARG]...",
     "monitor": "[OPTIONS] [PATTERN]",
     "explain": "[OPTIONS] USER ACTION KEY",
     "whoami": "[OPTIONS]",

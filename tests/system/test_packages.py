@@ -103,7 +103,7 @@ def test_autopkgtest_passes(bare: Container, built: Packages) -> None:
     options = "--ignore-restrictions=isolation-container --no-built-binaries"
     done = bare.run(f"cd /tmp && autopkgtest {options} {packages} /tmp/tree -- null 2>&1")
     assert "installed-bus        PASS" in done.stdout
-    assert "a secret reached its owner, and was refused to another" in done.stdout
+    assert "a message to a private key reached its owner, and another user was rejected" in done.stdout
 
 
 def test_an_upgrade_restarts_every_bus_that_runs_and_no_other(bare: Container, built: Packages) -> None:

@@ -120,7 +120,7 @@ def test_without_pyarrow_it_says_once_how_to_get_it(machine: Container) -> None:
     shown = machine.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {UNIT}").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
     advice = "python3 -m pip install --target /usr/local/lib/sbusd 'pyarrow>=17'"
-    assert f"pyarrow is not installed; install it with: {advice}" in machine.output(f"journalctl --unit={UNIT}")
+    assert f"pyarrow is not installed. Install it with: {advice}" in machine.output(f"journalctl --unit={UNIT}")
     refused = machine.run("sbus-pipeline --archive /tmp --tables /tmp/tables", check=False)
     assert refused.status == 1
     assert refused.stderr.startswith("sbus-pipeline: ")
@@ -180,7 +180,7 @@ def test_the_pipeline_may_read_what_was_recorded_and_others_may_not(recording: C
     assert recording.run(f"systemctl start {PIPELINE}", check=False).status != 0
     said = recording.output(f"journalctl --unit={PIPELINE} --output=cat SYSLOG_IDENTIFIER=sbus-pipeline").splitlines()
     assert len(said) == 1
-    assert said[0].startswith("sbus-pipeline: Spark needs Java, and there is none: install Java 17 or later")
+    assert said[0].startswith("sbus-pipeline: Spark needs Java, but it is not installed. Install Java 17 or later")
 
 
 def test_the_pipeline_makes_tables_as_its_unit_has_it(recording: Container) -> None:

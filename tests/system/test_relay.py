@@ -119,7 +119,7 @@ def test_its_redis_is_for_root_and_its_user_alone(twin: Container) -> None:
         refused = twin.run(f"{CLIENT} RPUSH msgbus.system.local x; {CLIENT} KEYS '*'; cat /var/lib/sbus-relay/*", user=user, check=False)
         assert (refused.stdout, refused.status != 0) == ("", True), refused
         said = twin.run("sbusctl relay status", user=user, check=False)
-        assert "for root and the relay's user alone: use sudo" in said.stderr
+        assert "the relay's Redis: use sudo" in said.stderr
     # The Redis of every other package runs as user redis.
     assert twin.run(f"runuser --user=redis -- {CLIENT} PING", check=False).stdout == ""
     assert twin.output(f"{CLIENT} PING; runuser --user=sbus-relay -- {CLIENT} PING").split() == ["PONG", "PONG"]
@@ -190,7 +190,7 @@ def test_its_records_explain_themselves(twin: Container) -> None:
     shown = log(twin, "--catalog --no-hostname")
     subjects = {entry.headers["Subject"] for entry in entries(CATALOG.with_name("sbus-relay.catalog"))}
     told = {line.strip() for line in re.findall(r"^\S+ Subject: (.*)$", shown, re.MULTILINE)} & subjects
-    assert {"The relay works", "The relay listens to this host only", "The relay waits for Redis"} < told
+    assert {"The relay has started", "The relay serves this host only", "The relay cannot use Redis"} < told
     assert "Documentation: man:sbus-relay(8)" in shown
     assert "@SBUS" not in shown
     assert "Traceback" not in shown

@@ -47,7 +47,7 @@ def test_a_full_journal_does_not_harm_the_bus(machine: Container) -> None:
     finally:
         machine.run(f"umount --lazy {journal}; systemctl restart systemd-journald")
     machine.run("sbusctl sub -n 1 '!/cred//2///x'", user="alice", check=False)
-    machine.wait_for("journalctl --unit=sbus.service SBUS_EVENT=secret-refused | grep refused")
+    machine.wait_for("journalctl --unit=sbus.service SBUS_EVENT=secret-refused | grep rejected")
 
 
 @pytest.mark.parametrize(

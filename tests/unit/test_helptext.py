@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from sbusd.ctl.main import application
 from sbusd.helptext import PlainCommand, PlainGroup
 
-USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "CMD [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]
+USAGES = [("pub", "KEY [PAYLOAD]"), ("sub", "PATTERN..."), ("serve", "COMMAND [ARG]..."), ("members", "KEY"), ("monitor", "[PATTERN]")]
 
 
 @pytest.mark.parametrize(("command", "usage"), USAGES)
@@ -34,3 +34,33 @@ def test_what_typer_escapes_for_rich_is_shown_as_it_is(monkeypatch: pytest.Monke
         shown = CliRunner().invoke(app, [*arguments, "--help"]).output
         assert "\\" not in shown
         assert "[" in shown
+
+
+def test_ranges_are_in_words_and_global_options_apart() -> None:
+    shown = CliRunner().invoke(application(), ["call", "--help"], env={"COLUMNS": "200"}).output
+    assert "[default: 4; 0 to 1000]" in shown
+    assert "[default: 30.0]" in shown
+    arguments, options = shown.partition("Options:\n")[0], shown.partition("Global Options:\n")
+    assert "  COMMAND  Command to call.\n" in arguments
+    assert "--retries" in options[0]
+    assert "--address" not in options[0]
+    assert "--address" in options[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "program", "words"),
+    [
+        (["--bogus"], "sbusctl", "no such option: --bogus"),
+        (["bogus"], "sbusctl", "no such command 'bogus'"),
+        (["sub"], "sbusctl sub", "missing argument 'PATTERN"),
+        (["sub", "a", "-n"], "sbusctl sub", "option '-n' requires an argument"),
+        (["sub", "a", "--raw", "-F", "%k"], "sbusctl sub", "--raw, --format and --json are mutually exclusive"),
+    ],
+)
+def test_a_usage_error_names_the_program_and_the_help(arguments: list[str], program: str, words: str) -> None:
+    result = CliRunner().invoke(application(), arguments, prog_name="sbusctl")
+    first, usage, hint = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert first.startswith(f"{program.replace(' ', ': ')}: {words}")
+    assert usage.startswith(f"Usage: {program} [OPTIONS]")
+    assert hint == f"Try '{program} --help' for more information."

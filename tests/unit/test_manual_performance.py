@@ -1,4 +1,4 @@
-"""sbus-performance(7) tells of what is measured as the bench does it, and is clean."""
+"""sbus-performance(7) describes what the bench measures, and is clean."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tools.stage import ROOT
 PAGE = ROOT / "man" / "sbus-performance.7"
 SOURCE = PAGE.read_text("utf-8")
 TEXT = " ".join(re.sub(r"^\.(?:Em|Ql|Dv|Xr) ", "", SOURCE, flags=re.MULTILINE).split())
-FIGURES = SOURCE.partition("\n.Sh FIGURES\n")[2].partition("\n.Sh ")[0]
+FIGURES = SOURCE.partition("\n.Sh RESULTS\n")[2].partition("\n.Sh ")[0]
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        f"publishes for {FULL.seconds:g} s as fast as it may, in {FULL.rounds} rounds",
-        f"one publishes for {FULL.python_seconds:g} s as fast as its library lets it, another receives, in {FULL.python_rounds} rounds",
-        f"No more than {PUMPS['1:1'].window} messages are on their way",
-        f"({PUMPS['1:1x64'].window} where {PUMPS['1:1x64'].group} leave together, {PUMPS['1KiB'].window} of 1 KiB, "
+        f"publishes as fast as it can for {FULL.seconds:g} s, in {FULL.rounds} rounds",
+        f"One program publishes as fast as its library can for {FULL.python_seconds:g} s, another receives, in {FULL.python_rounds} rounds",
+        f"At most {PUMPS['1:1'].window} messages are in flight",
+        f"({PUMPS['1:1x64'].window} where {PUMPS['1:1x64'].group} are sent together, {PUMPS['1KiB'].window} of 1 KiB, "
         f"{PUMPS['64KiB'].window} of 64 KiB)",
     ],
 )

@@ -29,11 +29,11 @@ def test_every_option_is_described() -> None:
     "words",
     [
         f"keeps {MOST_ROWS} rows or {MOST_BYTES >> 20} MiB of payloads",
-        f"of the live bus {LIVE_ROWS}.",
-        f"messages between two notes, by default {CHUNK_ROWS}.",
-        f"The rows of one task are {MOST_TASK_BYTES >> 20} MiB at most.",
-        f"by name for the {['zero', 'one', 'two'][DAYS_BY_NAME]} newest days of their host",
-        f"{Options().in_doubt} , the default, or skip .",
+        f"for the live bus {LIVE_ROWS}.",
+        f"between two stores of the progress. The default is {CHUNK_ROWS}.",
+        f"The rows of one task can have at most {MOST_TASK_BYTES >> 20} MiB.",
+        f"names of segments for the {['zero', 'one', 'two'][DAYS_BY_NAME]} newest days of each host",
+        f"messages in doubt. The default is {Options().in_doubt} ; the other value is skip .",
     ],
 )
 def test_defaults_are_those_of_the_code(words: str) -> None:

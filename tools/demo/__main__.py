@@ -24,25 +24,27 @@ REPORT = ROOT / "build" / "sbus-report.html"
 
 def main() -> int:
     """Run the demonstration and return the process's status."""
-    parser = argparse.ArgumentParser(prog="demo", description="Show on a bus of its own what sbusd does.")
-    parser.add_argument("--report", metavar="FILE", type=Path, default=REPORT, help="the page with what happened; default: %(default)s")
+    parser = argparse.ArgumentParser(prog="demo", description="Demonstrate sbusd on a bus of its own.")
+    parser.add_argument(
+        "--report", metavar="FILE", type=Path, default=REPORT, help="write the report to this HTML file (default: %(default)s)"
+    )
     report: Path = parser.parse_args().report.absolute()
     if os.geteuid() != 0:
         _become_root()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     narrator = Narrator()
-    narrator.end("A demonstration of sbusd, a message bus for one machine. Lines with a $ are what you could type.")
+    narrator.end("A demonstration of sbusd, a message bus for one machine. Lines with a $ are commands that you can type.")
     try:
         _run(narrator, report)
     except (DemoError, OSError, RuntimeError) as error:
         print(f"\nThe demonstration failed: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
-        print("\nThe demonstration was interrupted; everything it made is gone.", file=sys.stderr)
+        print("\nThe demonstration was interrupted and has removed its files.", file=sys.stderr)
         return 128 + signal.SIGINT
-    narrator.end(f"Everything happened as said. What the demonstration made is gone again, but for the report: {report}")
-    narrator.end("README.md tells how to go on.")
+    narrator.end(f"The demonstration succeeded and has removed all its files, except the report: {report}")
+    narrator.end("Continue with README.md.")
     return 0
 
 
@@ -64,7 +66,7 @@ def _become_root() -> None:
     """Start over by sudo(8), as two users can be played by root alone."""
     sudo = shutil.which("sudo")
     if sudo is None:
-        sys.exit("demo: acting as two users needs root, and there is no sudo: run make run as root")
+        sys.exit("demo: cannot act as two users: root is required and sudo is not installed; run make run as root")
     os.execv(sudo, [sudo, "--", sys.executable, "-m", "tools.demo", *sys.argv[1:]])
 
 

@@ -61,9 +61,9 @@ class ActivatedBus:
                 if any(each["tap"] and each["pid"] == process.pid for each in connections):
                     return
                 if process.poll() is not None:
-                    raise DemoError(f"that program has ended, with status {process.returncode}: {''.join(process.communicate())}")
+                    raise DemoError(f"the program ended with status {process.returncode}: {''.join(process.communicate())}")
                 pause.wait(PAUSE_SECONDS)
-        raise DemoError("nobody has begun to record")
+        raise DemoError("the recorder has not started")
 
     def wait_for_subscriptions(self, uid: int, count: int) -> None:
         """Wait until a connection of a user has so many subscriptions, as the bus tells its owner."""
@@ -97,10 +97,10 @@ class ActivatedBus:
         self.configuration.write_text(rules)
         self._process.send_signal(signal.SIGHUP)
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
-            if any("was read again and holds" in line for line in list(self.log)):
+            if any("reloaded configuration: " in line for line in list(self.log)):
                 return
             pause.wait(PAUSE_SECONDS)
-        raise DemoError("the bus has not read its rules")
+        raise DemoError("the bus has not reloaded its rules")
 
     def start_anew(self) -> None:
         """Have the bus start anew in its process, by SIGUSR2; it may not be done when this returns."""
@@ -110,10 +110,10 @@ class ActivatedBus:
         """Wait until the bus has gone on so often where the program before it left off."""
         pause = threading.Event()
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
-            if sum("the bus goes on" in line for line in list(self.log)) >= times:
+            if sum(" connections after a " in line for line in list(self.log)) >= times:
                 return
             pause.wait(PAUSE_SECONDS)
-        raise DemoError(f"the bus has not started anew {times} times")
+        raise DemoError(f"the bus has not restarted {times} times")
 
     def end(self) -> int:
         """End the bus by SIGTERM, read its log to the end, and return its status; more than once is allowed."""
@@ -138,7 +138,7 @@ def wait_for_subscriber(path: Path, key: str, count: int = 1) -> None:
             if len(json.loads(bus.control(controls.TRACE, key))["recipients"]) >= count:
                 return
             pause.wait(PAUSE_SECONDS)
-    raise DemoError(f"nobody has subscribed to {key}")
+    raise DemoError(f"no client has subscribed to {key}")
 
 
 @contextmanager

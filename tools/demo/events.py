@@ -44,7 +44,7 @@ class Events:
 
     def show(self, stranger: Person) -> None:
         """Publish what the kernel says of the network, and the journal, which a *stranger* cannot read."""
-        self._narrator.step("The machine's own network and journal come on the bus, and so into the record")
+        self._narrator.step("The network and journal of this machine are published on the bus, and recorded")
         self._show_network()
         last = self._last_entry()
         if last is not None:
@@ -66,22 +66,24 @@ class Events:
             with contextlib.closing(JournalReader(self._journal)) as reader:
                 last = reader.seek_last(0)
         except JournalError as wrong:
-            self._narrator.remark(f"{wrong}; so the record has the network alone")
+            self._narrator.remark(f"{wrong}; recording network events only")
             return None
         if last is None:
-            self._narrator.remark("this machine has no journal, as in a container without systemd; so the record has the network alone")
+            self._narrator.remark("this machine has no journal, as in a container without systemd; recording network events only")
         return last
 
     def _show_journal(self, last: Cursor, stranger: Person) -> None:
         """Publish the end of the journal up to *last*, behind rules that keep it from others."""
         narrator = self._narrator
-        narrator.remark("the journal is not for everybody, so the bus first gets rules, as /etc/sbus/sbusd.toml would have them:")
+        narrator.remark(
+            "access to the journal is restricted, so the bus first reads these rules, which usually are in /etc/sbus/sbusd.toml:"
+        )
         narrator.answer(RULES)
         narrator.command("root", ["kill", "-HUP", "PID of the bus"])
         self._bus.let_rules_hold(RULES)
         said = self._programs.run(stranger, "sbusctl", "sub", "journal/", "-n", "1", status=1)
         if "EPERM" not in said:
-            raise DemoError(f"it should have been refused with EPERM: {said!r}")
+            raise DemoError(f"the subscription should have been rejected with EPERM: {said!r}")
         place = self._folder / "cursor"
         words = ["sbus-feed", "journal", "--lines", str(LINES), "--cursor-file", str(place)]
         if self._journal is not None:
@@ -90,7 +92,7 @@ class Events:
             _wait_for_place(place, last, feed)
             feed.terminate()
             self._programs.finish(feed)
-        narrator.remark(f"the last {LINES} entries, or as many as there are, are on the bus; {stranger.name} cannot read them")
+        narrator.remark(f"published the last {LINES} entries, or all if there are fewer; {stranger.name} cannot read them")
 
 
 def _wait_for_place(file: Path, last: Cursor, feed: subprocess.Popen[str]) -> None:
@@ -101,6 +103,6 @@ def _wait_for_place(file: Path, last: Cursor, feed: subprocess.Popen[str]) -> No
         if place is not None and (place.is_same_entry(last) or place.realtime >= last.realtime):
             return
         if feed.poll() is not None:
-            raise DemoError(f"that program has ended, with status {feed.returncode}: {''.join(feed.communicate())}")
+            raise DemoError(f"the program ended with status {feed.returncode}: {''.join(feed.communicate())}")
         pause.wait(PAUSE_SECONDS)
-    raise DemoError("the journal does not come on the bus")
+    raise DemoError("the journal entries were not published")

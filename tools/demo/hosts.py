@@ -66,9 +66,9 @@ class Host:
         words = ["redis-server", *(word for name, value in redis.items() for word in (f"--{name}", value))]
         relay = ["sbus-relay", "-C", str(self.configuration)]
         with self._running_bus(stage), self._started(words, words, self._folder / "redis.log") as server:
-            self._await(server, self._answers, f"the Redis of {self.twin}")
+            self._await(server, self._answers, f"the Redis server of host {self.twin}")
             with self._started(relay, stage.program(*relay), self._log, stage.env) as process:
-                self._await(process, lambda: "relaying for twin" in self.told, f"the relay of {self.twin}")
+                self._await(process, lambda: "started relaying for host" in self.told, f"the relay of host {self.twin}")
                 yield
 
     @contextmanager
@@ -81,7 +81,7 @@ class Host:
         configuration.touch()
         words = ["sbusd", "-f", "-a", str(self.bus), "-C", str(configuration)]
         with self._started(words, stage.program(*words), self._folder / "bus.log", stage.env) as process:
-            self._await(process, self.bus.is_socket, f"the bus of {self.twin}")
+            self._await(process, self.bus.is_socket, f"the bus of host {self.twin}")
             yield
 
     @property
@@ -103,7 +103,7 @@ class Host:
         """Return the next message of *queue*, which a program waits for."""
         said = self.ask("BLPOP", queue, f"{TIMEOUT_SECONDS:g}").splitlines()
         if len(said) != 2:
-            raise DemoError(f"nothing came in {queue}; the relay told: {self.told}")
+            raise DemoError(f"no message arrived in {queue}; the relay logged: {self.told}")
         message: dict[str, Any] = json.loads(said[1])
         return message
 
@@ -112,7 +112,7 @@ class Host:
         end = time.monotonic() + TIMEOUT_SECONDS
         while (line := next((line for line in self.told.splitlines() if words in line), None)) is None:
             if time.monotonic() > end:
-                raise DemoError(f"the relay of {self.twin} should have told {words!r}: {self.told}")
+                raise DemoError(f"the relay of host {self.twin} should have logged {words!r}: {self.told}")
             threading.Event().wait(PAUSE_SECONDS)
         return line
 
@@ -158,18 +158,18 @@ class Hosts:
     def show(self) -> None:
         """Show it, or say why that is left out."""
         narrator = self._narrator
-        narrator.step("Two hosts: a program on one calls a program on the other, and the cable between them is pulled meanwhile")
+        narrator.step("Two hosts: a program on one calls a program on the other, while the network cable is unplugged")
         if missing := [name for name in _NEEDED if shutil.which(name) is None]:
-            narrator.remark(f"left out: this machine has no {' and no '.join(missing)}")
+            narrator.remark(f"skipped: this machine has no {' and no '.join(missing)}")
             return
         try:
             village = Village(FIRST, SECOND, stem="sbus-demo")
         except (OSError, NetlinkError) as error:
-            narrator.remark(f"left out: no network of two hosts can be made here: {error}")
+            narrator.remark(f"skipped: cannot create network namespaces: {error}")
             return
         with village:
-            places = " and ".join(f"twin {twin} at {village.address(twin)}" for twin in (FIRST, SECOND))
-            narrator.remark(f"two network namespaces stand for them: {places}")
+            places = " and ".join(f"host {twin} at {village.address(twin)}" for twin in (FIRST, SECOND))
+            narrator.remark(f"two network namespaces represent the hosts: {places}")
             first = Host(FIRST, village.name(FIRST), self._folder / str(FIRST), narrator, self._bus)
             second = Host(SECOND, village.name(SECOND), self._folder / str(SECOND), narrator)
             self._introduce(first, second, village)
@@ -191,39 +191,39 @@ class Hosts:
         """Call through the pulled cable, put it back, and answer."""
         narrator = self._narrator
         village.cut(callee.twin)
-        narrator.remark(f"the cable of {callee.twin} is pulled; a program on {caller.twin} calls the command greet of {callee.twin}")
+        narrator.remark(f"host {callee.twin} is unplugged; a program on host {caller.twin} calls the command greet of host {callee.twin}")
         request = {"cmd": "greet", "dst": [callee.twin], "ret": "answers", "try": 100, "dat": _encoded(f"hello from {caller.twin}")}
         caller.ask("RPUSH", "msgbus.system.local", json.dumps(request))
-        narrator.answer(caller.wait_told(f"twin {callee.twin} cannot be reached"))
+        narrator.answer(caller.wait_told(f"remote host {callee.twin} unreachable"))
         village.join(callee.twin)
-        narrator.remark("the cable is put back: the relay goes on by itself, and a program on the other host gets the request")
+        narrator.remark("the cable is plugged in again: the relay retries, and a program on the other host receives the request")
         asked = callee.fetch("msgbus.greet")
         said = base64.b64decode(asked["dat"]).decode()
-        narrator.remark(f'its dat says "{said}"; it answers, with src and dst swapped')
+        narrator.remark(f'the data of the request is "{said}"; the program responds, with src and dst swapped')
         answer = {**asked, "src": callee.twin, "dst": [caller.twin], "dat": _encoded(f"{said}, and back from {callee.twin}")}
         callee.ask("RPUSH", asked["ret"], json.dumps(answer))
         got = caller.fetch("answers")
         words = base64.b64decode(got["dat"]).decode()
         if got["err"] or words != f"hello from {caller.twin}, and back from {callee.twin}":
-            raise DemoError(f"that is not the answer: {got}")
-        narrator.remark(f'the caller got "{words}", once, though it asked while nobody could be reached')
+            raise DemoError(f"unexpected response: {got}")
+        narrator.remark(f'the caller received "{words}" once, although the host was unreachable when it called')
 
     def _call_over_buses(self, caller: Host, callee: Host) -> None:
         """Call from the bus of one to a service on that of the other."""
         narrator, twin = self._narrator, str(callee.twin)
         narrator.remark(
-            f"and from bus to bus: a service on {twin}'s serves other hosts, which has to be said, and is called on {caller.twin}'s"
+            f"from bus to bus: a service on the bus of host {twin} allows calls of host {caller.twin}, and is called from there"
         )
         for host, other in ((caller, callee), (callee, caller)):
             wait_for_subscriber(host.bus, f"relay/{other.twin}/hello")  # its relay has joined it
-        script = 'echo "hello twin $SBUS_CALLER_TWIN"; cat'
+        script = 'echo "hello host $SBUS_CALLER_TWIN"; cat'
         words = ["--address", str(callee.bus), "--allow-twin", str(caller.twin), "--exec", "sh", "--", "-c", script]
         with self._programs.running(None, "sbusctl", "serve", "hello", *words):
             wait_for_subscriber(callee.bus, "relayed/hello")
             said = self._programs.run(None, "sbusctl", "call", "--twin", twin, "hello", "and goodbye")
-        if said != f"hello twin {caller.twin}\nand goodbye":
-            raise DemoError(f"that is not what the service said: {said!r}")
-        narrator.remark("the service knows which host calls, by the key that the two share")
+        if said != f"hello host {caller.twin}\nand goodbye":
+            raise DemoError(f"unexpected response of the service: {said!r}")
+        narrator.remark("the service knows the calling host: the two hosts share a key")
 
 
 def _encoded(words: str) -> str:

@@ -58,4 +58,4 @@ def _remove(name: str) -> None:
     """Remove the user *name*, and say so when that fails: somebody would have to do it by hand."""
     done = subprocess.run(["userdel", name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise RuntimeError(f"the user {name} is still there: {done.stderr.strip()}; remove it with: userdel {name}")
+        raise RuntimeError(f"cannot remove user {name}: {done.stderr.strip()}; remove it with: userdel {name}")

@@ -69,7 +69,7 @@ class Programs:
         pause = threading.Event()
         while process.poll() is None:
             if source.poll() is not None:
-                raise DemoError(f"that program has ended, with status {source.returncode}: {''.join(source.communicate())}")
+                raise DemoError(f"the program ended with status {source.returncode}: {''.join(source.communicate())}")
             pause.wait(PAUSE_SECONDS)
 
     def finish(self, process: subprocess.Popen[str], *, status: int = 0, shown: bool = True, seconds: float = TIMEOUT_SECONDS) -> str:
@@ -81,12 +81,12 @@ class Programs:
         try:
             output, errors = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            raise DemoError(f"it has not ended within {seconds:g} s") from None
+            raise DemoError(f"the program has not ended within {seconds:g} s") from None
         said = output + errors
         if shown or process.returncode != status:
             self._narrator.answer(said)
         if process.returncode != status:
-            raise DemoError(f"it ended with status {process.returncode}; it should have been {status}")
+            raise DemoError(f"the program ended with status {process.returncode} instead of {status}")
         return said
 
 

@@ -32,7 +32,7 @@ class Record:
     @contextmanager
     def running(self) -> Iterator[subprocess.Popen[str]]:
         """Record what happens meanwhile; give what is had to :meth:`finish` before the end."""
-        self._narrator.step("root records what goes over the bus from here on")
+        self._narrator.step("root records all traffic of the bus from now on")
         with self._programs.running(None, "sbusctl", "record", "--archive", self._archive) as recorder:
             self._bus.wait_for_tap(recorder)
             yield recorder
@@ -40,10 +40,10 @@ class Record:
     def finish(self, recorder: subprocess.Popen[str], report: Path) -> None:
         """End the record, let Spark make tables of it, and write the page *report*."""
         narrator = self._narrator
-        narrator.step("The record is ended, Spark makes tables of it, and those become a page with charts")
+        narrator.step("The recording ends; Spark creates tables from it, and sbusctl a report with charts")
         recorder.terminate()
         self._programs.finish(recorder)
-        narrator.remark("Spark starts; that takes a while")
+        narrator.remark("Spark takes a while to start")
         self._programs.run(None, "sbus-pipeline", "--archive", self._archive, "--tables", str(self._tables), seconds=PIPELINE_SECONDS)
         self._tell_of_feeds()
         if not report.parent.is_dir():
@@ -51,7 +51,7 @@ class Record:
             _give_to_caller(report.parent)
         self._programs.run(None, "sbusctl", "report", "--tables", str(self._tables), "-o", str(report))
         if not report.is_file():
-            raise DemoError(f"there is no {report}")
+            raise DemoError(f"{report} was not written")
         _give_to_caller(report)
 
     def _tell_of_feeds(self) -> None:
@@ -60,8 +60,8 @@ class Record:
         for row in read_tables(self._tables).tables["traffic"].select(["prefix", "messages"]).to_pylist():
             counts[str(row["prefix"]).partition("/")[0]] += row["messages"]
         if not counts["net"]:
-            raise DemoError("the machine's own network should be in the record, but it is not")
-        self._narrator.remark(f"of the machine's own events it has {counts['net']} of the network and {counts['journal']} of the journal")
+            raise DemoError("the record contains no network events")
+        self._narrator.remark(f"the record contains {counts['net']} network events and {counts['journal']} journal entries of this machine")
 
 
 def _give_to_caller(path: Path) -> None:

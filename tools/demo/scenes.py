@@ -74,16 +74,16 @@ class Scenes:
     def show_whoami(self) -> None:
         """The first connection starts the bus, and the bus knows who connects."""
         narrator = self._narrator
-        narrator.step(f"{self._first.name} connects: that starts the bus, and the bus knows by the kernel's word who it is")
-        _check(not self._bus.is_started, f"the bus should not run before anybody connects, but {self._bus.program} does")
+        narrator.step(f"{self._first.name} connects: this starts the bus, and the kernel tells the bus the user of the connection")
+        _check(not self._bus.is_started, f"the bus should not run before the first connection, but {self._bus.program} runs")
         for person in (self._first, self._second):
             said = self._programs.run(person, "sbusctl", "whoami")
             _check(
                 re.fullmatch(rf"!/cred/{person.gid}/{person.uid}/\d+\n", said) is not None,
-                f"{person.name} is group {person.gid} and user {person.uid}, but the bus says {said!r}",
+                f"{person.name} has group {person.gid} and user {person.uid}, but the bus reports {said!r}",
             )
-        _check(self._bus.is_started, f"the bus should run now, but {self._bus.program} does")
-        narrator.remark("a key of group, user and process, none of which a client can choose: secrets rest on it")
+        _check(self._bus.is_started, f"the bus should run now, but {self._bus.program} runs")
+        narrator.remark("this private key contains group, user and process; a client cannot choose them")
 
     def show_publish_and_subscribe(self) -> None:
         """A message reaches another user by a wildcard, and another one does not."""
@@ -93,19 +93,19 @@ class Scenes:
             self._bus.wait_for_subscriber("weather/oslo/wind")
             self._programs.run(first, "sbusctl", "pub", "weather/oslo/rain", "none")
             self._programs.run(first, "sbusctl", "pub", "weather/oslo/wind", "9 m/s from the north")
-            narrator.remark(f"{second.name} gets:")
+            narrator.remark(f"{second.name} receives:")
             said = self._programs.finish(reader)
-        _check(said == "weather/oslo/wind\t9 m/s from the north\n", f"that is not what was published: {said!r}")
-        narrator.remark("* took the name of the town; the rain did not match, and did not come")
+        _check(said == "weather/oslo/wind\t9 m/s from the north\n", f"unexpected message: {said!r}")
+        narrator.remark("the wildcard * matched the name of the town; the pattern did not match the rain")
 
     def show_secret(self) -> None:
         """A secret key is refused to another user, and not heard by one who listens to everything."""
         narrator, first, second = self._narrator, self._first, self._second
         key = f"!/cred//{first.uid}//letters"
-        narrator.step(f"A secret key of {first.name}: anybody may write to it, only {first.name} can read it")
+        narrator.step(f"A private key of {first.name}: every user can publish to it, only {first.name} can subscribe to it")
         said = self._programs.run(second, "sbusctl", "sub", key, "-n", "1", status=1)
-        _check("EACCES" in said and "Traceback" not in said, f"it should have been refused with EACCES: {said!r}")
-        narrator.remark(f"refused: {second.name} is not user {first.uid}")
+        _check("EACCES" in said and "Traceback" not in said, f"the subscription should have been rejected with EACCES: {said!r}")
+        narrator.remark(f"rejected: {second.name} is not user {first.uid}")
         with (
             self._programs.running(first, "sbusctl", "sub", key, "-n", "1", "--timeout", "60") as owner,
             self._programs.running(second, "sbusctl", "sub", "", "-n", "1", "--timeout", "60") as listener,
@@ -113,13 +113,13 @@ class Scenes:
             self._bus.wait_for_subscriber(key)
             self._bus.wait_for_subscriber("everybody")
             self._programs.run(second, "sbusctl", "pub", key, "for your eyes only")
-            self._programs.run(first, "sbusctl", "pub", "everybody", "a public word")
-            narrator.remark(f"{first.name} gets:")
+            self._programs.run(first, "sbusctl", "pub", "everybody", "a public message")
+            narrator.remark(f"{first.name} receives:")
             said = self._programs.finish(owner)
-            _check(said == f"{key}\tfor your eyes only\n", f"that is not the letter: {said!r}")
-            narrator.remark(f"{second.name}, who listens to everything there is to hear, gets:")
+            _check(said == f"{key}\tfor your eyes only\n", f"unexpected message: {said!r}")
+            narrator.remark(f"{second.name} subscribed to all messages, and receives:")
             said = self._programs.finish(listener)
-            _check(said == "everybody\ta public word\n", f"only the public word should have come: {said!r}")
+            _check(said == "everybody\ta public message\n", f"only the public message should have arrived: {said!r}")
 
     def show_call(self) -> None:
         """A service on one account is called from another; it knows who calls, and its end fails the call at once."""
@@ -130,14 +130,14 @@ class Scenes:
             self._bus.wait_for_subscriber("rpc/greet")
             said = self._programs.run(second, "sbusctl", "call", "greet", "and goodbye")
         wanted = f", user {second.uid} of group {second.gid}\nand goodbye"
-        _check(said.startswith("hello ") and said.endswith(wanted), f"it should have known user {second.uid}: {said!r}")
-        narrator.remark("the caller did not say who it is: the bus did, and nobody can forge that")
+        _check(said.startswith("hello ") and said.endswith(wanted), f"the service should have reported user {second.uid}: {said!r}")
+        narrator.remark("the bus told the service who the caller is; the caller cannot forge this")
         self._show_end_of_service()
 
     def _show_end_of_service(self) -> None:
         """Kill a service while it is called: the call does not wait for its time to be up."""
         narrator, first, second = self._narrator, self._first, self._second
-        narrator.remark(f"a second service of {first.name} takes long, and is killed while {second.name} waits")
+        narrator.remark(f"a second service of {first.name} is slow, and is killed while {second.name} waits for a response")
         begun = time.monotonic()
         with self._programs.running(first, "sbusctl", "serve", "slow", "--exec", "sh", "--", "-c", _SLOWLY) as service:
             self._bus.wait_for_subscriber("rpc/slow")
@@ -146,14 +146,14 @@ class Scenes:
                 self._bus.wait_for_subscriptions(second.uid, 2)
                 service.kill()
                 said = self._programs.finish(caller, status=PEER_DISCONNECTED)
-        _check("has disconnected" in said, f"the call should have failed because the service is gone: {said!r}")
+        _check(": disconnected" in said, f"the call should have failed because the service disconnected: {said!r}")
         _check(time.monotonic() - begun < CALL_SECONDS, "the call should have failed at once")
-        narrator.remark("it failed at once, not when its 600 s were up")
+        narrator.remark("the call failed at once, not after its timeout of 600 s")
 
     def show_restarts(self) -> None:
         """The bus is started anew under load, and neither who publishes nor who listens can tell."""
         narrator, second = self._narrator, self._second
-        narrator.step(f"The bus is started anew, {RESTARTS} times, while root publishes {RESTARTS * BETWEEN} numbers to {second.name}")
+        narrator.step(f"The bus restarts {RESTARTS} times, while root publishes {RESTARTS * BETWEEN} numbers to {second.name}")
         words = ("sbusctl", "sub", "count", "-n", str(RESTARTS * BETWEEN), "-F", "%p", "--timeout", "60")
         with self._programs.running(second, *words) as reader:
             self._bus.wait_for_subscriber("count")
@@ -166,15 +166,15 @@ class Scenes:
                         self._bus.start_anew()
                     publisher.publish("count", str(number))
                 self._bus.wait_until_continued(RESTARTS)
-                _check(_accepted(publisher) == accepted, "somebody has connected again")
+                _check(_accepted(publisher) == accepted, "a client has reconnected")
             said = self._programs.finish(reader, shown=False).split()
-        _check(said == [str(number) for number in range(RESTARTS * BETWEEN)], f"the numbers are not those that were published: {said}")
-        narrator.remark(f"{second.name} got all {len(said)} numbers in order, once each, and nobody had to connect again")
+        _check(said == [str(number) for number in range(RESTARTS * BETWEEN)], f"unexpected numbers: {said}")
+        narrator.remark(f"{second.name} received all {len(said)} numbers in order, once each, and no client had to reconnect")
 
     def show_network(self) -> None:
         """The machine's own events are on the bus: a link that is made and removed is reported to a user."""
         narrator, second = self._narrator, self._second
-        narrator.step(f"The machine reports on the bus: root makes a network link and removes it, and {second.name} is told")
+        narrator.step(f"Network events on the bus: root creates and removes a network link, and {second.name} is notified")
         with own_network(narrator) as network:
             feed_words = ["sbus-feed", "netlink", "--namespace", network.name]
             # The feed first says what there is; its word that this is complete is the sign that it is at work.
@@ -194,12 +194,12 @@ class Scenes:
             self._bus.wait_for_subscriber(key)
             network.create_link()
             network.remove_link()
-            self._narrator.remark(f"{self._second.name} gets:")
+            self._narrator.remark(f"{self._second.name} receives:")
             events: list[str] = []
             while not events or events[-1] not in ("remove", ""):
                 events.append(self._read_event(reader))
-        _check(events[:1] == ["new"], f"first the link should have come: {events}")
-        _check(events[-1:] == ["remove"], f"last the link should have gone: {events}")
+        _check(events[:1] == ["new"], f"the first event should have been new: {events}")
+        _check(events[-1:] == ["remove"], f"the last event should have been remove: {events}")
 
     def _read_event(self, reader: subprocess.Popen[str]) -> str:
         """Return the name of the next event that *reader* prints, and show it; an empty name when it has ended."""
@@ -230,10 +230,10 @@ def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) ->
     Raises:
         DemoError: something did not happen as it was said.
     """
-    narrator.step("systemd listens on the bus's socket; no bus runs yet")
+    narrator.step("systemd listens on the socket of the bus; the bus is not running yet")
     folder = setting.folder
     with activated_bus(setting.stage, folder, narrator) as bus:
-        narrator.remark(f"listening on {bus.path}; whoever sets SBUS_ADDRESS to that, as below, is on this bus")
+        narrator.remark(f"the socket is {bus.path}; all programs below use it by the environment variable SBUS_ADDRESS")
         programs, of_root = (Programs(stage, str(bus.path), narrator) for stage in (setting.stage, setting.root_stage))
         record = Record(bus, of_root, narrator, folder)
         events = Events(bus, programs, narrator, folder, setting.journal)
@@ -241,12 +241,12 @@ def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) ->
         try:
             Scenes(bus, programs, narrator, people, record=record, events=events, hosts=hosts).show_all(setting.report)
         except DemoError as error:
-            raise DemoError(f"{error}\nWhat the bus wrote:\n{bus.words}") from None
-        narrator.step("The bus is ended by SIGTERM, as systemd would")
+            raise DemoError(f"{error}\nOutput of the bus:\n{bus.words}") from None
+        narrator.step("SIGTERM stops the bus, as systemctl stop does")
         status = bus.end()
         _check(status == 0, f"the bus ended with status {status}: {bus.words}")
         _check("Traceback" not in bus.words, f"the bus has a bug: {bus.words}")
-        narrator.remark("it ended with status 0")
+        narrator.remark("the bus ended with status 0")
 
 
 def _accepted(bus: Bus) -> int:

@@ -88,23 +88,23 @@ class IndexEntry:
         try:
             value = json.loads(text)
         except RecursionError:
-            raise ValueError("is not an index entry: it is nested too deeply") from None
+            raise ValueError("invalid index entry: nested too deeply") from None
         version = value.get("version") if isinstance(value, dict) else None
         if version is None:
-            raise ValueError("is not an index entry: not a JSON object with a version")
+            raise ValueError("invalid index entry: not a JSON object with a version")
         if version != INDEX_VERSION:
-            raise ValueError(f"is of version {version!r}; this program reads version {INDEX_VERSION}: use a newer one")
+            raise ValueError(f"unsupported version {version!r}: this program reads version {INDEX_VERSION}. Upgrade it")
         known = {name: value[name] for name in _TYPES if name in value}
         for name, kinds in _TYPES.items():
             if name not in _OPTIONAL and name not in known:
-                raise ValueError(f"is not an index entry: {name!r} is missing")
+                raise ValueError(f"invalid index entry: {name!r} is missing")
             if name in known and (not isinstance(known[name], kinds) or isinstance(known[name], bool)):
-                raise ValueError(f"is not an index entry: {name!r} is of the wrong type")
+                raise ValueError(f"invalid index entry: {name!r} has the wrong type")
         if not all(uid.isdecimal() and type(size) is int for uid, size in known.get("users", {}).items()):
-            raise ValueError("is not an index entry: 'users' is of the wrong type")
+            raise ValueError("invalid index entry: 'users' has the wrong type")
         entry = cls(**known)
         if entry.name != SegmentName(entry.date, entry.hour, entry.host, entry.name.first_seq):
-            raise ValueError(f"is not an index entry: {entry.path!r} is not where date, hour and host say")
+            raise ValueError(f"invalid index entry: path {entry.path!r} does not match date, hour and host")
         return entry
 
 
@@ -152,10 +152,10 @@ def read_entry(path: Path) -> IndexEntry:
         with path.open("rb") as stream:
             content = stream.read(MAX_ENTRY_BYTES + 1)
         if len(content) > MAX_ENTRY_BYTES:
-            raise RecordError(path, f"is longer than {MAX_ENTRY_BYTES} bytes, so it is not an index entry")
+            raise RecordError(path, f"invalid index entry: longer than {MAX_ENTRY_BYTES} bytes")
         return IndexEntry.from_json(content.decode("utf-8"))
     except OSError as error:
-        raise RecordError(path, f"cannot be read: {error.strerror}") from None
+        raise RecordError(path, f"cannot read file: {error.strerror}") from None
     except ValueError as error:
         raise RecordError(path, str(error)) from None
 
@@ -191,7 +191,7 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
     for name in _entry_names(archive):
         match = _ENTRY_NAME.fullmatch(name)
         if match is None:
-            error = RecordError(archive / INDEX / name, "is not an index entry: its name is none of a segment's")
+            error = RecordError(archive / INDEX / name, "invalid index entry: the file name does not name a segment")
             if unreadable is None:
                 raise error
             unreadable(error)
@@ -208,10 +208,10 @@ def _entry_names(archive: Path) -> list[str]:
         return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
     except FileNotFoundError:
         if not archive.is_dir():
-            raise RecordError(archive, "is not an archive: there is no such folder") from None
+            raise RecordError(archive, "not an archive: no such directory") from None
         return []
     except OSError as error:
-        raise RecordError(folder, f"cannot be read: {error.strerror}") from None
+        raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
 
 
 def hour_of_entry(name: str) -> tuple[str, int] | None:
@@ -255,7 +255,7 @@ def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise RecordError(folder, f"cannot be read: {error.strerror}") from None
+        raise RecordError(folder, f"cannot read directory: {error.strerror}") from None
 
 
 def publish_file(target: Path, content: bytes) -> None:

@@ -30,7 +30,7 @@ def key_bytes(text: str) -> bytes:
     if "\\" not in text:
         return text.encode("utf-8")
     if "\\" in _ESCAPE.sub("", text):
-        raise ValueError(f"{text!r} is no key of a record: a backslash stands there as \\\\, any other byte as \\xNN")
+        raise ValueError(f"invalid key {text!r}: write a backslash as \\\\ and a byte that is not UTF-8 as \\xNN")
     pieces = (_unescaped(piece) for piece in re.split(r"(\\\\|\\x[0-9a-f]{2})", text))
     return b"".join(pieces)
 

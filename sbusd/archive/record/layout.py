@@ -63,7 +63,7 @@ class SegmentName:
         """Return the name of the segment at *path*, relative to the archive. Raises ValueError if that is no segment's path."""
         match = _FOLDER.fullmatch(path)
         if match is None or int(match[2]) > 23 or not is_host(match[3]):
-            raise ValueError(f"{path!r} is not the path of a segment")
+            raise ValueError(f"invalid segment path {path!r}")
         datetime.date.fromisoformat(match[1])
         return cls(match[1], int(match[2]), match[3], int(match[4]))
 

@@ -49,7 +49,7 @@ class Archive:
             try:
                 table = file.read(columns=[name for name in names if name in file.schema_arrow.names])
             except (pa.ArrowException, OSError) as error:
-                raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
+                raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
         return _with_others(table, entry, names).select(names)
 
     def read_batches(self, entry: IndexEntry, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
@@ -58,7 +58,7 @@ class Archive:
             try:
                 yield from map(completed, file.iter_batches(batch_size=rows))
             except (pa.ArrowException, OSError) as error:
-                raise RecordError(self.path(entry), f"is damaged: {_first_line(error)}") from None
+                raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
 
     def scan(self, entry: IndexEntry, columns: Sequence[str], wanted: pc.Expression | None, rows: int) -> Iterator[pa.RecordBatch]:
         """Yield *columns* of :data:`SCHEMA` of the rows that meet *wanted*, in the order of the file, at most *rows* at a time.
@@ -87,7 +87,7 @@ class Archive:
         except OSError as error:
             raise self._unreadable(entry, error) from None
         if digest != entry.sha256:
-            raise RecordError(path, "does not have the checksum of its index entry: it is damaged, or another file")
+            raise RecordError(path, "checksum mismatch: the segment is damaged, or its index entry describes another file")
 
     def _open(self, entry: IndexEntry) -> pq.ParquetFile:
         """Return the segment's file, open, its columns being those of the schema."""
@@ -98,18 +98,18 @@ class Archive:
             raise self._unreadable(entry, error) from None
         if not is_readable(file.schema_arrow):
             file.close()
-            raise RecordError(path, "does not have the columns of sbus-record(5)")
+            raise RecordError(path, "not a segment: its columns are not those of sbus-record(5)")
         return file
 
     def _unreadable(self, entry: IndexEntry, error: Exception) -> RecordError:
         """Return what an *error* at opening the segment of *entry* means."""
         path = self.path(entry)
         if isinstance(error, FileNotFoundError):
-            why = f"has been removed ({entry.removed_because})" if entry.is_removed else "is named by the index and not there"
+            why = f"removed by the recorder: {entry.removed_because}" if entry.is_removed else "missing, but named in the index"
             return SegmentGoneError(path, why)
         if isinstance(error, OSError) and error.strerror:
-            return RecordError(path, f"cannot be read: {error.strerror}")
-        return RecordError(path, f"is damaged: {_first_line(error)}")
+            return RecordError(path, f"cannot read file: {error.strerror}")
+        return RecordError(path, f"damaged segment: {_first_line(error)}")
 
 
 def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:

@@ -27,37 +27,37 @@ def _column(name: str, kind: pa.DataType, doc: str, *, nullable: bool = True) ->
 
 SCHEMA = pa.schema(
     [
-        _column("ts", pa.int64(), "nanoseconds since 1970, UTC: when it happened, by the host's clock", nullable=False),
-        _column("seq", pa.int64(), "position in the host's record: rises from row to row, restarts included", nullable=False),
-        _column("kind", pa.string(), "what happened", nullable=False),
-        _column("key", pa.string(), "routing key of a message; pattern of a subscription; what a denial was about"),
-        _column("conn", pa.int64(), "connection that did it, or that it happened to; 0 is the bus itself"),
-        _column("uid", pa.int64(), "user of that connection"),
-        _column("gid", pa.int64(), "group of that connection"),
-        _column("pid", pa.int64(), "process of that connection, when it connected"),
-        _column("unit", pa.string(), "systemd unit of that process, when the recorder first saw the connection"),
-        _column("recipients", pa.int32(), "connections that a message was handed to, or waits for"),
-        _column("queued", pa.int32(), "of the recipients, those that it had to wait for"),
-        _column("discarded", pa.int32(), "connections that matched too and lost the message; not among the recipients"),
-        _column("payload", pa.binary(), "payload of a message, as far as it was kept; null where it was left out"),
-        _column("payload_bytes", pa.int32(), "true length of the payload"),
-        _column("call_id", pa.int64(), "joins a request and its replies; the same for no other call of any host"),
+        _column("ts", pa.int64(), "time of the event by the host's clock, in nanoseconds since 1970-01-01 UTC", nullable=False),
+        _column("seq", pa.int64(), "position in the record of this host; increases with each row, also across restarts", nullable=False),
+        _column("kind", pa.string(), "kind of event", nullable=False),
+        _column("key", pa.string(), "key of a message, pattern of a subscription, or key or pattern that was refused"),
+        _column("conn", pa.int64(), "number of the connection that caused the event or is affected by it; 0 is the bus itself"),
+        _column("uid", pa.int64(), "user id of that connection"),
+        _column("gid", pa.int64(), "group id of that connection"),
+        _column("pid", pa.int64(), "process id of that connection at the time it connected"),
+        _column("unit", pa.string(), "systemd unit of that process when the recorder first saw the connection"),
+        _column("recipients", pa.int32(), "number of connections that the message was delivered to or queued for"),
+        _column("queued", pa.int32(), "number of recipients that the message was queued for"),
+        _column("discarded", pa.int32(), "number of connections that the message matched but was discarded for; not among the recipients"),
+        _column("payload", pa.binary(), "payload of the message, complete or truncated; null if it was omitted"),
+        _column("payload_bytes", pa.int32(), "length of the complete payload, in bytes"),
+        _column("call_id", pa.int64(), "number shared by a request and its replies, and by no other call of any host"),
         _column("call_role", pa.string(), "request or reply"),
-        _column("call_cmd", pa.string(), "command that is called"),
-        _column("call_exp", pa.int64(), "seconds that the caller allows, from the request's time; null: for ever"),
-        _column("call_failed", pa.bool_(), "whether a reply says that the call failed"),
-        _column("code", pa.string(), "errno name of a denial; outcome of a relay attempt"),
-        _column("reason", pa.string(), "words that go with the code, or why something is missing"),
-        _column("lost", pa.int64(), "packets or rows that are lost; those that waited at a disconnect; packets refused"),
-        _column("duration", pa.int64(), "nanoseconds that it lasted"),
-        _column("twin", pa.int64(), "other host of a relay attempt"),
-        _column("attempt", pa.int32(), "number of a relay attempt, from 1"),
-        _column("packet", pa.string(), "first word of the packet that a denial refused; CONNECT for a connection"),
+        _column("call_cmd", pa.string(), "command of the call"),
+        _column("call_exp", pa.int64(), "time limit set by the caller, in seconds from the request; null: no limit"),
+        _column("call_failed", pa.bool_(), "whether the reply reports an error"),
+        _column("code", pa.string(), "errno name of a denial, or outcome of a relay attempt"),
+        _column("reason", pa.string(), "text that explains the code, or why rows are missing"),
+        _column("lost", pa.int64(), "number of lost packets, missing rows, packets still queued at a disconnect, or refused packets"),
+        _column("duration", pa.int64(), "duration of a gap, an interruption or a relay attempt, in nanoseconds"),
+        _column("twin", pa.int64(), "number of the remote host of a relay attempt"),
+        _column("attempt", pa.int32(), "number of the relay attempt, counted from 1"),
+        _column("packet", pa.string(), "first word of the refused packet, such as MSG; CONNECT for a refused connection"),
         _column(
             "missed",
             pa.list_(pa.field("element", pa.int64())),
-            "connections with a matching subscription that did not get the message: it was discarded for them, they were ending, or they "
-            "sent it and get no echo; empty: more than 64; null: none",
+            "connections with a matching subscription that did not receive the message: it was discarded, the connection was closing, or "
+            "the connection published it with echo off; empty: more than 64; null: none",
         ),
     ]
 )
@@ -65,9 +65,9 @@ SCHEMA = pa.schema(
 
 PARTITION_SCHEMA = pa.schema(
     [
-        pa.field("date", pa.string(), nullable=False, metadata={"doc": "day of ts, UTC, YYYY-MM-DD"}),
-        pa.field("hour", pa.int32(), nullable=False, metadata={"doc": "hour of ts, UTC, 0 to 23"}),
-        pa.field("host", pa.string(), nullable=False, metadata={"doc": "host that recorded it"}),
+        pa.field("date", pa.string(), nullable=False, metadata={"doc": "day of ts in UTC, YYYY-MM-DD"}),
+        pa.field("hour", pa.int32(), nullable=False, metadata={"doc": "hour of ts in UTC, 0 to 23"}),
+        pa.field("host", pa.string(), nullable=False, metadata={"doc": "host that recorded the row"}),
     ]
 )
 """The columns that are folders."""

@@ -86,7 +86,7 @@ class Manifest:
     def from_json(cls, value: dict[str, Any]) -> Self:
         """Return the manifest that *value* is. Raises ValueError if it is none of this version."""
         if value.get("version") != VERSION:
-            raise ValueError(f"is of version {value.get('version')!r}, this program's is {VERSION}: run sbus-pipeline --rebuild")
+            raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
             return cls(
                 hour=Hour(**value["hour"]),
@@ -99,7 +99,7 @@ class Manifest:
                 silent={str(host): int(hours) for host, hours in value["silent"].items()},
             )
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"is not a manifest: {error}") from None
+            raise ValueError(f"invalid manifest: {error}") from None
 
 
 def manifest_path(root: Path, hour: Hour) -> Path:
@@ -116,10 +116,10 @@ def read_manifest(path: Path) -> Manifest:
     try:
         value = json.loads(path.read_bytes())
         if not isinstance(value, dict):
-            raise TablesError(path, "is not a manifest: not a JSON object")
+            raise TablesError(path, "invalid manifest: not a JSON object")
         return Manifest.from_json(value)
     except OSError as error:
-        raise TablesError(path, f"cannot be read: {error.strerror}") from None
+        raise TablesError(path, f"cannot read file: {error.strerror}") from None
     except ValueError as error:
         raise TablesError(path, f"{error}") from None
 

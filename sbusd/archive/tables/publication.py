@@ -59,9 +59,9 @@ def locked(root: Path, *, shared: bool) -> Iterator[None]:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC if shared else os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
     except FileNotFoundError:
-        raise TablesError(root, "there are no tables here; sbus-pipeline makes them") from None
+        raise TablesError(root, "no tables found. Run sbus-pipeline first") from None
     except OSError as error:
-        raise TablesError(path, f"cannot be opened: {error.strerror}") from None
+        raise TablesError(path, f"cannot open file: {error.strerror}") from None
     try:
         fcntl.flock(fd, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
@@ -113,7 +113,7 @@ def finish_publication(root: Path) -> bool:
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError) as error:
-            raise TablesError(path, f"is not a plan: {error}; remove it and run sbus-pipeline --rebuild") from None
+            raise TablesError(path, f"invalid plan: {error}. Remove the file and run sbus-pipeline --rebuild") from None
         for part, has_rows in parts:
             _exchange(part, staging, root, has_rows=has_rows)
         for manifest in manifests:

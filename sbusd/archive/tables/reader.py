@@ -47,7 +47,7 @@ def _finish_what_was_begun(root: Path) -> None:
             finish_publication(root)
         except (OSError, TablesError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            raise TablesError(root, f"a run was interrupted while it published ({reason}); run sbus-pipeline again") from None
+            raise TablesError(root, f"publication of the tables was interrupted: {reason}. Run sbus-pipeline again") from None
 
 
 def _read_table(root: Path, table: Table, hours: Collection[Hour]) -> pa.Table:
@@ -74,4 +74,4 @@ def _read_hour(path: Path, table: Table, hour: Hour, schema: pa.Schema) -> pa.Ta
         return found.select(schema.names).cast(schema)
     except (pa.ArrowException, OSError, KeyError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise TablesError(path, f"cannot be read: {reason}") from None
+        raise TablesError(path, f"cannot read file: {reason}") from None

@@ -89,58 +89,58 @@ def _count(name: str, meaning: str) -> Column:
     return Column(name, Type.COUNT, meaning)
 
 
-_HOST = _key("host", "host that recorded it")
+_HOST = _key("host", "host that recorded the rows")
 _MINUTE = _key("minute", "start of the minute, UTC", Type.TIME)
-_PREFIX = _key("prefix", "first two segments of the key, as the record writes it; null for all prefixes that have no row of their own")
+_PREFIX = _key("prefix", "first two segments of the key, escaped as in sbus-record(5); null for all prefixes without a row of their own")
 
 TRAFFIC = Table(
     "traffic",
-    "messages by minute, prefix of their keys, and publisher",
+    "messages by minute, key prefix and publisher",
     (
         _MINUTE,
         _HOST,
         _PREFIX,
-        _key("uid", "user who published; null if the record does not know", Type.COUNT),
-        _count("messages", "messages"),
-        _count("bytes", "bytes of their payloads, those that were not kept too"),
-        _count("recipients", "connections that they were handed to or wait for: deliveries"),
-        _count("queued", "of the recipients, those that had to wait"),
-        _count("discarded", "connections that they were discarded for, which are not recipients"),
-        _count("unheard", "messages that no connection got and none lost"),
+        _key("uid", "user id of the publisher; null if unknown", Type.COUNT),
+        _count("messages", "number of messages"),
+        _count("bytes", "bytes of their complete payloads, including payloads that were not kept"),
+        _count("recipients", "deliveries: connections that the messages were delivered to or queued for"),
+        _count("queued", "deliveries that were queued first"),
+        _count("discarded", "connections that the messages were discarded for; not included in recipients"),
+        _count("unheard", "messages that no connection received or lost"),
     ),
 )
 
 USERS = Table(
     "users",
-    "what each user and each of their units did",
+    "activity of each user and unit",
     (
         _HOST,
-        _key("uid", "user; null if the record does not know", Type.COUNT),
-        _key("unit", "systemd unit; null if the record does not know"),
-        _count("connections", "times it connected"),
-        _count("messages", "messages it published"),
-        _count("bytes", "bytes of their payloads"),
-        _count("recipients", "connections that they were handed to or wait for"),
-        _count("requests", "of the messages, requests of calls"),
-        _count("replies", "of the messages, replies to calls"),
-        _count("subscriptions", "patterns it added"),
+        _key("uid", "user id; null if unknown", Type.COUNT),
+        _key("unit", "systemd unit; null if unknown"),
+        _count("connections", "new connections"),
+        _count("messages", "messages published"),
+        _count("bytes", "bytes of their complete payloads"),
+        _count("recipients", "deliveries of these messages"),
+        _count("requests", "messages that are requests of calls"),
+        _count("replies", "messages that are replies to calls"),
+        _count("subscriptions", "subscriptions added"),
         _count("denials", "packets that the bus refused"),
-        _count("lost", "packets for it that were discarded, as it was told"),
+        _count("lost", "packets discarded for its connections, as reported in loss notices"),
     ),
 )
 
 FLOWS = Table(
     "flows",
-    "who sent to whom, by the subscriptions in the record; all rows together are the recipients of traffic",
+    "deliveries from publisher to recipient, derived from the subscriptions in the record; their sum equals recipients in traffic",
     (
         _HOST,
-        _key("from_uid", "user who published; null if the record does not know", Type.COUNT),
-        _key("from_unit", "their unit; null if the record does not know"),
+        _key("from_uid", "user id of the publisher; null if unknown", Type.COUNT),
+        _key("from_unit", "systemd unit of the publisher; null if unknown"),
         _PREFIX,
-        _key("to_uid", "user who got it; null where the record does not tell who did", Type.COUNT),
-        _key("to_unit", "their unit; null as in to_uid, or if the record does not know"),
-        _count("deliveries", "messages, each counted for each connection that it was handed to or waits for"),
-        _count("bytes", "bytes of their payloads, counted likewise"),
+        _key("to_uid", "user id of the recipient; null if the record does not identify the recipient", Type.COUNT),
+        _key("to_unit", "systemd unit of the recipient; null if unknown, or as for to_uid"),
+        _count("deliveries", "messages, counted once for each connection that they were delivered to or queued for"),
+        _count("bytes", "bytes of their complete payloads, counted in the same way"),
     ),
 )
 
@@ -149,75 +149,75 @@ CALLS = Table(
     "requests, each joined with its first reply; a call belongs to the hour of its request",
     (
         _HOST,
-        _key("cmd", "command; null for all commands that have no row of their own"),
-        _key("caller_uid", "user who called", Type.COUNT),
-        _key("caller_unit", "their unit"),
-        _key("callee_uid", "user who replied; null if nobody did", Type.COUNT),
-        _key("callee_unit", "their unit"),
-        _count("calls", "calls: answered + timeouts + unanswered"),
-        _count("answered", "calls with a reply in the time that the caller allowed"),
-        _count("errors", "of the answered ones, those whose reply says that the call failed"),
-        _count("timeouts", "calls with a reply that came later than the caller allowed"),
+        _key("cmd", "command; null for all commands without a row of their own"),
+        _key("caller_uid", "user id of the caller", Type.COUNT),
+        _key("caller_unit", "systemd unit of the caller"),
+        _key("callee_uid", "user id of the service that replied; null if there was no reply", Type.COUNT),
+        _key("callee_unit", "systemd unit of the service that replied"),
+        _count("calls", "number of calls: answered + timeouts + unanswered"),
+        _count("answered", "calls with a reply within the time limit of the caller"),
+        _count("errors", "answered calls whose reply reports an error"),
+        _count("timeouts", "calls with a reply after the time limit of the caller"),
         _count("unanswered", "calls without a reply within ten minutes"),
-        _count("undelivered", "of the unanswered ones, those whose request no connection got and none lost"),
+        _count("undelivered", "unanswered calls whose request no connection received or lost"),
         _count("latency_p50_us", "median time from request to reply, in microseconds; null if there was no reply"),
-        _count("latency_p90_us", "90th percentile of it"),
-        _count("latency_p99_us", "99th percentile of it"),
-        _count("latency_max_us", "longest time from request to reply"),
-        Column("latencies", Type.HISTOGRAM, "calls with a reply by bucket of their latency; buckets of several rows can be added up"),
+        _count("latency_p90_us", "90th percentile of the same time, in microseconds"),
+        _count("latency_p99_us", "99th percentile of the same time, in microseconds"),
+        _count("latency_max_us", "maximum of the same time, in microseconds"),
+        Column("latencies", Type.HISTOGRAM, "histogram: calls with a reply, by latency bucket; the buckets of several rows can be added"),
     ),
 )
 
 LOSSES = Table(
     "losses",
-    "what was lost, and what is missing in the record itself",
+    "messages that were lost, and rows that are missing in the record",
     (
         _MINUTE,
         _HOST,
         _key(
             "cause",
-            "discarded: messages for a recipient; lost: the same as the recipient was told, with other packets of the bus for it; "
-            "abandoned: packets that waited for a recipient when its connection ended; tap_loss: the recorder was too slow; gap: the "
-            "recorder could not write; restart: the recorder had no bus",
+            "discarded: messages discarded for a recipient; lost: the same losses as reported to the recipient, with lost packets of the "
+            "bus itself; abandoned: packets still queued when the connection of the recipient ended; tap_loss: the recorder was too slow; "
+            "gap: the recorder could not write; restart: the recorder had no connection to the bus",
         ),
-        _key("uid", "publisher, if discarded; recipient, if lost or abandoned", Type.COUNT),
-        _key("unit", "their unit"),
+        _key("uid", "user id of the publisher for discarded, of the recipient for lost and abandoned", Type.COUNT),
+        _key("unit", "systemd unit of that user"),
         _PREFIX,
-        _key("reason", "why, where the record says"),
-        _count("events", "rows of the record"),
-        _count("count", "messages or packets that were lost, or rows that are missing; 0 where nobody can know"),
-        _count("duration_us", "microseconds without a record"),
+        _key("reason", "reason, if the record has one"),
+        _count("events", "number of rows of the record"),
+        _count("count", "lost messages or packets, or missing rows; 0 if the number is unknown"),
+        _count("duration_us", "time without recording, in microseconds"),
     ),
 )
 
 SECURITY = Table(
     "security",
-    "what the bus refused: denials, used up quotas, misbehaviour",
+    "requests that the bus refused: denials, exceeded quotas, misbehaviour",
     (
         _HOST,
-        _key("class", "denial, quota or misbehaviour"),
-        _key("code", "code of the error that the client was told"),
-        _key("reason", "its words; null for all that have no row of their own"),
-        _key("uid", "user who was refused", Type.COUNT),
-        _key("unit", "their unit"),
-        _key("key", "key or pattern that it was about; null if none, and for all keys that have no row of their own"),
-        _count("events", "refusals"),
-        Column("first", Type.TIME, "time of the first"),
-        Column("last", Type.TIME, "time of the last"),
+        _key("class", "denial (EACCES, EPERM), quota (EDQUOT, EMFILE) or misbehaviour (all others)"),
+        _key("code", "error code sent to the client"),
+        _key("reason", "error text sent to the client; null for all texts without a row of their own"),
+        _key("uid", "user id of the client", Type.COUNT),
+        _key("unit", "systemd unit of the client"),
+        _key("key", "key or pattern that was refused; null if there is none, and for all keys without a row of their own"),
+        _count("events", "number of refusals"),
+        Column("first", Type.TIME, "time of the first refusal"),
+        Column("last", Type.TIME, "time of the last refusal"),
     ),
 )
 
 RELAY = Table(
     "relay",
-    "attempts to hand calls to other hosts",
+    "attempts to forward calls to remote hosts",
     (
         _HOST,
-        _key("twin", "number of the other host", Type.COUNT),
-        _key("cmd", "command; null for all commands that have no row of their own"),
-        _key("outcome", "code of the attempt's outcome"),
-        _count("attempts", "attempts"),
-        _count("retries", "of the attempts, those that were not the first"),
-        _count("calls", "different calls among them"),
+        _key("twin", "number of the remote host", Type.COUNT),
+        _key("cmd", "command; null for all commands without a row of their own"),
+        _key("outcome", "code of the outcome"),
+        _count("attempts", "number of attempts"),
+        _count("retries", "attempts after the first one"),
+        _count("calls", "number of different calls"),
         _count("longest_us", "longest attempt, in microseconds"),
     ),
 )

@@ -112,7 +112,7 @@ class Crew:
         end = time.monotonic() + seconds
         while missing := [worker for worker in workers if worker.report is None]:
             if time.monotonic() > end:
-                raise BenchError(f"{missing[0].name} was not {what} within {seconds:g} s")
+                raise BenchError(f"{missing[0].name}: not {what} within {seconds:g} s")
             self._collect(missing, LOOK_SECONDS)
 
     def _collect(self, workers: Sequence[_Worker], seconds: float) -> None:
@@ -124,7 +124,7 @@ class Crew:
                 worker.report = worker.pipe.recv()
             except EOFError:
                 worker.process.join()
-                raise BenchError(f"{worker.name} ended unexpectedly, with status {worker.process.exitcode}") from None
+                raise BenchError(f"{worker.name}: exited unexpectedly with status {worker.process.exitcode}") from None
             if isinstance(worker.report, Failed):
                 raise BenchError(f"{worker.name}: {worker.report.words}")
 
@@ -141,7 +141,7 @@ class Crew:
                 if sums[1] != received:
                     received, since = sums[1], time.monotonic()
                 elif time.monotonic() - since > PATIENCE_SECONDS:
-                    raise BenchError(f"{missing[0].name} received nothing for {PATIENCE_SECONDS:g} s, and has not seen the end")
+                    raise BenchError(f"{missing[0].name}: received nothing for {PATIENCE_SECONDS:g} s, and did not finish")
 
     def _sums(self) -> tuple[int, int]:
         """Return how many messages were published, and how many were received, at least."""

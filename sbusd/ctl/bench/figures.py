@@ -90,12 +90,10 @@ class Result:
         if self.refused:
             lines.append(f"{size}: the bus refused {human_plural(self.refused, 'message')}: {self.refusal}")
         if self.lost:
-            lines.append(
-                f"{size}: {human_plural(self.lost, 'message')} did not come: more was queued than the quotas allow, or the bus ended"
-            )
+            lines.append(f"{size}: {human_plural(self.lost, 'message')} lost: the queues exceeded the quotas, or the bus stopped")
         busy = [name for name, part in (("publishers", self.publishers_busy), ("subscribers", self.subscribers_busy)) if part > BUSY]
         if busy:
-            lines.append(f"{size}: the {' and the '.join(busy)} were busy all the time: Python limits here, and the bus can do more")
+            lines.append(f"{size}: the {' and the '.join(busy)} were CPU-bound: the limit is Python, not the bus")
         return lines
 
 

@@ -36,6 +36,6 @@ def parse_sizes(text: str) -> list[int]:
     for part in text.split(","):
         word = part.strip()
         if not (word.isascii() and word.isdigit() and len(word) < 10 and LEAST_BYTES <= int(word) <= MOST_BYTES):
-            raise ValueError(f"{word!r} is no size of a payload; one has {LEAST_BYTES} to {MOST_BYTES} bytes")
+            raise ValueError(f"invalid payload size {word!r}: must be {LEAST_BYTES} to {MOST_BYTES} bytes")
         sizes.append(int(word))
     return sizes

@@ -145,7 +145,7 @@ def _settle(bus: Bus) -> str:
             first = first or words_of(error)
         else:
             return first
-    raise BenchError(f"the bus refuses to say when all is routed: {first}")
+    raise BenchError(f"cannot wait for the bus to route all messages: {first}")
 
 
 def subscribe(desk: Desk, plan: Plan) -> None:

@@ -46,20 +46,25 @@ def reach(settings: Settings) -> Answer:
 
 def judge(answer: Answer) -> list[Finding]:
     """Return what *answer* means."""
-    reached = Finding("connection", Result.OK, "something listens, and lets this user in")
+    reached = Finding("connection", Result.OK, "the bus accepts connections of this user")
     if answer.features is None:
         return [
             reached,
-            Finding("protocol", Result.FAIL, f"it does not answer as sbusd: {answer.problem}", "find out what listens at this address"),
+            Finding(
+                "protocol",
+                Result.FAIL,
+                f"the process at this address is not sbusd: {answer.problem}",
+                "find the process that listens there (ss -xlp)",
+            ),
         ]
-    spoken = Finding("protocol", Result.OK, "answers as sbusd, with " + (" ".join(answer.features) or "no features"))
+    spoken = Finding("protocol", Result.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
     return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats), *_judge_faults(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
     """Return the finding for a bus at *address* that cannot be reached."""
     journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
-    return [Finding("connection", Result.FAIL, words_of(error), f"{journalctl} -u sbus.service says more if the bus should be running")]
+    return [Finding("connection", Result.FAIL, words_of(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
 
 
 def open_connections(answer: Answer) -> int | None:
@@ -73,23 +78,23 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
     if faults is None:
         return []
     if not faults:
-        return [Finding("faults", Result.OK, "the bus could use all of its configuration")]
-    reason = f"the bus could not use all of its configuration, and denies what that was about; faults: {faults}"
-    return [Finding("faults", Result.FAIL, reason, "the journal names them: journalctl SBUS_EVENT=configuration-fault")]
+        return [Finding("faults", Result.OK, "the bus applied all of its configuration")]
+    reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
+    return [Finding("faults", Result.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
 
 
 def _judge_version(version: str | None) -> Finding:
     """Judge whether bus and client belong together."""
     if version is None:
-        return Finding("version", Result.WARN, "the bus does not say its version", "it may be older than this sbusctl; upgrade it")
+        return Finding("version", Result.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl")
     if version != __version__:
         return Finding(
             "version",
             Result.WARN,
-            f"the bus is {version}, sbusctl is {__version__}",
-            "restart the bus after an upgrade; install the same version of both",
+            f"the bus has version {version}, sbusctl has version {__version__}",
+            "install the same version of both, and restart the bus",
         )
-    return Finding("version", Result.OK, f"bus and sbusctl are {version}")
+    return Finding("version", Result.OK, f"bus and sbusctl have version {version}")
 
 
 def _judge_switch(stats: JsonObject) -> list[Finding]:
@@ -99,7 +104,7 @@ def _judge_switch(stats: JsonObject) -> list[Finding]:
         return []
     if switch != "compiled":
         return [
-            Finding("switch", Result.WARN, f"the bus runs its {switch} switch, which is slow", "start it without asking for that switch")
+            Finding("switch", Result.WARN, f"the bus uses its {switch} switch, which is slow", "start sbusd without the option --switch")
         ]
     return [Finding("switch", Result.OK, "compiled")]
 

@@ -14,18 +14,18 @@ from sbusd.ctl.checks.finding import Finding, Result
 def check_configuration(scope: Literal["system", "user"] | None) -> Finding:
     """Return what is found about the configuration of the bus of *scope*; None is a bus whose files are not known."""
     if scope is None:
-        return Finding("configuration", Result.SKIP, "this is neither the system's bus nor the user's, so its files are not known")
+        return Finding("configuration", Result.SKIP, "this is neither the system bus nor the user bus, so its files are not known")
     return check_file(default_main_file(user_bus=scope == "user"))
 
 
 def check_file(main_file: Path) -> Finding:
     """Return what is found about *main_file* and its drop-ins."""
     if hidden := _unreadable(main_file):
-        return Finding("configuration", Result.SKIP, f"{hidden} cannot be read by this user")
+        return Finding("configuration", Result.SKIP, f"{hidden} is not readable by this user")
     try:
         configuration = check_daemon_settings(main_file)
     except ConfigError as error:
-        advice = "correct it; the bus does not start with a mistake in its main file, and denies every key if a drop-in cannot be read"
+        advice = "correct the file: with a faulty main file the bus does not start, with an unreadable drop-in it denies every key"
         return Finding("configuration", Result.FAIL, str(error), advice)
     if not configuration.faults:
         return Finding("configuration", Result.OK, describe(configuration, main_file))

@@ -25,32 +25,32 @@ def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
         try:
             left.send(bytes(size))
         except OSError as error:
-            reason = f"a client cannot send the largest packet, {size} bytes: {error.strerror}; net.core.wmem_max is {_wmem_max()}"
-            return Finding("packets", Result.WARN, reason, f"sysctl net.core.wmem_max={size}, and keep it in /etc/sysctl.d")
-    return Finding("packets", Result.OK, f"a client can send the largest packet, {size} bytes")
+            reason = f"clients cannot send packets of the maximum size, {size} bytes: {error.strerror}; net.core.wmem_max is {_wmem_max()}"
+            return Finding("packets", Result.WARN, reason, f"sysctl net.core.wmem_max={size}, and add the setting to /etc/sysctl.d")
+    return Finding("packets", Result.OK, f"clients can send packets of the maximum size, {size} bytes")
 
 
 def check_descriptors(pid: int | None, connections: int | None) -> Finding:
     """Return whether the bus, process *pid*, may hold enough descriptors for its *connections*; either is None if not known."""
     if pid is None:
-        return Finding("descriptors", Result.SKIP, "which process is the bus is not known")
+        return Finding("descriptors", Result.SKIP, "the process of the bus is not known")
     try:
         limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except (PermissionError, ProcessLookupError):
-        return Finding("descriptors", Result.SKIP, f"this user may not read the limits of the bus, process {pid}")
+        return Finding("descriptors", Result.SKIP, f"this user may not read the limits of the bus (PID {pid})")
     return judge_descriptors(limit, connections)
 
 
 def judge_descriptors(limit: int, connections: int | None) -> Finding:
     """Return what a *limit* of open descriptors means for a bus with *connections*."""
-    advice = "raise LimitNOFILE= of sbus.service, or ulimit -n where the bus is started by hand"
+    advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
     if limit == resource.RLIM_INFINITY:
-        return Finding("descriptors", Result.OK, "the bus may open any number")
+        return Finding("descriptors", Result.OK, "the bus may open any number of descriptors")
     if connections is not None and connections > limit * 9 // 10:
         return Finding("descriptors", Result.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
     if limit < FEW_DESCRIPTORS:
-        return Finding("descriptors", Result.WARN, f"the bus may open only {limit}, one for each connection", advice)
-    return Finding("descriptors", Result.OK, f"the bus may open {limit}")
+        return Finding("descriptors", Result.WARN, f"the bus may open only {limit} descriptors, and needs one per connection", advice)
+    return Finding("descriptors", Result.OK, f"the bus may open {limit} descriptors")
 
 
 def _wmem_max() -> str:

@@ -28,9 +28,9 @@ _MOST_WORKERS = 128
 """Publishers, and subscribers: each is a process of some megabytes; more of them measure the machine's scheduler, and not the bus."""
 
 CAVEATS = (
-    "publishers and subscribers are Python programs on this machine, and share its CPUs with the bus: programs in C get more out of it",
-    "what other users did on the bus and the machine meanwhile is in the figures; how much it was cannot be told from here",
-    "P50 to MAX: from publishing to receiving at full load, mostly time spent in queues",
+    "publishers and subscribers are Python programs that share the CPUs with the bus: C programs reach higher rates",
+    "the figures include the effect of other users on the bus and the machine, which sbusctl cannot measure",
+    "P50 to MAX: time from publish to receive at full load, mostly spent in queues",
 )
 """What the figures do not say."""
 
@@ -38,21 +38,26 @@ CAVEATS = (
 def command(
     context: typer.Context,
     *,
-    clients: Annotated[int, typer.Option("--clients", "-c", min=1, max=_MOST_WORKERS, metavar="COUNT", help="How many publishers.")] = 1,
+    clients: Annotated[int, typer.Option("--clients", "-c", min=1, max=_MOST_WORKERS, metavar="COUNT", help="Number of publishers.")] = 1,
     subscribers: Annotated[
-        int, typer.Option("--subscribers", "-S", min=0, max=_MOST_WORKERS, metavar="COUNT", help="How many subscribers, of all of them.")
+        int,
+        typer.Option(
+            "--subscribers", "-S", min=0, max=_MOST_WORKERS, metavar="COUNT", help="Number of subscribers; each receives every message."
+        ),
     ] = 1,
-    size: Annotated[str, typer.Option("--size", "-s", metavar="BYTES[,BYTES]...", help="Bytes of payload; one run for each.")] = "64",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Messages of each publisher.")] = None,
+    size: Annotated[str, typer.Option("--size", "-s", metavar="SIZE[,SIZE]...", help="Payload size in bytes; one run for each.")] = "64",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Messages per publisher.")] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", "-t", min=0.1, max=86_400, metavar="SECONDS", help="Without --count: how long a run is.")
+        float, typer.Option("--duration", "-t", min=0.1, max=86_400, metavar="SECONDS", help="Duration of a run, without --count.")
     ] = 3.0,
-    coalesce: Annotated[bool, typer.Option("--coalesce", help="Let what is published leave together, many messages in a packet.")] = False,
-    trips: Annotated[int, typer.Option("--trips", min=0, max=10_000_000, metavar="COUNT", help="Round trips on the idle bus.")] = 1000,
+    coalesce: Annotated[bool, typer.Option("--coalesce", help="Send several messages in one packet.")] = False,
+    trips: Annotated[
+        int, typer.Option("--round-trips", min=0, max=10_000_000, metavar="COUNT", help="Number of round trips to measure before the runs.")
+    ] = 1000,
 ) -> None:
-    """Measure the bus: rates, times, losses, for programs like this one.
+    """Measure throughput, latency and losses.
 
-    The messages have a secret key of the caller's, which nobody else hears.
+    Publishers and subscribers are Python processes. They use a private key of the caller, so other users do not receive the messages.
     """
     settings = settings_of(context)
     try:
@@ -92,7 +97,7 @@ class _Report:
         lines = table_lines(COLUMNS, [result.cells() for result in self.results], legend=legend, width=width) if self.results else []
         if self.trips:
             words = "  ".join(f"{name} {human_microseconds(time)}" for name, time in spread_of(sorted(self.trips)).items())
-            lines.append(f"round trip, idle: {words}")
+            lines.append(f"round trip (idle): {words}")
         if legend:
             lines += [f"note: {each}" for result in self.results for each in result.notes()]
             lines += [f"note: {each}" for each in (*CAVEATS, self._load())]

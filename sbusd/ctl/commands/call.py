@@ -22,20 +22,28 @@ from sbusd.protocol.envelope import NUMBER_LIMITS
 def command(
     context: typer.Context,
     *,
-    name: Annotated[str, typer.Argument(metavar="CMD", help="Command to call; it is served under rpc/CMD.")],
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to call.")],
     data: Annotated[
-        str | None, typer.Argument(metavar="DATA", help="Its data; '-', or none where standard input is no terminal: standard input.")
+        str | None, typer.Argument(metavar="DATA", help="Request data. Use '-' to read standard input (default if it is not a terminal).")
     ] = None,
-    everyone: Annotated[bool, typer.Option("--all", help="Call each one that serves it, and print what came of each.")] = False,
-    timeout: Annotated[float, typer.Option("--timeout", min=0, metavar="SECONDS", help="How long to wait for an answer.")] = CALL_SECONDS,
-    twin: Annotated[int | None, typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="TWIN", help="Call it on another host.")] = None,
+    everyone: Annotated[bool, typer.Option("--all", help="Call every service of the command, and print each result.")] = False,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, metavar="SECONDS", help="Maximum time to wait for the response.")
+    ] = CALL_SECONDS,
+    twin: Annotated[
+        int | None,
+        typer.Option("--twin", min=0, max=0xFFFF_FFFF, metavar="ID", help="Call the command on the remote host with this number."),
+    ] = None,
     tries: Annotated[
-        int, typer.Option("--tries", min=0, max=NUMBER_LIMITS["try"], metavar="COUNT", help="How often to try that host again.")
+        int,
+        typer.Option(
+            "--retries", min=0, max=NUMBER_LIMITS["try"], metavar="COUNT", help="Maximum number of attempts to reach that host again."
+        ),
     ] = CALL_TRIES,
 ) -> None:
-    """Call a service, and print its answer."""
+    """Call a service, and print its response."""
     if everyone and twin is not None:
-        raise typer.BadParameter("--all is for services of this host; leave --twin out", param_hint="--all")
+        raise typer.BadParameter("--all calls services of this host only; omit --twin")
     settings = settings_of(context)
     payload = one_payload(data, sys.stdin.buffer)
     try:
@@ -47,7 +55,7 @@ def command(
     except ValueError as error:
         if isinstance(error, SbusError):
             raise
-        raise typer.BadParameter(str(error), param_hint="CMD") from None
+        raise typer.BadParameter(str(error), param_hint="COMMAND") from None
     if status:
         raise typer.Exit(status)
 

@@ -34,9 +34,9 @@ _COLUMNS = (
 
 
 def command(context: typer.Context) -> None:
-    """List who is connected.
+    """List connections and their counters.
 
-    The bus's owner sees all connections, others their own.
+    The owner of the bus sees all connections, other users see their own.
     """
     settings = settings_of(context)
     with settings.connect() as bus:

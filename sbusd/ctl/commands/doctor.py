@@ -21,9 +21,9 @@ _COLORS = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "red", Result
 
 
 def command(context: typer.Context) -> None:
-    """Say what is wrong with the set-up, and what to do.
+    """Check the installation, and suggest fixes.
 
-    The exit status is 1 if any check fails.
+    The exit status is 1 if a check fails.
     """
     settings = settings_of(context)
     findings = examine(settings)
@@ -43,7 +43,7 @@ def examine(settings: Settings) -> list[Finding]:
         address = settings.bus_address()
     except SbusError as error:
         return [
-            Finding("address", Result.FAIL, words_of(error), "log in, or name an address"),
+            Finding("address", Result.FAIL, words_of(error), "log in, or use --address"),
             limits.check_packet(),
         ]
     scope = _scope(address)

@@ -28,13 +28,13 @@ _WORDS = {Action.PUBLISH: "publish to", Action.SUBSCRIBE: "subscribe to"}
 
 def command(
     context: typer.Context,
-    user: Annotated[str, typer.Argument(metavar="USER", help="Name or number of the user.")],
-    action: Annotated[Action, typer.Argument(metavar="ACTION", help="publish or subscribe.")],
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key, or for subscribe a pattern.")],
+    user: Annotated[str, typer.Argument(metavar="USER", help="User name or uid.")],
+    action: Annotated[Action, typer.Argument(metavar="ACTION", help="Either publish or subscribe.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key, or for subscribe a pattern.")],
 ) -> None:
-    """Tell whether a user may publish or subscribe, and why.
+    """Show whether a user may publish or subscribe, and why.
 
-    Nothing is published, and nothing is subscribed to.
+    No message is published, and no subscription is made.
     """
     settings = settings_of(context)
     question = b"%d\0%b\0%b" % (find_uid(user), action.encode(), os.fsencode(key))
@@ -50,7 +50,7 @@ def line(answer: JsonObject, user: str, action: Action) -> str:
     """Return *answer* in words. Raises BadAnswerError if it does not say whether it is allowed."""
     allowed = answer.get("allowed")
     if not isinstance(allowed, bool):
-        raise BadAnswerError(controls.EXPLAIN, "JSON without a word on what is allowed")
+        raise BadAnswerError(controls.EXPLAIN, 'the member "allowed" is missing')
     may = "may" if allowed else "may not"
     key = visible(text(answer, "key") or "") or "''"
     code, reason = text(answer, "error"), text(answer, "reason")
@@ -67,7 +67,7 @@ def blocking_lines(answer: JsonObject) -> list[str]:
     if answer.get("allowed") is not True:
         return []
     if isinstance(waits := answer.get("waits_for_others"), bool):
-        whose = "recipients of any user" if waits else "recipients of the same user only, because the key is secret"
+        whose = "recipients of any user" if waits else "recipients of the same user only, because the key is private"
         return [f"Messages published with --wait wait for {whose}."]
     if isinstance(blocks := answer.get("blocks_others"), bool):
         return [f"Subscribers with blocking/hard/block can block publishers of {'any user' if blocks else 'the same user only'}."]

@@ -20,8 +20,8 @@ from sbusd.ctl.tables import Column, table_lines
 _COLUMNS = (Column("ID", is_number=True), Column("PID", is_number=True), Column("USER"), Column("COMMAND"), Column("UNIT"))
 
 
-def command(context: typer.Context, *, key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key.")]) -> None:
-    """List who would get a message with a key now."""
+def command(context: typer.Context, *, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
+    """List the subscribers that would receive a message with a key."""
     settings = settings_of(context)
     with settings.connect() as bus:
         peers = bus.members(os.fsencode(key))

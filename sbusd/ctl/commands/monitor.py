@@ -100,26 +100,31 @@ class Scribe:
             write_bytes(json_text(news, self.style).encode("ascii") + b"\n")
         flush()
         lost = item.lost if isinstance(item, Gap) else 0
-        complain(f"gap: {human_plural(lost, 'record')} lost here: this reader was too slow" if is_gap else "reconnected")
+        complain(
+            f"lost {human_plural(lost, 'record')}: this reader is too slow" if is_gap else "reconnected: records in the meantime are lost"
+        )
 
 
 def command(
     context: typer.Context,
     *,
-    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern of keys, reserved ones too; '' takes all.")] = "",
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many records.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
-    user: Annotated[str | None, typer.Option("--of-user", metavar="USER", help="Print what is of this user alone.")] = None,
-    pid: Annotated[int | None, typer.Option("--of-pid", min=1, metavar="PID", help="Print what is of this process alone.")] = None,
-    unit: Annotated[str | None, typer.Option("--of-unit", metavar="UNIT", help="Print what is of this unit alone.")] = None,
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Pattern to match keys, including reserved keys; '' matches all.")] = "",
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many records.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    user: Annotated[str | None, typer.Option("--filter-user", metavar="USER", help="Print only records about this user.")] = None,
+    pid: Annotated[int | None, typer.Option("--filter-pid", min=1, metavar="PID", help="Print only records about this process.")] = None,
+    unit: Annotated[str | None, typer.Option("--filter-unit", metavar="UNIT", help="Print only records about this systemd unit.")] = None,
 ) -> None:
-    """Print all that happens on the bus: messages, comings and goings, refusals and losses."""
+    """Print all traffic on the bus as it happens.
+
+    Records: messages, connects, disconnects, subscriptions, refusals and losses. Requires ownership of the bus or the right "tap".
+    """
     settings = settings_of(context)
     uid = None
     if user is not None:
         uid = user_id(user)
         if uid is None:
-            raise typer.BadParameter(f"there is no user {user!r} on this machine", param_hint="--of-user")
+            raise typer.BadParameter(f"no user {user!r} on this machine", param_hint="--filter-user")
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
         found = [connection(each) for each in connections(bus).items["connections"]]

@@ -18,10 +18,10 @@ _PERCENTILES = (50, 90, 99)
 def command(
     context: typer.Context,
     *,
-    count: Annotated[int, typer.Option("--count", "-c", min=1, max=10_000_000, metavar="COUNT", help="How many round trips.")] = 10,
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Pause between two.")] = 0.1,
+    count: Annotated[int, typer.Option("--count", "-c", min=1, max=10_000_000, metavar="COUNT", help="Number of round trips.")] = 10,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0, metavar="SECONDS", help="Pause between round trips.")] = 0.1,
 ) -> None:
-    """Measure round trips to the bus."""
+    """Measure the round-trip time to the bus."""
     settings = settings_of(context)
     trips: list[float] = []
     with settings.connect() as bus:

@@ -21,10 +21,10 @@ from sbusd.ctl.visible import visible
 def command(
     context: typer.Context,
     *,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many events.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many events.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
 ) -> None:
-    """Print who connects, disconnects, subscribes and unsubscribes."""
+    """Print connects, disconnects, subscriptions and unsubscriptions."""
     settings = settings_of(context)
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.presence() as presence:
@@ -79,5 +79,5 @@ def _news(item: PresenceItem) -> dict[str, object]:
 def _words(item: PresenceItem) -> str:
     """Return the news that events are missing in words."""
     if isinstance(item, Gap):
-        return f"gap: {human_plural(item.lost, 'event')} lost here: this reader was too slow"
-    return "reconnected: events meanwhile are lost"
+        return f"lost {human_plural(item.lost, 'event')}: this subscriber reads too slowly"
+    return "reconnected: events in the meantime are lost"

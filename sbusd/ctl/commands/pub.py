@@ -37,33 +37,34 @@ class InputTooLongError(SbusError):
     """Standard input has more than a packet holds."""
 
     def __init__(self) -> None:
-        super().__init__(f"the payload is longer than the largest packet, {MAX_PACKET_BYTES} bytes")
+        super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes")
 
 
 class MessageError(SbusError):
     """One of many messages could not be published; the *number* - 1 before it were."""
 
     def __init__(self, number: int, error: Exception) -> None:
-        super().__init__(f"standard input, message {number}: {words_of(error)}; {human_plural(number - 1, 'message')} before it published")
+        before = human_plural(number - 1, "message")
+        super().__init__(f"cannot publish message {number} of standard input: {words_of(error)}; published {before} before it")
 
 
 def command(
     context: typer.Context,
     *,
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key of the message.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key (topic) of the message.")],
     payload: Annotated[
         str | None,
-        typer.Argument(metavar="PAYLOAD", help="Payload; '-', or none where standard input is no terminal: standard input."),
+        typer.Argument(metavar="PAYLOAD", help="Payload. Use '-' to read standard input (default if it is not a terminal)."),
     ] = None,
     lines: Annotated[bool, typer.Option("--lines", "-l", help="Publish each line of standard input as a message.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients, where else they lose messages.")] = False,
-    null: Annotated[bool, typer.Option("--null", "-0", help="With --lines: messages end with NUL, not with a newline.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
+    null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
 ) -> None:
     """Publish a message, and wait until the bus has routed it."""
     if lines and payload not in (None, "-"):
-        raise typer.BadParameter("--lines reads payloads from standard input; leave PAYLOAD out", param_hint="PAYLOAD")
+        raise typer.BadParameter("--lines reads payloads from standard input; omit PAYLOAD")
     if null and not lines:
-        raise typer.BadParameter("--null is for --lines", param_hint="--null")
+        raise typer.BadParameter("--null requires --lines")
     source = sys.stdin.buffer
     name = os.fsencode(key)
     if lines:

@@ -43,13 +43,18 @@ class Notes:
 def command(
     context: typer.Context,
     *,
-    archive: Annotated[Path, typer.Option("--archive", metavar="DIR", help="Folder of the record.")] = DEFAULT_ARCHIVE,
-    pattern: Annotated[str, typer.Option("--pattern", metavar="PATTERN", help="Only what this pattern takes.")] = "",
-    seconds: Annotated[float | None, typer.Option("--seconds", min=0, metavar="SECONDS", help="End after this time.")] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many messages.")] = None,
-    keep: Annotated[str, typer.Option("--keep", metavar="MUCH", help="Of payloads: whole, none, or a size such as 1KiB.")] = "whole",
+    archive: Annotated[Path, typer.Option("--archive", metavar="DIR", help="Directory of the archive.")] = DEFAULT_ARCHIVE,
+    pattern: Annotated[str, typer.Option("--pattern", metavar="PATTERN", help="Record only keys that match this pattern.")] = "",
+    seconds: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many messages.")] = None,
+    keep: Annotated[
+        str, typer.Option("--keep", metavar="SIZE", help="Bytes of each payload to record: whole, none, or a size such as 1KiB.")
+    ] = "whole",
 ) -> None:
-    """Record what goes over the bus, until Ctrl-C; secrets only that they were sent."""
+    """Record the traffic of the bus into an archive.
+
+    Press Ctrl-C to stop. Payloads of private messages are not recorded.
+    """
     require_pyarrow()
     from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415

@@ -15,12 +15,12 @@ from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (
-    Column("TWIN", is_number=True),
+    Column("HOST", is_number=True),
     Column("WAITING", is_number=True),
     Column("SENDING", is_number=True),
-    Column("NEXT TRY", is_number=True),
-    Column("REACHED", is_number=True),
-    Column("FAILED", is_number=True),
+    Column("NEXT-RETRY", is_number=True),
+    Column("LAST-SUCCESS", is_number=True),
+    Column("LAST-FAILURE", is_number=True),
     Column("FAILURES", is_number=True),
     Column("REASON"),
 )
@@ -32,20 +32,20 @@ class _MissingError(SbusError):
 
 def command(
     context: typer.Context,
-    what: Annotated[str, typer.Argument(metavar="status", help="What to print.")],
-    redis: Annotated[str, typer.Option("--redis", metavar="REDIS", help="The relay's Redis.")] = REDIS,
+    what: Annotated[str, typer.Argument(metavar="status", help="The word status; there is no other action.")],
+    redis: Annotated[str, typer.Option("--redis", metavar="REDIS", help="Redis of the relay: HOST:PORT, a socket path, or a URL.")] = REDIS,
 ) -> None:
-    """Print how it stands with calls between hosts: queues, other hosts, and what has been counted.
+    """Show the state of calls between hosts.
 
-    It asks Redis, and no relay: so it tells too what waits while none runs.
+    The output is read from Redis, so it is available while no relay runs: queues, remote hosts and counters.
     """
     if what != "status":
-        raise typer.BadParameter("there is only: relay status")
+        raise typer.BadParameter(f"no action {what!r}: use 'relay status'")
     settings = settings_of(context)
     try:
         from sbusd.relay.redis.status import read_status  # noqa: PLC0415 - redis-py is an optional package
     except ModuleNotFoundError as missing:
-        raise _MissingError(f"{missing.name} is not installed; install it with: pip install 'sbusd[relay]'") from None
+        raise _MissingError(f"cannot read Redis: {missing.name} is not installed; install it with: pip install 'sbusd[relay]'") from None
     status = read_status(redis)
     if settings.json is JsonStyle.OFF:
         write_page(lines(status, legend=settings.legend), pager=settings.pager)

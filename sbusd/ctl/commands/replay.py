@@ -84,14 +84,18 @@ class Publication:
 def command(
     context: typer.Context,
     *,
-    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Folder of the record.")],
+    archive: Annotated[Path, typer.Argument(metavar="ARCHIVE", help="Directory of the archive.")],
     speed: Annotated[
-        float, typer.Option("--speed", min=0, metavar="FACTOR", help="How fast: 1 as it was, 2 twice as fast, 0 without any pause.")
+        float,
+        typer.Option("--speed", min=0, metavar="FACTOR", help="Speed: 1 is the recorded speed, 2 is twice as fast, 0 is without pauses."),
     ] = 1.0,
-    key: Annotated[str, typer.Option("--key", metavar="PATTERN", help="Only keys that this pattern takes.")] = "",
-    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Only what this host recorded.")] = None,
+    key: Annotated[str, typer.Option("--key", metavar="PATTERN", help="Publish only keys that match this pattern.")] = "",
+    host: Annotated[str | None, typer.Option("--host", metavar="HOST", help="Publish only messages that this host recorded.")] = None,
 ) -> None:
-    """Publish the messages of a record again, in the order of time."""
+    """Publish the messages of an archive again.
+
+    Messages are published in chronological order. Messages to reserved keys are skipped.
+    """
     require_pyarrow()
     from sbusd.archive.record.reader import Archive  # noqa: PLC0415 - behind the check
     from sbusd.recorder.replay import Replay, paced  # noqa: PLC0415
@@ -101,7 +105,7 @@ def command(
     entries = list(replay.entries())
     if not entries:
         of_host = "" if host is None else f" of host {host}"
-        raise NothingRecordedError(f"{archive}: there is no record{of_host} in this folder")
+        raise NothingRecordedError(f"cannot replay {archive}: the archive contains no records{of_host}")
     total = sum(entry.kinds.get("message", 0) for entry in entries)
     with settings.connect() as bus, contextlib.nullcontext() if speed else bus.coalesce():
         publication = Publication(bus)
@@ -114,7 +118,7 @@ def command(
             refused = bus.statistics.refusals
             _summarize(replay, publication, refused, settings.json)
     if refusal is not None:
-        raise RefusedError(f"the bus refused {human_plural(refused, 'message')}, the first with: {refusal}")
+        raise RefusedError(f"the bus refused {human_plural(refused, 'message')}: {refusal}")
 
 
 def require_pyarrow() -> None:
@@ -123,7 +127,9 @@ def require_pyarrow() -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        raise NoPyarrowError(f"records need pyarrow, which is not installed; install it with: {how_to_install('recorder')}") from None
+        raise NoPyarrowError(
+            f"cannot read or write records: pyarrow is not installed; install it with: {how_to_install('recorder')}"
+        ) from None
 
 
 def _summarize(replay: Replay, publication: Publication, refused: int, json: JsonStyle) -> None:
@@ -143,11 +149,11 @@ def _summarize(replay: Replay, publication: Publication, refused: int, json: Jso
         return
     words = {
         "refused": "refused by the bus",
-        "too_large": "larger than this connection can send",
-        "reserved": "secret, or for one connection alone",
-        "cut": "whose payload was cut",
-        "left_out": "whose payload was left out",
-        "missing": "missing from the record itself",
+        "too_large": "too large for this connection",
+        "reserved": "reserved key (private, or for a single connection)",
+        "cut": "payload recorded in part",
+        "left_out": "payload not recorded",
+        "missing": "missing from the archive",
     }
     lines = [f"published {human_plural(counts['published'], 'message')}"]
     lines += [f"not published: {counts[name]} {why}" for name, why in words.items() if counts[name]]

@@ -36,17 +36,17 @@ class _ReportError(SbusError):
 def command(
     context: typer.Context,
     *,
-    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Where sbus-pipeline has put the tables.")] = TABLES,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page's file; - is standard output.")] = FILE,
-    hours: Annotated[int | None, typer.Option(metavar="N", min=1, max=_HOURS_MOST, help="Only the last N hours of the record.")] = None,
-    show: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
+    tables: Annotated[Path, typer.Option("--tables", metavar="DIR", help="Directory of the tables that sbus-pipeline wrote.")] = TABLES,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="File to write; - is standard output.")] = FILE,
+    hours: Annotated[int | None, typer.Option(metavar="COUNT", min=1, max=_HOURS_MOST, help="Include only the last COUNT hours.")] = None,
+    show: Annotated[bool, typer.Option("--open", help="Open the page in the web browser.")] = False,
 ) -> None:
-    """Write a page with charts of what the recorder has recorded and sbus-pipeline has counted.
+    """Write an HTML page with charts of the recorded traffic.
 
-    The page needs no network: everything is in the one file.
+    The data are the tables of sbus-pipeline(8). The page is a single file and needs no network.
     """
     if show and output == _STDOUT:
-        raise typer.BadParameter("--open needs a file to open; leave out -o -")
+        raise typer.BadParameter("--open requires a file; omit -o -")
     digest, page = _make(tables, hours)
     if output == _STDOUT:
         write_bytes(page.encode("utf-8"))
@@ -61,7 +61,7 @@ def command(
     else:
         write_json({"file": str(output), "summary": summary_of(digest)}, style)
     if show and not webbrowser.open(output.resolve().as_uri()):
-        raise _ReportError(f"found no browser to open {output} with; open it yourself")
+        raise _ReportError(f"cannot open {output}: no web browser found; open the file manually")
 
 
 def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:

@@ -22,26 +22,32 @@ AT_ONCE = 8
 def command(
     context: typer.Context,
     *,
-    name: Annotated[str, typer.Argument(metavar="CMD", help="Command to serve, under rpc/CMD.")],
-    program: Annotated[str, typer.Option("--exec", metavar="PROGRAM", help="Program to run for each request.")],
+    name: Annotated[str, typer.Argument(metavar="COMMAND", help="Command to serve.")],
+    program: Annotated[str, typer.Option("--exec", metavar="PROGRAM", help="Program to run for each call: a path, or a name in PATH.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="ARG", help="The program's arguments; behind -- if one begins with -.")
+        list[str] | None, typer.Argument(metavar="ARG", help="Arguments of the program. Use -- before an argument that starts with -.")
     ] = None,
-    at_once: Annotated[int, typer.Option("--at-once", min=1, max=64, metavar="COUNT", help="Programs to run at once.")] = AT_ONCE,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="How long the program may take.")] = 30.0,
+    at_once: Annotated[
+        int, typer.Option("--max-concurrent", min=1, max=64, metavar="COUNT", help="Maximum number of programs that run concurrently.")
+    ] = AT_ONCE,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Maximum run time of the program, after which it is killed.")
+    ] = 30.0,
     users: Annotated[
-        list[str] | None, typer.Option("--allow-user", metavar="USER", help="Let this user call; others not named may not.")
+        list[str] | None, typer.Option("--allow-user", metavar="USER", help="Accept calls of this user only. Repeatable.")
     ] = None,
-    groups: Annotated[list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Let this group's members call.")] = None,
+    groups: Annotated[
+        list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Accept calls of the members of this group only. Repeatable.")
+    ] = None,
     twins: Annotated[
-        list[str] | None, typer.Option("--allow-twin", metavar="TWIN", help="Let this other host call, or 'all' hosts; else none may.")
+        list[str] | None, typer.Option("--allow-twin", metavar="ID", help="Accept calls from this remote host, or from 'all'. Repeatable.")
     ] = None,
 ) -> None:
     """Serve a command by running a program for each call."""
     allow, other_hosts = _allow(users or [], groups or []), _twins(twins or [])
     found = shutil.which(program)
     if found is None:
-        raise typer.BadParameter(f"there is no program {program!r} that can be run", param_hint="--exec")
+        raise typer.BadParameter(f"no executable program {program!r}", param_hint="--exec")
     worker = Worker([found, *(arguments or [])], at_once, timeout)
     asyncio.run(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
 
@@ -63,7 +69,7 @@ async def _serve(settings: Settings, name: str, service: Service) -> None:
             try:
                 bus.service(name, allow=service.allow, twins=service.twins)(service.handler)
             except ValueError as error:
-                raise typer.BadParameter(str(error), param_hint="CMD") from None
+                raise typer.BadParameter(str(error), param_hint="COMMAND") from None
             await bus.serve(ready=_tell_ready)
     except asyncio.CancelledError:
         if not stopped:
@@ -91,7 +97,7 @@ def _twins(names: list[str]) -> Twins | None:
     for name in names:
         if name != "all":
             if not isinstance(number := _number(name), int):
-                raise typer.BadParameter(f"{name!r} is neither the number of a host nor 'all'", param_hint="--allow-twin")
+                raise typer.BadParameter(f"{name!r} is neither a host number nor 'all'", param_hint="--allow-twin")
             numbers.append(number)
     try:
         chosen = Twins(tuple(numbers))

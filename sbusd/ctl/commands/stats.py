@@ -14,9 +14,9 @@ from sbusd.protocol import controls
 
 
 def command(context: typer.Context) -> None:
-    """Print what the bus has counted.
+    """Print the counters of the bus.
 
-    Its owner sees the bus's own counters, others those of their connection.
+    The owner sees the counters of the whole bus, other users those of their own connection.
     """
     settings = settings_of(context)
     with settings.connect() as bus:
@@ -37,7 +37,7 @@ def lines(stats: JsonObject, *, legend: bool) -> list[str]:
     for name in (name for name in stats if isinstance(stats[name], dict)):
         section = mapping(stats, name)
         groups.append((name, [(inner, _value(inner, section[inner])) for inner in section]))
-    groups.append(("waits", [_wait(each) for each in objects(stats, "waits")]))
+    groups.append(("blocked publishers", [_wait(each) for each in objects(stats, "waits")]))
     width = max((len(visible(name)) for _, pairs in groups for name, _ in pairs), default=0)
     page: list[str] = []
     for title, pairs in groups:
@@ -53,7 +53,7 @@ def _wait(wait: JsonObject) -> tuple[str, str]:
     users = [user_name(integer(wait, name)) for name in ("publisher_uid", "recipient_uid")]
     paced = ", paced" if wait.get("paced") is True else ""
     words = (
-        f"of {users[0]} waits for {human_count(recipient)} of {users[1]}, for {human_duration(None if ms is None else ms / 1000)}{paced}"
+        f"of {users[0]}: blocked by {human_count(recipient)} of {users[1]} for {human_duration(None if ms is None else ms / 1000)}{paced}"
     )
     return human_count(publisher), words
 

@@ -25,7 +25,7 @@ class TooFewError(SbusError):
     """The time was up before all messages had come that were asked for."""
 
     def __init__(self, received: int, wanted: int, seconds: float) -> None:
-        super().__init__(f"{received} of {human_plural(wanted, 'message')} came within {seconds:g} s")
+        super().__init__(f"timed out after {seconds:g} s: received {received} of {human_plural(wanted, 'message')}")
 
 
 @dataclass(slots=True)
@@ -44,15 +44,13 @@ class Printer:
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.printed += 1
         elif isinstance(item, Gap):
-            words = f"{human_plural(item.lost, 'message')} lost here: this reader was too slow"
-            self._note(
-                gap_json(item.lost, self.wall()), "gap: " + (words if item.lost else "messages may be lost here: the bus was killed")
-            )
+            words = f"lost {human_plural(item.lost, 'message')}: this subscriber reads too slowly"
+            self._note(gap_json(item.lost, self.wall()), words if item.lost else "messages may be lost: the bus was killed")
         elif isinstance(item, Replaced):
             news: dict[str, object] = {"type": "replaced", "replaced": item.count, "time": self.wall()}
-            self._note(news, f"replaced {item.count}: newer messages of the same keys follow")
+            self._note(news, f"replaced {human_plural(item.count, 'message')} by newer messages with the same keys")
         else:
-            self._note({"type": "reconnected", "time": self.wall()}, "reconnected: what was published meanwhile is lost")
+            self._note({"type": "reconnected", "time": self.wall()}, "reconnected: messages published in the meantime are lost")
 
     def _note(self, news: dict[str, object], words: str) -> None:
         """Say *words*, in their place among the messages."""
@@ -65,18 +63,22 @@ class Printer:
 def command(
     context: typer.Context,
     *,
-    patterns: Annotated[list[str], typer.Argument(metavar="PATTERN", help="Patterns of keys; '' takes all that are not reserved.")],
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many messages.")] = None,
-    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="End after this time.")] = None,
-    template: Annotated[str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"How to print a message: %k\t%p.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print payloads alone, and their bytes as they are, even on a terminal.")] = False,
-    latest: Annotated[bool, typer.Option("--latest", help="Of the messages that wait, keep the newest of each key.")] = False,
-    null: Annotated[bool, typer.Option("--null", "-0", help="End each message with NUL, not with a newline.")] = False,
+    patterns: Annotated[
+        list[str], typer.Argument(metavar="PATTERN", help="Pattern to match keys; '' matches every key that is not reserved.")
+    ],
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many messages.")] = None,
+    timeout: Annotated[float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="Exit after this time.")] = None,
+    template: Annotated[
+        str | None, typer.Option("--format", "-F", metavar="FORMAT", help=r"Output format of a message. Default: %k\t%p.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print payloads only, unescaped even on a terminal.")] = False,
+    latest: Annotated[bool, typer.Option("--latest", help="Keep only the newest queued message of each key.")] = False,
+    null: Annotated[bool, typer.Option("--null", "-0", help="Terminate messages with NUL, not with newline.")] = False,
 ) -> None:
-    """Subscribe, and print each message."""
+    """Subscribe to patterns, and print each message."""
     settings = settings_of(context)
     if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
-        raise typer.BadParameter("--raw, --format and --json exclude each other; give one of them", param_hint="--raw")
+        raise typer.BadParameter("--raw, --format and --json are mutually exclusive")
     printer = Printer(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus:

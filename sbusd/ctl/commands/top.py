@@ -29,24 +29,24 @@ def _complete_sort(incomplete: str) -> list[str]:
 def command(
     context: typer.Context,
     *,
-    by_uid: Annotated[bool, typer.Option("--by-uid", help="One line for each user, not for each connection.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Print one report and end: the same as -n 1, and never live.")] = False,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="End after this many reports.")] = None,
+    by_uid: Annotated[bool, typer.Option("--by-uid", help="Print one line per user instead of one per connection.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print one report and exit, without the live display.")] = False,
+    count: Annotated[int | None, typer.Option("--count", "-n", min=1, metavar="COUNT", help="Exit after this many reports.")] = None,
     interval: Annotated[
-        float, typer.Option("--interval", "-i", min=0.1, max=86_400, metavar="SECONDS", help="Time that a report is about.")
+        float, typer.Option("--interval", "-i", min=0.1, max=86_400, metavar="SECONDS", help="Time between reports.")
     ] = 2.0,
     sort: Annotated[
-        str, typer.Option("--sort", metavar="COLUMN", autocompletion=_complete_sort, help="Largest first by this column.")
+        str, typer.Option("--sort", metavar="COLUMN", autocompletion=_complete_sort, help="Sort by this column, largest first.")
     ] = "queued-bytes",
 ) -> None:
-    """Watch who is busy, who is slow, and what waits where.
+    """Show rates, queues and losses by connection or user.
 
-    The bus's owner sees all connections, others their own. Live on a terminal, where q ends it.
+    The owner of the bus sees all connections, other users see their own. On a terminal the display is live; press q to quit.
     """
     settings = settings_of(context)
     field = _field(USER_FIELDS if by_uid else CONNECTION_FIELDS, sort)
     if once and count not in (None, 1):
-        raise typer.BadParameter("--once is one report; leave it out, or --count")
+        raise typer.BadParameter("--once prints one report; omit it or --count")
     with settings.connect() as bus:
         watch = Watch(Sampler(bus, with_users=by_uid), by_user=by_uid, sort=field.name, source=field.source)
         if settings.json is JsonStyle.OFF and not once and can_show_screen():
@@ -61,7 +61,7 @@ def _field(fields: tuple[Field, ...], name: str) -> Field:
         if each.name == name:
             return each
     names = ", ".join(each.name for each in fields)
-    raise typer.BadParameter(f"--sort: this table has no column {name!r}; it has {names}")
+    raise typer.BadParameter(f"no column {name!r} in this table: use {names}", param_hint="--sort")
 
 
 def _live(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:

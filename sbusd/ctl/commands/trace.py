@@ -21,17 +21,17 @@ _COLUMNS = (
     Column("PID", is_number=True),
     Column("USER"),
     Column("COMMAND"),
-    Column("GETS-IT"),
+    Column("RECEIVES"),
     Column("WHEN-FULL"),
     Column("BLOCKS"),
-    Column("BECAUSE"),
+    Column("REASON"),
 )
 
 
-def command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Routing key to ask about.")]) -> None:
-    """Tell who would get a message, who not, and why.
+def command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the message.")]) -> None:
+    """Show who would receive a message, who would not, and why.
 
-    Nothing is published.
+    No message is published.
     """
     settings = settings_of(context)
     with settings.connect() as bus:
@@ -52,14 +52,16 @@ def lines(head: JsonObject, found: list[Routed], hidden: int, *, legend: bool, w
     if not legend:
         return verdict + table
     recipients = sum(each.gets_it for each in found)
-    sums = f"{human_plural(recipients, 'connection')} would get it, {len(found) - recipients} would not, {hidden} of other users hidden."
+    sums = (
+        f"{human_plural(recipients, 'connection')} would receive it, {len(found) - recipients} would not, {hidden} of other users hidden."
+    )
     return [*verdict, "", *table, "", sums]
 
 
 def _verdict(head: JsonObject) -> str:
     """Return whether the key may be published to, and why or why not."""
     key = visible(text(head, "key") or "")
-    words = "the bus does not say whether it may be published"
+    words = "not known whether it may be published"
     if isinstance(publishable := head.get("publishable"), bool):
         words = "may be published" if publishable else "may not be published"
     reason = visible(text(head, "reason") or "")

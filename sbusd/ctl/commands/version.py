@@ -17,7 +17,10 @@ _PATIENCE_SECONDS = 5.0
 
 
 def command(context: typer.Context) -> None:
-    """Print the versions of sbusctl and of the bus. Without a bus that is said, and is no error."""
+    """Print the versions of sbusctl and of the bus.
+
+    A bus that cannot be reached is reported, and is not an error.
+    """
     settings = settings_of(context)
     versions = fetch(settings)
     if settings.json is JsonStyle.OFF:
@@ -45,7 +48,7 @@ def lines(versions: JsonObject) -> list[str]:
     """Return *versions* for people."""
     bus = text(versions, "bus") or "version unknown"
     if problem := text(versions, "problem"):
-        bus = f"not reached: {problem}"
+        bus = f"not reachable: {problem}"
     elif switch := text(versions, "switch"):
         bus = f"{bus} ({switch} switch)"
     return [f"sbusctl {visible(text(versions, 'sbusctl') or '')}", f"bus {visible(bus)}"]

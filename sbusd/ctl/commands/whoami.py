@@ -10,9 +10,9 @@ from sbusd.ctl.visible import visible
 
 
 def command(context: typer.Context) -> None:
-    """Print whom the bus takes you for.
+    """Print the caller's identity, as verified by the bus.
 
-    It is the key under which this process gets secrets: !/cred/GID/UID/PID.
+    The output is the key for private messages to this process: !/cred/GID/UID/PID.
     """
     settings = settings_of(context)
     with settings.connect() as bus:

@@ -87,7 +87,7 @@ def head_lines(report: Report) -> list[str]:
     now = datetime.fromtimestamp(report.clock, UTC).astimezone().strftime("%H:%M:%S")
     uptime = sums.get("uptime_seconds")
     up = f" up {human_duration(uptime)}," if isinstance(uptime, float) else ""
-    whose = "" if report.scope == "bus" else "; sums over those listed"
+    whose = "" if report.scope == "bus" else "; totals of those listed"
     lines = [
         f"{now}{up} {human_plural(connections, 'connection')}, {hidden} of other users hidden{whose}",
         f"in {_both(sums, 'received')}, out {_both(sums, 'delivered')}, "

@@ -55,7 +55,7 @@ class SocketsUnseenError(SbusError):
     """The kernel does not tell about sockets, and why not."""
 
     def __init__(self, reason: str) -> None:
-        super().__init__(f"the kernel's queues are not to be seen: {reason}")
+        super().__init__(f"cannot read the kernel queues: {reason}")
 
 
 def read_sockets() -> dict[int, UnixSocket]:
@@ -70,7 +70,7 @@ def read_sockets() -> dict[int, UnixSocket]:
             kernel.send(_request())
             return {message["udiag_ino"]: _unix_socket(message) for message in _messages(kernel)}
     except TimeoutError:
-        raise SocketsUnseenError(f"it has not told all sockets within {_DUMP_SECONDS:g} s") from None
+        raise SocketsUnseenError(f"the kernel did not list all sockets within {_DUMP_SECONDS:g} s") from None
     except OSError as error:
         raise SocketsUnseenError(error.strerror or str(error)) from None
 

@@ -104,7 +104,7 @@ class Gate:
                 self._check(bus)
                 return self._publish(bus, batch)
             except (Disconnected, AnswerLost) as lost:
-                self._say(f"{lost}; what it may not have routed is published again")
+                self._say(f"{lost}; publishing the last batch of entries again")
                 self.close()
                 self._backoff.lost(self._clock())
 
@@ -126,7 +126,7 @@ class Gate:
             self._backoff.connected(self._clock())
             self._bus = bus
             self.reconnects += 1
-            self._say("the bus is back")
+            self._say("reconnected to the bus")
             return bus
 
     def _publish(self, bus: Connection, batch: Batch) -> int:
@@ -154,11 +154,11 @@ class Gate:
         key = f"{PREFIX}{secrets.token_hex(8)}.service/info".encode()
         if not self._is_public and _is_allowed(bus, b"\0subscribe\0" + key):
             raise GateError(
-                f"everyone may subscribe to {PREFIX} on this bus, and so read the journal; "
-                "give the bus the rules of sbus-feed(8), RULES, or give the feed --public"
+                f"every user of this bus can subscribe to {PREFIX} and read the journal; "
+                "install the rules of sbus-feed(8), section RULES, or use --public"
             )
         if not _is_allowed(bus, b"%d\0publish\0%b" % (os.geteuid(), key)):
-            raise GateError(f"the rules of this bus do not let the feed publish to {PREFIX}; see sbus-feed(8), RULES")
+            raise GateError(f"the rules of this bus do not allow the feed to publish to {PREFIX}; see sbus-feed(8), section RULES")
 
     def _note_refusal(self, words: str) -> None:
         """Say that a publication was refused, rarely: the line comes back as an entry of the journal."""
@@ -172,10 +172,10 @@ def _is_allowed(bus: Connection, question: bytes) -> bool:
     try:
         answer = json.loads(bus.control(controls.EXPLAIN, question))
     except RemoteRefusal as refusal:
-        raise GateError(f"the bus does not tell who may read the journal on it: {refusal.said}; is it of this version?") from refusal
+        raise GateError(f"the bus does not report who can subscribe to {PREFIX}: {refusal.said}; upgrade the bus") from refusal
     except ValueError as wrong:
-        raise GateError("the bus answers !/bus/explain with something that is not JSON; is it sbusd?") from wrong
+        raise GateError("the response of the bus to !/bus/explain is not JSON; check that it is sbusd") from wrong
     allowed = answer.get("allowed") if isinstance(answer, dict) else None
     if not isinstance(allowed, bool):
-        raise GateError("the bus does not tell who may read the journal on it; is it of this version?")
+        raise GateError(f"the bus does not report who can subscribe to {PREFIX}; upgrade the bus")
     return allowed

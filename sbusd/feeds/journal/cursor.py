@@ -41,7 +41,7 @@ class Cursor:
         """Return the cursor that *text* is. Raises BadCursorError."""
         match = _FORM.fullmatch(text)
         if match is None:
-            raise BadCursorError(f"not a cursor of the journal: {printable(text, 60)}")
+            raise BadCursorError(f"invalid journal cursor: {printable(text, 60)}")
         source, number, boot, monotonic, realtime, checksum = match.groups()
         return cls(text, source, int(number, 16), boot, int(monotonic, 16), int(realtime, 16), int(checksum, 16))
 

@@ -199,7 +199,7 @@ class JournalFeed:
             self._file.save(self._routed)
         except OSError as wrong:
             self.counters.unsaved += 1
-            self._say_rarely("unsaved", f"{self._file.path}: the place cannot be saved: {wrong.strerror or wrong}")
+            self._say_rarely("unsaved", f"{self._file.path}: cannot save the journal cursor: {wrong.strerror or wrong}")
             return
         self._saved = self._routed
 
@@ -208,7 +208,7 @@ class JournalFeed:
         try:
             return self._file.load()
         except (BadCursorError, OSError) as wrong:
-            self._say(f"{self._file.path}: {getattr(wrong, 'strerror', None) or wrong}; begins anew, as if it were the first time")
+            self._say(f"{self._file.path}: {getattr(wrong, 'strerror', None) or wrong}; starting without a saved cursor")
             self._untold["cursor"] = None
             return None
 
@@ -290,8 +290,8 @@ class JournalFeed:
         """Take note of entries that are gone."""
         self.counters.missing += count or 0
         self._note_loss(reason, count)
-        why = "are older than the backlog" if reason == "backlog" else "are gone from the journal"
-        self._say_rarely("missing", f"{'some' if count is None else count} entries {why} and are not published")
+        why = "older than --backlog" if reason == "backlog" else "that are no longer in the journal"
+        self._say_rarely("missing", f"skipped {'an unknown number of' if count is None else count} entries {why}")
 
     def _note_damaged(self, wrong: UnreadableEntryError) -> None:
         """Take note of a damaged entry."""

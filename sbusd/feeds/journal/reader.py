@@ -72,7 +72,7 @@ class JournalReader:
             # Without a folder the library takes this machine's own journal, not what other machines have sent it.
             self._files = _Files(path=None if directory is None else str(directory))
         except OSError as wrong:
-            raise JournalError(f"the journal {directory or 'of this machine'} cannot be opened: {wrong.strerror or wrong}") from wrong
+            raise JournalError(f"cannot open the journal {directory or 'of this machine'}: {wrong.strerror or wrong}") from wrong
         self._files.data_threshold = _THRESHOLD_BYTES
         # Watching begins with the first call: before anything is read, so that no new file is missed.
         self._descriptor = self._files.fileno()
@@ -136,10 +136,10 @@ class JournalReader:
             entry = JournalEntry(Cursor.parse(self._files.place()), self._files.fields())
         except (OSError, MemoryError) as wrong:
             if isinstance(wrong, MemoryError) or wrong.errno == errno.ENOMEM:
-                raise UnreadableEntryError("an entry of the journal is too large to be read") from wrong
-            raise UnreadableEntryError(f"an entry of the journal is damaged: {wrong.strerror or wrong}") from wrong
+                raise UnreadableEntryError("journal entry too large to read") from wrong
+            raise UnreadableEntryError(f"damaged journal entry: {wrong.strerror or wrong}") from wrong
         if not entry.fields:
-            raise UnreadableEntryError("an entry of the journal is damaged: it has no fields that can be read")
+            raise UnreadableEntryError("damaged journal entry: no readable fields")
         return entry
 
     def close(self) -> None:
@@ -161,7 +161,7 @@ def bound_memory(most: int = MEMORY_BYTES) -> None:
 
 def _failure(wrong: OSError) -> JournalError:
     """Return what an error of reading as a whole means."""
-    return JournalError(f"the journal cannot be read: {wrong.strerror or wrong}")
+    return JournalError(f"cannot read the journal: {wrong.strerror or wrong}")
 
 
 def _check_permission() -> None:
@@ -169,4 +169,4 @@ def _check_permission() -> None:
     for root in _WHERE:
         for file in root.glob("*/system.journal"):
             if not os.access(file, os.R_OK):
-                raise JournalError(f"{file}: permission denied; run as root, or as a member of group systemd-journal")
+                raise JournalError(f"{file}: permission denied; run as root or as a member of the group systemd-journal")

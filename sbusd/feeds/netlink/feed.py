@@ -237,13 +237,13 @@ class NetlinkFeed:
             self.counters.undecodable += 1
             self._state.is_doubtful = True
             if self.counters.undecodable == 1:
-                self._say(f"{wrong}; the tables are read instead. Further ones are only counted, in {keys.SNAPSHOT_END}")
+                self._say(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {keys.SNAPSHOT_END}")
         return told
 
     def _note_overrun(self, overrun: OverrunError) -> None:
         """Stop listening until the next snapshot: what still waits is older than what was lost."""
         self.counters.overruns += 1
-        self._say(f"overrun {self.counters.overruns}: {overrun}; a fresh snapshot follows")
+        self._say(f"overrun {self.counters.overruns}: {overrun}; publishing a new snapshot")
         self.close()
         self._wanted = "overrun"
 
@@ -255,7 +255,7 @@ class NetlinkFeed:
         self.counters.refused += arrived.refused
         if arrived.reconnected:
             self.counters.reconnects += 1
-            self._say("the bus is back; a fresh snapshot follows")
+            self._say("reconnected to the bus; publishing a new snapshot")
             # A first snapshot, or one after an overrun, is due in any case and says more.
             self._wanted = "reconnect" if self._wanted in {None, "request"} else self._wanted
         elif arrived.requests and self._wanted is None:

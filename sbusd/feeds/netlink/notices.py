@@ -109,7 +109,7 @@ def _address(message: nlmsg_base) -> Address:
     # IFA_LOCAL is the own end and IFA_ADDRESS the other one; IPv6 sends only the latter for an address without a peer.
     local = message.get_attr("IFA_LOCAL") or address
     if local is None:
-        raise ValueError("an address message without an address")
+        raise ValueError("address message without an address")
     flags = message.get_attr("IFA_FLAGS")
     return Address(
         index=message["index"],

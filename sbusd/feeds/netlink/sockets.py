@@ -73,12 +73,12 @@ class Namespace:
         if name is None:
             return
         if not name or "/" in name or name.startswith("."):
-            raise KernelError(f"network namespace {name!r}: is no name; `ip netns list` shows what there is")
+            raise KernelError(f"network namespace {name!r}: invalid name; list the namespaces with: ip netns list")
         try:
             self._fd = os.open(os.path.join(netns.NETNS_RUN_DIR, name), os.O_RDONLY | os.O_CLOEXEC)
         except (OSError, ValueError) as wrong:
             reason = wrong.strerror if isinstance(wrong, OSError) else wrong
-            raise KernelError(f"network namespace {name!r}: {reason}; `ip netns list` shows what there is") from wrong
+            raise KernelError(f"network namespace {name!r}: {reason}; list the namespaces with: ip netns list") from wrong
 
     def route_socket(self) -> socket.socket:
         """Return a bound netlink socket for routing messages.
@@ -156,7 +156,7 @@ class Monitor:
             if sender[0] != 0:
                 self.forged += 1
             elif flags & socket.MSG_TRUNC:
-                raise OverrunError(f"a message is longer than {_DATAGRAM_BYTES} bytes")
+                raise OverrunError(f"message exceeds {_DATAGRAM_BYTES} bytes")
             else:
                 yield bytes(self._buffer[:size])
 
@@ -208,7 +208,7 @@ class Tables:
                 is_whole = is_whole and not _is_interrupted(datagram)
                 entries.extend(notice.entry for notice in parse_notices(datagram) if not notice.gone)
         except TimeoutError as wrong:
-            raise KernelError(f"no answer to a netlink dump within {_DUMP_SECONDS:.0f} seconds") from wrong
+            raise KernelError(f"netlink dump timed out after {_DUMP_SECONDS:.0f} seconds") from wrong
         return entries, is_whole
 
     def _answers(self) -> Iterator[bytes]:
@@ -218,14 +218,14 @@ class Tables:
             if sender[0] != 0 or _HEADER.unpack_from(datagram)[3] != self._sequence:
                 continue
             if flags & socket.MSG_TRUNC:
-                raise KernelError(f"a message of a netlink dump is longer than {_DATAGRAM_BYTES} bytes")
+                raise KernelError(f"netlink dump message exceeds {_DATAGRAM_BYTES} bytes")
             end = next((place for place, kind, _ in _headers(datagram) if kind in (_NLMSG_ERROR, _NLMSG_DONE)), None)
             if end is None:
                 yield datagram
                 continue
             (error,) = _ERROR.unpack_from(datagram, end + _HEADER.size)
             if error < 0:
-                raise KernelError(f"the kernel refuses a netlink dump: {errno.errorcode.get(-error, error)}")
+                raise KernelError(f"netlink dump rejected by the kernel: {errno.errorcode.get(-error, error)}")
             yield datagram[:end]
             return
 

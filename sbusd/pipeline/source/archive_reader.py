@@ -54,7 +54,7 @@ class ArchiveReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RecordError: a segment is damaged, or has been removed since the query was planned."""
         if not isinstance(partition, Segments):
-            raise TypeError(f"{partition!r} is no partition of an archive")
+            raise TypeError(f"not a partition of an archive: {partition!r}")
         for entry in partition.entries:
             yield from read_batches(self._root, entry, self._schema, self._selection)
 
@@ -62,17 +62,17 @@ class ArchiveReader(DataSourceReader):
 def archive_of(options: Options) -> Path:
     """Return the archive that *options* name. Raises SourceError: they name none, or a folder that is not one."""
     if options.archive is None:
-        raise SourceError('name the archive: spark.read.format("sbus").load("/var/lib/sbus-recorder/archive")')
+        raise SourceError('no archive given: use spark.read.format("sbus").load("/var/lib/sbus-recorder/archive")')
     if not options.archive.is_dir():
-        raise SourceError(f"{options.archive} is not an archive: there is no such folder")
+        raise SourceError(f"{options.archive}: not an archive: no such directory")
     if not (options.archive / INDEX).is_dir():
-        raise SourceError(f"{options.archive} is not an archive: it has no folder {INDEX}; sbus-recorder makes one")
+        raise SourceError(f"{options.archive}: not an archive: no directory {INDEX}. sbus-recorder creates it")
     return options.archive
 
 
 def say_left_out(error: RecordError) -> None:
     """Say on standard error, which is the driver's, that an entry of the index is left out."""
-    print(f"sbus: left out: {printable(str(error), _LONGEST)}", file=sys.stderr, flush=True)
+    print(f"sbus: skipped: {printable(str(error), _LONGEST)}", file=sys.stderr, flush=True)
 
 
 def _grouped(entries: Iterable[IndexEntry]) -> Iterator[list[IndexEntry]]:

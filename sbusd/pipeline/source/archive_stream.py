@@ -93,7 +93,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises SegmentGoneError: retention was faster than the stream; RecordError: it is damaged."""
         if not isinstance(partition, SlicePartition):
-            raise TypeError(f"{partition!r} is no partition of an archive")
+            raise TypeError(f"not a partition of an archive: {partition!r}")
         wanted = partition.slice
         if wanted is None:
             return

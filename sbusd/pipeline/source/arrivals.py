@@ -75,7 +75,7 @@ class Offset:
                 int(value["removed"]),
             )
         except (KeyError, TypeError, AttributeError, ValueError):
-            raise SourceError("the checkpoint is not one of a stream over an archive: give this query a checkpoint of its own") from None
+            raise SourceError("the checkpoint is not one of a stream over an archive. Use a separate checkpoint for this query") from None
 
     def unread(self, names: Iterable[SegmentName]) -> list[SegmentName]:
         """Return those of *names* that the stream has not read to their end, removed ones among them.
@@ -94,8 +94,8 @@ class Offset:
             if (late := number - self.older[day]) > 0:
                 host, date = day.split("/")
                 raise SourceError(
-                    f"{late} segments of {host} of {date} came after the stream had left that day behind: begin with a new checkpoint,"
-                    f" or read them by spark.read with date = '{date}'"
+                    f"{late} segments of host {host} for {date} arrived too late: the stream has finished that day. Use a new"
+                    f" checkpoint, or read them with spark.read and date = '{date}'"
                 )
         return found
 

@@ -35,8 +35,8 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     for wanted in schema.fields:
         known = _KNOWN.get(wanted.name)
         if known is None:
-            raise SourceError(f"the record has no column {wanted.name!r}; sbus-record(5) lists them")
+            raise SourceError(f"unknown column {wanted.name!r}: for the columns see sbus-record(5)")
         if (kind := _TYPES[str(known.type)]) != wanted.dataType.simpleString():
-            raise SourceError(f"column {wanted.name!r} of the record is {kind}, not {wanted.dataType.simpleString()}")
+            raise SourceError(f"column {wanted.name!r} has the type {kind}, not {wanted.dataType.simpleString()}")
         fields.append(pa.field(known.name, known.type, nullable=wanted.nullable))
     return pa.schema(fields)

@@ -55,24 +55,22 @@ class SbusSource(DataSource):
         options = self._checked()
         if options.archive is None:
             if options.conditions:
-                raise SourceError(
-                    "of the live bus a pattern can be chosen, by the option key; host, kind, since and until are for archives"
-                )
+                raise SourceError("options host, kind, since and until are for archives only. Use the option key to filter the live bus")
             return LiveStreamReader(options, schema)
         if options.address is not None:
-            raise SourceError("a stream reads an archive or the bus at an address: give one of path and address")
+            raise SourceError("options path and address are mutually exclusive: a stream reads an archive or a live bus")
         return ArchiveStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the publisher of a query's rows. Raises SourceError."""
         if overwrite:
-            raise SourceError('what was published cannot be overwritten: use .mode("append")')
+            raise SourceError('published messages cannot be overwritten: use .mode("append")')
         return Publisher(self._checked(), schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         """Return the publisher of a streaming query. Raises SourceError."""
         if overwrite:
-            raise SourceError('what was published cannot be overwritten: use .outputMode("append")')
+            raise SourceError('published messages cannot be overwritten: use .outputMode("append")')
         return StreamPublisher(self._checked(), schema)
 
     def _checked(self) -> Options:

@@ -75,7 +75,7 @@ class Listener:
         """Return the rows from *first* to *last*, not included, which have not been dropped."""
         with self._changed:
             if not self._first <= first <= last <= self._first + len(self._rows):
-                raise SourceError(f"rows {first} to {last} of the live bus are gone: it cannot be read again")
+                raise SourceError(f"rows {first} to {last} are gone: the live bus cannot be read again")
             return [self._rows[number - self._first] for number in range(first, last)]
 
     def drop(self, end: int) -> None:
@@ -101,7 +101,7 @@ class Listener:
                 self._begun.put(None)
                 self._listen(tap)
         except RemoteRefusal as error:
-            self._fail(SourceError(f'the bus does not let this user listen: {error.said}; see "tap" in sbusd.toml(5)'))
+            self._fail(SourceError(f"cannot tap the bus: {error.said}. Allow this user with tap under [rights] in sbusd.toml(5)"))
         except (SbusError, OSError) as error:
             self._fail(error)
 
@@ -135,7 +135,7 @@ class Listener:
 def row_of(item: TapItem, seq: int) -> Row:
     """Return what a tap yields as a row of the record, of position *seq*. Units and calls are known to the recorder alone."""
     if isinstance(item, Gap):
-        return Row(time.time_ns(), seq, Kind.TAP_LOSS.value, lost=item.lost or None, reason="the query reads too slowly")
+        return Row(time.time_ns(), seq, Kind.TAP_LOSS.value, lost=item.lost or None, reason="the query is too slow")
     if isinstance(item, Reconnected):
         return Row(time.time_ns(), seq, Kind.RESTART.value, duration=int(item.seconds * 1e9))
     fields, peer = item.fields, item.peer

@@ -62,7 +62,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Refuse: what is there now has no end. Raises SourceError."""
-        raise SourceError("availableNow reads to an end, and the live bus has none: use another trigger, or load an archive")
+        raise SourceError("trigger availableNow is not possible: the live bus has no end. Use another trigger, or load an archive")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         """Return the end of the next batch. Raises SbusError."""
@@ -78,16 +78,16 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if end.get("listener") != self._id:
             # The batch was begun by a listener that is no more.
             before = int(start["rows"]) if start.get("listener") == end.get("listener") else 0
-            rows = [Row(time.time_ns(), 0, Kind.GAP.value, lost=int(end["rows"]) - before, reason="the query was started again")]
+            rows = [Row(time.time_ns(), 0, Kind.GAP.value, lost=int(end["rows"]) - before, reason="the query was restarted")]
         else:
-            rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was started again")]
+            rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was restarted")]
             rows += self._listening().rows(first, int(end["rows"]))
         return [self._carried(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._carried([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
         if not isinstance(partition, Carried):
-            raise TypeError(f"{partition!r} is no partition of the live bus")
+            raise TypeError(f"not a partition of the live bus: {partition!r}")
         if partition.batch.num_rows:
             yield partition.batch
 
@@ -108,7 +108,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _read_offset(self, offset: dict[str, Any]) -> tuple[bool, int]:
         """Return whether *offset* is of this listener, and which of its rows comes next."""
         if not isinstance(offset.get("listener"), str) or not isinstance(offset.get("rows"), int):
-            raise SourceError("the checkpoint is not one of a stream of the live bus: give this query a checkpoint of its own")
+            raise SourceError("the checkpoint is not one of a stream of the live bus. Use a separate checkpoint for this query")
         is_own = offset["listener"] == self._id
         return is_own, int(offset["rows"]) if is_own else 0
 

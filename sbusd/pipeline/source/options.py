@@ -76,16 +76,16 @@ class Options:
         """
         options = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(options.keys() - _NAMES.keys() - _OF_SPARK):
-            raise SourceError(f"format sbus has no option {unknown[0]!r}; it has {', '.join(sorted(_NAMES.values()))}")
+            raise SourceError(f"unknown option {unknown[0]!r}: the options of format sbus are {', '.join(sorted(_NAMES.values()))}")
         in_doubt = options.get("indoubt", "repeat")
         if in_doubt not in ("repeat", "skip"):
-            raise SourceError(f"option inDoubt is {in_doubt!r}: give repeat or skip")
+            raise SourceError(f"invalid option inDoubt {in_doubt!r}: use repeat or skip")
         unreadable = options.get("unreadable", "fail")
         if unreadable not in ("fail", "skip"):
-            raise SourceError(f"option unreadable is {unreadable!r}: give fail or skip")
+            raise SourceError(f"invalid option unreadable {unreadable!r}: use fail or skip")
         key = options.get("key", "").encode("utf-8")
         if b"\0" in key:
-            raise SourceError("option key has a NUL, which no pattern has")
+            raise SourceError("invalid option key: a pattern cannot contain NUL")
         max_rows = _count(options, "maxrowspertrigger")
         return cls(
             archive=_local(options, "path"),
@@ -116,7 +116,7 @@ class Options:
         except (OSError, ValueError, KeyError, TypeError):
             found = None
         if not isinstance(found, str) or _ID.fullmatch(found) is None:
-            raise SourceError(f"{self.checkpoint} is not the checkpoint of a query: Spark has written no id there")
+            raise SourceError(f"{self.checkpoint}: not the checkpoint of a query: it contains no query id")
         return found
 
 
@@ -127,7 +127,7 @@ def _conditions(options: Mapping[str, str]) -> Iterator[Condition]:
         if name in options:
             values = tuple(value.strip() for value in options[name].split(","))
             if not all(is_host(value) if name == "host" else value in _KINDS for value in values):
-                raise SourceError(f"option {name} is {options[name]!r}: give names, separated by commas; sbus-record(5) has the kinds")
+                raise SourceError(f"invalid option {name} {options[name]!r}: use comma-separated names, see sbus-record(5)")
             yield Condition(name, "in", values)
     bounds: tuple[tuple[str, Operator], ...] = (("since", ">="), ("until", "<"))
     for bound, operator in bounds:
@@ -140,7 +140,7 @@ def _nanoseconds(name: str, text: str) -> int:
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise SourceError(f"option {name} is {text!r}: give a day or a time, such as 2026-11-20 or 2026-11-20T15:30, in UTC") from None
+        raise SourceError(f"invalid option {name} {text!r}: use a date or time in UTC, such as 2026-11-20 or 2026-11-20T15:30") from None
     moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=datetime.UTC)
     return (moment - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(microseconds=1) * 1000
 
@@ -160,7 +160,7 @@ def _local(options: Mapping[str, str], name: str) -> Path | None:
         return None
     parts = urlsplit(text)
     if parts.scheme not in ("", "file") or parts.netloc or not parts.path:
-        raise SourceError(f"option {_NAMES[name]} is {text!r}: give a folder of this machine")
+        raise SourceError(f"invalid option {_NAMES[name]} {text!r}: use a directory of this machine")
     # Only a URL has escapes; in a path a percent sign is one.
     return Path(unquote(parts.path) if parts.scheme else text)
 
@@ -171,5 +171,5 @@ def _count(options: Mapping[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 1 <= len(text) <= 18 and int(text)):
-        raise SourceError(f"option {_NAMES[name]} is {text!r}: give a whole number from 1")
+        raise SourceError(f"invalid option {_NAMES[name]} {text!r}: use an integer, at least 1")
     return int(text)

@@ -116,7 +116,7 @@ class Outbox:
         value = _read(path)
         published, trying = value.get("published"), value.get("trying")
         if not isinstance(published, int) or not isinstance(trying, int):
-            raise SourceError(f"{path} is damaged; remove it, and {path.stem}.arrow, to give up what was not published of that batch")
+            raise SourceError(f"{path}: damaged file. Remove it and {path.stem}.arrow to give up the unpublished messages of this batch")
         return published, trying
 
     def _done(self) -> dict[str, object]:
@@ -138,7 +138,7 @@ class Outbox:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise SourceError(f"somebody else publishes from {self.root}: give each query an outbox of its own") from None
+                raise SourceError(f"{self.root}: outbox is in use by another process. Use a separate outbox for each query") from None
             yield
         finally:
             os.close(fd)
@@ -151,7 +151,7 @@ def _read(path: Path) -> dict[str, object]:
     except (ValueError, RecursionError):
         value = None
     if not isinstance(value, dict):
-        raise SourceError(f"{path} is damaged: it is not what this program wrote")
+        raise SourceError(f"{path}: damaged file: not a JSON object")
     return value
 
 
@@ -167,5 +167,5 @@ def _reading(path: Path) -> Iterator[Iterator[pa.RecordBatch]]:
         try:
             reader = ipc.open_stream(stream)
         except (pa.ArrowException, OSError) as error:
-            raise SourceError(f"{path} is damaged: {error}") from None
+            raise SourceError(f"{path}: damaged file: {error}") from None
         yield iter(reader)

@@ -44,7 +44,7 @@ class Checker:
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         if types.keys() != _TYPES.keys() or any(kind not in _TYPES[name] for name, kind in types.items()):
             found = ", ".join(f"{name} {kind}" for name, kind in types.items())
-            raise SourceError(f"rows for the bus have two columns, key and payload, each string or binary, not: {found}")
+            raise SourceError(f"invalid columns {found}: publishing needs key and payload, each string or binary")
 
     def messages(self, batches: Iterable[pa.RecordBatch]) -> Messages:
         """Return the messages that the rows of *batches* are.
@@ -59,10 +59,10 @@ class Checker:
             for number, (key, payload) in enumerate(zip(keys, payloads, strict=True)):
                 packet = len(key) + len(payload) + len(b"MSG \0")
                 if packet > MAX_PACKET_BYTES:
-                    raise SourceError(f"row {row + number} of its task makes a packet of {packet} bytes; the most is {MAX_PACKET_BYTES}")
+                    raise SourceError(f"row {row + number} of the task is too large: packet of {packet} bytes, maximum {MAX_PACKET_BYTES}")
                 size += packet
             if size > MOST_TASK_BYTES:
-                raise SourceError(f"a task has more than {MOST_TASK_BYTES} bytes to publish: repartition, or take fewer rows a batch")
+                raise SourceError(f"task is too large: more than {MOST_TASK_BYTES} bytes to publish. Repartition, or use smaller batches")
             row += batch.num_rows
             made.append(pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(payloads, pa.binary())], schema=MESSAGES))
         return Messages(made)
@@ -74,7 +74,7 @@ class StreamPublisher(DataSourceStreamArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises SourceError: the columns are wrong, or there is no outbox."""
         if options.outbox is None:
-            raise SourceError('where is the outbox? Give the query .option("checkpointLocation", DIR), or .option("outbox", DIR)')
+            raise SourceError('no outbox given: set .option("checkpointLocation", DIR) or .option("outbox", DIR)')
         self._options = options
         self._outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
         self._checker = Checker(schema)
@@ -98,7 +98,7 @@ class Publisher(DataSourceArrowWriter):
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises SourceError: the columns are wrong, or there is a token and no outbox."""
         if (options.token is None) != (options.outbox is None):
-            raise SourceError("token and outbox belong together: the outbox is where tokens of what was published are kept")
+            raise SourceError("options token and outbox must be given together: the outbox stores the tokens that were published")
         self._options = options
         self._checker = Checker(schema)
 
@@ -164,8 +164,8 @@ def _batches(messages: Iterable[WriterCommitMessage | None]) -> Iterator[pa.Reco
 def _report(what: str, delivery: Delivery) -> None:
     """Say what a kill has cost, if it has."""
     if delivery.repeated or delivery.skipped:
-        words = f"{delivery.repeated} published again" if delivery.repeated else f"{delivery.skipped} left out"
-        print(f"sbus: {what} was interrupted; of its messages {words}, which the bus may have had already", file=sys.stderr, flush=True)
+        words = f"published {delivery.repeated} messages again" if delivery.repeated else f"skipped {delivery.skipped} messages"
+        print(f"sbus: {what} was interrupted: {words} that the bus may already have received", file=sys.stderr, flush=True)
 
 
 def _key(value: object, row: int) -> bytes:
@@ -174,15 +174,15 @@ def _key(value: object, row: int) -> bytes:
         try:
             key = key_bytes(value)
         except ValueError as error:
-            raise SourceError(f"row {row} of its task: {error}") from None
+            raise SourceError(f"row {row} of the task: {error}") from None
     elif isinstance(value, bytes):
         key = value
     else:
-        raise SourceError(f"row {row} of its task has no key")
+        raise SourceError(f"row {row} of the task has no key")
     if b"\0" in key:
-        raise SourceError(f"the key of row {row} of its task has a NUL")
+        raise SourceError(f"row {row} of the task: the key contains NUL")
     if len(key) > MAX_KEY_BYTES:
-        raise SourceError(f"the key of row {row} of its task has {len(key)} bytes; the most is {MAX_KEY_BYTES}")
+        raise SourceError(f"row {row} of the task: the key has {len(key)} bytes, maximum {MAX_KEY_BYTES}")
     return key
 
 

@@ -60,11 +60,11 @@ class Callers(Reception):
         destination = destination_of(task.key)
         if destination is None or task.envelope.destinations != (destination[0],):
             self.counts["malformed"] += 1
-            return task.error(f"dst: is not the one twin that the key names, {destination and destination[0]}")
+            return task.error(f"dst: must be exactly the host that the key names, {destination and destination[0]}")
         user, size = task.request.caller.uid, len(task.envelope.data)
         if crowded := self._allowance.problem(user, size):
             self.counts["busy"] += 1
-            return task.error(f"busy: {crowded} for user {user}; try again when some have ended")
+            return task.error(f"busy: {crowded} for user {user}; try again when some have completed")
         waiting = len(self.docket)
         packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope)), problem, now)
         if len(self.docket) > waiting:
@@ -111,7 +111,7 @@ class Callers(Reception):
         except MessageError as wrong:
             raise ServiceError(str(wrong)) from None
         except RedisAwayError as away:
-            raise ServiceError(f"the relay cannot work: {away}; whether the call was sent is not known") from None
+            raise ServiceError(f"relay unavailable: {away}; the call may have been sent") from None
         finally:
             self._calls.pop(uid, None)
             self._allowance.give_back(user, size)

@@ -92,7 +92,7 @@ class Services:
             return False
         if crowded := self._allowance.problem(request.src, len(raw)):
             await self._store.count("requests-crowded")
-            await self._desk.decline(raw, request, f"busy: {crowded} for twin {request.src} at twin {self._twin}", names.REMOTE)
+            await self._desk.decline(raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE)
             return True
         said, left = await self._engage(raw, request)
         if said == "engaged":
@@ -115,7 +115,7 @@ class Services:
             async with asyncio.timeout(ASK_SECONDS):
                 return bool(await bus.members(relayed_key(command)))
         except TimeoutError:
-            await self._joined.leave(bus, f"it has not answered for {ASK_SECONDS:g} s")
+            await self._joined.leave(bus, f"no response for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
             self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
@@ -174,28 +174,30 @@ class Services:
         reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()))
         size = len(reply.encode())
         if size > self._settings.body_bytes:
-            return self._answer(request, "", f"the answer has {size} bytes; {self._settings.body_bytes} are allowed at twin {self._twin}")
+            return self._answer(
+                request, "", f"the response has {size} bytes; the limit on host {self._twin} is {self._settings.body_bytes}"
+            )
         return reply
 
     def _words(self, error: Exception, command: str) -> str:
         """Return what the other host is told of *error*."""
-        here = f"for {command} on twin {self._twin}"
+        here = f"for {command} on host {self._twin}"
         match error:
             case RemoteError():
                 return error.words
             case CallTimeout():
-                return f"the service {here} did not answer in time; it may have run it"
+                return f"the service {here} did not respond in time; it may have run the request"
             case PeerDisconnected():
-                return f"the service {here} ended before it answered; it may have run it"
+                return f"the service {here} ended before it responded; it may have run the request"
             case RemoteRefusal():
                 self._journal.tell_of(BUS_REFUSAL, "call", bus=self._settings.bus, reason=error.said)
-                return f"the bus refuses calls {here} by its relay"
+                return f"the bus rejected a call of its relay {here}"
             case PayloadTooLarge():
-                return f"the request is too large for the bus {here}: {error}"
-        return f"the relay lost its bus before the service {here} answered; it may have run it"
+                return f"the request {here} is too large for the bus: {error}"
+        return f"the relay lost its bus before the service {here} responded; it may have run the request"
 
     def _done(self, task: asyncio.Task[None]) -> None:
         """Tell of a mistake."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._journal.tell_of(FAULT, "services", where="the bus's services", reason=f"{type(error).__name__}: {error}")
+            self._journal.tell_of(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")

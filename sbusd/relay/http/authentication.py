@@ -1,4 +1,4 @@
-"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Who may"."""
+"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Authentication"."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ class LoopbackGate:
     def precheck(self, caller: Caller) -> None:
         """Refuse other users of this host."""
         if not is_trusted(caller.user):
-            who = "the kernel does not report the user of this connection" if caller.user is None else f"this is user {caller.user}"
-            words = f"without keys or certificates only root and the relay's own user are served; {who}"
+            who = "the kernel reports no user for this connection" if caller.user is None else f"this connection is of user {caller.user}"
+            words = f"without keys or certificates only root and the relay's own user are accepted; {who}"
             raise RefusedError(403, words, STRANGER, "peers-refused")
 
     def identify(self, caller: Caller) -> Speaker:
@@ -114,9 +114,7 @@ class CertificateGate:
         """Return the twin that the certificate names."""
         twin = twin_of(caller.certificate or {})
         if twin is None:
-            raise RefusedError(
-                403, "the certificate names no twin, or several: it has to have DNS:twin-NUMBER once", STRANGER, "peers-refused"
-            )
+            raise RefusedError(403, "the certificate must name exactly one host, as DNS:twin-NUMBER", STRANGER, "peers-refused")
         return twin
 
 
@@ -137,10 +135,13 @@ class KeyGate:
         stamp = read_stamp(caller.headers)
         if stamp is None:
             raise RefusedError(
-                401, "the message is not signed: Sbus-Twin, Sbus-Time, Sbus-Nonce, Sbus-Signature", STRANGER, "peers-refused"
+                401,
+                "the message is not signed: it needs valid Sbus-Twin, Sbus-Time, Sbus-Nonce and Sbus-Signature headers",
+                STRANGER,
+                "peers-refused",
             )
         if stamp.twin not in self._keys:
-            raise RefusedError(401, f"twin {stamp.twin} has no key here: write it under [[peers]]", STRANGER, "peers-refused")
+            raise RefusedError(401, f"no key for host {stamp.twin}: set its key_file under [[peers]]", STRANGER, "peers-refused")
 
     def identify(self, caller: Caller) -> Speaker:
         """Return the twin that signed, if it did just now; whether for the first time, the store knows."""
@@ -149,20 +150,20 @@ class KeyGate:
             raise RefusedError(401, "the message is not signed", STRANGER, "peers-refused")
         right = request_signature(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body)
         if not is_same(right, stamp.signature):
-            words = f"the signature is not that of twin {stamp.twin} for twin {self._twin}"
+            words = f"the signature is not that of host {stamp.twin} for host {self._twin}"
             if is_of_old_version(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body):
-                words = f"twin {stamp.twin} signs as an older relay does: upgrade it"
+                words = f"host {stamp.twin} signs as an older relay does: upgrade it"
             raise RefusedError(401, words, STRANGER, "peers-refused")
         away = stamp.time - self._clock()
         if abs(away) > self._skew + 1:  # a second more: times are cut to whole ones
-            words = f"the clock of twin {stamp.twin} is {away:+.0f} s away from this host's; {self._skew:g} s are allowed: set the clocks"
+            words = f"the clock of host {stamp.twin} differs by {away:+.0f} s; the limit is {self._skew:g} s: synchronize the clocks"
             raise RefusedError(401, words, REPLAYED, "peers-replayed")
         return Speaker(stamp.twin, Once(stamp.twin, stamp.nonce, 2 * self._skew + 4), stamp)
 
 
 def replayed() -> RefusedError:
     """Return the refusal of a message that the store knows by what it was signed with."""
-    return RefusedError(401, "this message has been sent before, with the same nonce", REPLAYED, "peers-replayed")
+    return RefusedError(401, "the message was sent before with the same nonce", REPLAYED, "peers-replayed")
 
 
 def response_headers(twin: int, keys: Mapping[int, bytes], speaker: Speaker | None, status: int, body: bytes) -> dict[str, str]:

@@ -50,12 +50,14 @@ def _load(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
         context.load_cert_chain(settings.certificate, key)
         status = key.stat()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(Path(settings.certificate), "", f"is no certificate with the key {settings.key}: {_words(error)}") from None
+        raise ConfigError(
+            Path(settings.certificate), "", f"cannot load certificate with private key {settings.key}: {_words(error)}"
+        ) from None
     check_private(key, status)
     try:
         context.load_verify_locations(settings.authority)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(Path(settings.authority), "", f"has no certificate: {_words(error)}") from None
+        raise ConfigError(Path(settings.authority), "", f"cannot load CA certificates: {_words(error)}") from None
     return context
 
 

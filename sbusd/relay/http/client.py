@@ -48,7 +48,7 @@ class Courier:
         """
         key = self._keys.get(twin)
         if self._keys and key is None:
-            raise PeerRefusalError(f"there is no key for twin {twin}: write its key_file under [[peers]]")
+            raise PeerRefusalError(f"no key for host {twin}: set its key_file under [[peers]]")
         headers = {"Content-Type": "application/json", TIME: str(int(time.time()))}
         if key is not None:
             headers |= signed_headers(key, self._twin, twin, path, body, now=time.time())
@@ -64,8 +64,8 @@ class Courier:
             raise PeerAwayError(printable(f"{address}: {_words(error)}")) from None
         if key is not None and not _is_signed(key, headers, status, said, signature):
             # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
-            words = f"what answered there, with status {status}, has not signed for twin {twin}"
-            raise PeerAwayError(printable(f"{address}: {words}; it says: {_error_in(said)}", MAX_WORDS))
+            words = f"the HTTP response with status {status} is not signed by host {twin}"
+            raise PeerAwayError(printable(f"{address}: {words}; its error: {_error_in(said)}", MAX_WORDS))
         _judge(address, status, said)
 
     async def close(self) -> None:
@@ -94,13 +94,13 @@ def _error_in(said: bytes) -> str:
     try:
         return str(json.loads(said)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
-        return "nothing that a relay would say"
+        return "unrecognized response body"
 
 
 def _words(error: BaseException) -> str:
     """Return what kept a message from its host."""
     if isinstance(error, TimeoutError):
-        return "no answer in time"
+        return "no response in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return f"its certificate is refused: {error.certificate_error}"
+        return f"certificate rejected: {error.certificate_error}"
     return str(error) or type(error).__name__

@@ -81,9 +81,9 @@ class Connections:
             self._evict(party.name)
         is_reserved = party.is_peer and self._total[True] < settings.peer_connections
         if self._of[party.name] >= settings.address_connections:
-            reason = f"{party.name} has {settings.address_connections} already: address_connections in relay.toml"
+            reason = f"{party.name} already has {settings.address_connections}, the limit of address_connections in relay.toml"
         elif not is_reserved and self._total[False] >= settings.connections:
-            reason = f"there are {settings.connections} already: connections in relay.toml"
+            reason = f"{settings.connections} are already open, the limit of connections in relay.toml"
         else:
             self._of[party.name] += 1
             self._total[is_reserved] += 1
@@ -117,12 +117,12 @@ class Connections:
             self.leave(oldest)
             oldest.close()
             most = self._settings.address_connections
-            reason = f"{party} has {most} already: address_connections in relay.toml; its oldest unverified one is closed"
+            reason = f"{party} already has {most}, the limit of address_connections in relay.toml; closed its oldest unverified one"
             self.refused(CROWDED, oldest.address, reason, "connections-evicted")
 
     def late(self, address: str) -> None:
         """Tell that a connection is closed because its first request did not come."""
-        self.refused(TOO_SLOW, address, "no whole request header in time", "connections-slow")
+        self.refused(TOO_SLOW, address, "no complete request header in time", "connections-slow")
 
     def connection(self, server: web.Server, *, place: Place | None = None) -> Connection:
         """Return the protocol of a new connection to *server*; it has *place* if :meth:`enter` has let it in already."""
@@ -185,10 +185,10 @@ class Connection(web.RequestHandler):
         """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
         if status >= 500:
             self._note(exc)
-            words = "there is a mistake in this relay; its journal says which"
+            words = "internal error in this relay; see its journal"
         else:
             first = str(message or exc).strip().partition("\n")[0]
-            words = f"the request is not valid HTTP: {printable(first, 100)}"
+            words = f"invalid HTTP request: {printable(first, 100)}"
             self._connections.refused(UNWELCOME, self._address, words, "headers-malformed")
         body = json.dumps({"error": words}).encode()
         response = web.Response(status=status, body=body, content_type="application/json")
@@ -211,7 +211,7 @@ class Connection(web.RequestHandler):
     @property
     def _address(self) -> str:
         """The address of the peer."""
-        return self._place.address if self._place is not None else "a connection that has ended"
+        return self._place.address if self._place is not None else "a closed connection"
 
     def verified(self) -> None:
         """Note that a message of a verified sender has come."""

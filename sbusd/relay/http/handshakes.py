@@ -68,7 +68,7 @@ class Handshake(asyncio.Protocol):
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message
-        self._connections.refused(STRANGER, place.address, f"the handshake of TLS has failed: {printable(reason)}", "handshakes-failed")
+        self._connections.refused(STRANGER, place.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed")
 
 
 class Early(asyncio.Protocol):

@@ -11,5 +11,5 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > most:
-            raise ValueError(f"the answer has more than {most} bytes")
+            raise ValueError(f"the HTTP response exceeds {most} bytes")
     return bytes(body)

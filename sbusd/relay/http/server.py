@@ -31,9 +31,9 @@ from sbusd.systemd.journal import Event
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
 
 _FULL = {
-    "queue": "there are too many messages here that nobody has taken; try again later",
-    "open": "too many requests of yours wait for an answer here; try again later",
-    "memory": "too many requests of yours are remembered here; try again when some have expired",
+    "queue": "too many unfetched messages on this host; try again later",
+    "open": "too many of your requests are waiting for responses here; try again later",
+    "memory": "too many of your requests are remembered here; try again when some have expired",
 }
 """What there may be no room for, ``Store.accept``."""
 
@@ -95,10 +95,10 @@ class Door:
             )
             await self._count(refusal.counted)
         except RedisAwayError:
-            status, said = 503, "Redis is away here; try again later"
+            status, said = 503, "Redis is unavailable on this host; try again later"
         except Exception as mistake:  # a peer gets no traceback, and the journal knows
-            self._journal.tell_of(FAULT, "door", where="the door", reason=f"{type(mistake).__name__}: {mistake}")
-            status, said = 500, "there is a mistake in this relay; its journal says which"
+            self._journal.tell_of(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
+            status, said = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": said}).encode()
         headers = response_headers(self._twin, self._keys, exchange.speaker, status, body)
         if status == 503:
@@ -114,12 +114,12 @@ class Door:
         """Return what became of the message, or raise RefusedError."""
         caller = exchange.caller
         if caller.path not in {REMOTE_PATH, REPLY_PATH}:
-            raise _unwelcome(404, f"there is nothing here but {REMOTE_PATH} and {REPLY_PATH}")
+            raise _unwelcome(404, f"not found; the paths are {REMOTE_PATH} and {REPLY_PATH}")
         if request.method != "POST":
-            raise _unwelcome(405, "POST a message here")
+            raise _unwelcome(405, "method not allowed; use POST")
         self._gate.precheck(caller)
         if encoding := request.headers.get("Content-Encoding"):
-            raise _unwelcome(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message as it is")
+            raise _unwelcome(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message without encoding")
         with self._pending.body(caller.client[0]) as place:
             body = await self._read(request, place)
             caller = dataclasses.replace(caller, body=body)
@@ -131,15 +131,15 @@ class Door:
         except MessageError as error:
             raise _unwelcome(400, str(error)) from None
         if speaker.twin is not None and message.src != speaker.twin:
-            raise RefusedError(403, f"twin {speaker.twin} sends a message with src {message.src}", FORGED, "messages-forged")
+            raise RefusedError(403, f"host {speaker.twin} sent a message with src {message.src}", FORGED, "messages-forged")
         # Whether this is the one who asked, and that the other one was asked, the store decides.
         is_redirected = caller.path == REPLY_PATH and message.is_misaddressed_error
         if is_redirected:
             message = message.with_(dst=(self._twin,))
         if message.dst != (self._twin,):
-            raise _unwelcome(421, f"dst is {list(message.dst)}, and this is twin {self._twin}")
+            raise _unwelcome(421, f"dst is {list(message.dst)}, but this is host {self._twin}")
         if not message.uid:
-            raise _unwelcome(400, "uid: is empty")
+            raise _unwelcome(400, "uid: missing or empty")
         if caller.path == REMOTE_PATH:
             return await self._accept(caller, message, speaker)
         said = await self._admit(message, speaker)
@@ -151,24 +151,24 @@ class Door:
         """Return the body, if it is small and comes soon, and *place* has room for it."""
         most = self._settings.body_bytes
         if request.content_length is not None and request.content_length > most:
-            raise RefusedError(413, f"the message has {request.content_length} bytes; {most} are allowed", TOO_LARGE, "bodies-too-large")
+            raise RefusedError(413, f"the message has {request.content_length} bytes; the limit is {most}", TOO_LARGE, "bodies-too-large")
         body = bytearray()
         try:
             async with asyncio.timeout(self._settings.body_timeout) as limit:
                 place.end = functools.partial(_end, limit)
                 async for chunk in request.content.iter_any():
                     if len(body) + len(chunk) > most:
-                        raise RefusedError(413, f"the message has more than {most} bytes", TOO_LARGE, "bodies-too-large")
+                        raise RefusedError(413, f"the message exceeds {most} bytes", TOO_LARGE, "bodies-too-large")
                     if not place.grow(len(chunk)):
                         raise _crowded(place)
                     body += chunk
         except TimeoutError:
             if place.is_evicted:
                 raise _crowded(place) from None
-            words = f"the message did not come within {self._settings.body_timeout:g} s"
+            words = f"the message did not arrive within {self._settings.body_timeout:g} s"
             raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
         except PEER_ERRORS as error:
-            words = f"the message was cut off, or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
+            words = f"the message ended early or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
             raise RefusedError(400, words, UNWELCOME, "bodies-cut-off") from None
         finally:
             place.end = None
@@ -177,15 +177,15 @@ class Door:
     async def _accept(self, caller: Caller, request: Message, speaker: Speaker) -> str:
         """Take a request."""
         if not request.cmd:
-            raise _unwelcome(400, "cmd: is empty")
+            raise _unwelcome(400, "cmd: missing or empty")
         if request.exp > self._settings.max_expiry:
-            raise _unwelcome(400, f"exp: {request.exp} s is too long; {self._settings.max_expiry:g} s are allowed")
+            raise _unwelcome(400, f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s")
         # Its age by its sender's own clock, where that is known: then it does not matter that clocks differ.
         sent = sent_at(caller)
         age = max(0.0, (self._clock() if sent is None else sent) - request.now) if request.now else 0.0
         left = request.expiry_seconds + 1 - age
         if left <= 0:
-            raise _unwelcome(410, f"the request has expired {-left:.0f} s ago")
+            raise _unwelcome(410, f"the request expired {-left:.0f} s ago")
         said = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, speaker.once)
         return self._room(said, names.REMOTE)
 
@@ -193,10 +193,10 @@ class Door:
         """Take an answer, if it is from the twin that was asked."""
         said = await self._store.admit(reply, speaker.once)
         if said == "forged":
-            words = f"twin {reply.src} answers request {reply.uid}, which it was not asked"
+            words = f"host {reply.src} responded to request {reply.uid}, which it did not receive"
             raise RefusedError(403, words, FORGED, "answers-forged")
         if said == "unasked":
-            raise RefusedError(404, f"no request {reply.uid[:40]} waits for an answer here", FORGED, "messages-unasked")
+            raise RefusedError(404, f"no request {reply.uid[:40]} is waiting for a response here", FORGED, "messages-unasked")
         return self._room(said, names.REPLY)
 
     def _room(self, said: str, queue: str) -> str:
@@ -237,7 +237,7 @@ def _end(limit: asyncio.Timeout) -> None:
 def _crowded(place: PendingBody) -> RefusedError:
     """Return the refusal of a body that has found no room, or whose room is another's."""
     counted = "bodies-evicted" if place.is_evicted else "bodies-deferred"
-    return RefusedError(503, "too many messages are coming in here; try again later", UNWELCOME, counted)
+    return RefusedError(503, "too many incoming messages; try again later", UNWELCOME, counted)
 
 
 def _unwelcome(status: int, words: str) -> RefusedError:
@@ -247,5 +247,5 @@ def _unwelcome(status: int, words: str) -> RefusedError:
 
 def _full_event(journal: RelayJournal, queue: str) -> Event:
     """Tell that *queue* is full; return what the refusal itself is told as."""
-    journal.tell_of(FULL, queue, queue=queue, reason="nobody takes what is in it")
+    journal.tell_of(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

@@ -62,12 +62,14 @@ def read_key(file: Path) -> bytes:
             check_private(file, os.fstat(stream.fileno()))
             content = stream.read(MAX_KEY_BYTES + 1)
     except NotRegularError:
-        raise ConfigError(file, "", "is not a regular file; put the key into one") from None
+        raise ConfigError(file, "", "not a regular file; store the key in one") from None
     except OSError as error:
-        raise ConfigError(file, "", f"cannot be read: {error.strerror}; let the relay's user read it") from None
+        raise ConfigError(file, "", f"cannot read the key: {error.strerror}; make it readable for the relay's user") from None
     key = content.strip()
     if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        raise ConfigError(file, "", f"has {len(key)} bytes; a key has {MIN_KEY_BYTES} to {MAX_KEY_BYTES}: openssl rand -hex 32")
+        raise ConfigError(
+            file, "", f"the key has {len(key)} bytes, but must have {MIN_KEY_BYTES} to {MAX_KEY_BYTES}; make one with: openssl rand -hex 32"
+        )
     return key
 
 
@@ -78,9 +80,9 @@ def check_private(file: Path, status: os.stat_result) -> None:
     """
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in _owners():
-        raise ConfigError(file, "", f"belongs to user {status.st_uid}; give it to the relay's user: chown sbus-relay")
+        raise ConfigError(file, "", f"owned by user {status.st_uid}; make the relay's user its owner: chown sbus-relay")
     if mode & 0o027 or (mode & 0o050 and status.st_gid != 0):
-        words = f"others can use it, its mode is {mode:04o} and its group {status.st_gid}; a key is for its owner: chmod 0600"
+        words = f"accessible to other users: mode {mode:04o}, group {status.st_gid}; allow only its owner: chmod 0600"
         raise ConfigError(file, "", words)
 
 

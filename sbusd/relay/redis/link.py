@@ -49,7 +49,7 @@ def redis_url(spelling: str) -> str:
             host, port = spelling, "6379"
         if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
             return f"redis://{host}:{port}"
-    raise BadRedisError(f'redis = "{spelling}" is not HOST:PORT, the path of a socket, or a URL such as redis://127.0.0.1:6379/0')
+    raise BadRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
 
 
 class RedisLink:
@@ -57,10 +57,11 @@ class RedisLink:
 
     def __init__(self, spelling: str) -> None:
         """Raises BadRedisError. Nothing is connected yet."""
+        url = redis_url(spelling)
         # A command that failed is not sent again unseen: taking a message twice would leave one behind.
         try:
             pool = BlockingConnectionPool.from_url(
-                redis_url(spelling),
+                url,
                 max_connections=CONNECTIONS,
                 timeout=TIMEOUT_SECONDS,
                 socket_timeout=TIMEOUT_SECONDS,
@@ -147,9 +148,9 @@ def reason_of(error: Exception) -> str:
     words = str(error).rstrip(".") or type(error).__name__
     cause = error.__cause__ or error.__context__
     if isinstance(cause, PermissionError):
-        return f"{words}; that of the relay is for root and the relay's user alone: use sudo, or see sbus-relay(8)"
+        return f"{words}; only root and the relay's user can use the relay's Redis: use sudo, or see sbus-relay(8)"
     if isinstance(cause, FileNotFoundError):
-        return f"{words}; start it: systemctl start redis-server@sbus-relay.service, of the package redis-server"
+        return f"{words}; start Redis (package redis-server) with: systemctl start redis-server@sbus-relay.service"
     return words
 
 

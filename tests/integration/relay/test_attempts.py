@@ -32,7 +32,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         error = host.receive(host.send("x", 1002, try_=1))["err"]
         # Two, and one more for each time that the kernel told of a change of the network meanwhile.
         tries = 2 + host.counters().get("tries-hastened", 0)
-        assert error.startswith(f"destination not reached after {tries} tries")
+        assert error.startswith(f"destination not reached after {tries} attempts")
         packets = [client.receive() for _ in range(tries)]
         host.relay.stop()
     finally:
@@ -63,6 +63,6 @@ def test_a_port_that_is_taken_is_one_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "sbusd.relay.main", "-C", str(file)]
         done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].startswith("sbus-relay: 127.0.0.1:")
+    assert done.stderr.splitlines()[-1].startswith("sbus-relay: cannot listen on 127.0.0.1:")
     assert "ddress already in use" in done.stderr
     assert "Traceback" not in done.stderr

@@ -18,7 +18,7 @@ def test_a_program_is_called_from_another_host(towns: MakeTowns, stage: Stage) -
     with running(there, *served, until="relayed/greet"):
         said = here.succeed("call", "--twin", str(SECOND), "greet", stdin=b"hello")
         assert said == f"greet of {FIRST} for <>: hello\n".encode()
-        told = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--tries", "0", "greet", "again"))
+        told = json.loads(here.succeed("--json=short", "call", "--twin", str(SECOND), "--retries", "0", "greet", "again"))
         assert (told["twin"], told["data"]) == (SECOND, f"greet of {FIRST} for <>: again\n")
         done = here.run("call", "--twin", "4711", "greet", "x")
         assert (done.returncode, done.stderr) == (4, b"sbusctl: 'greet' failed: destination not found\n")
@@ -30,4 +30,4 @@ def test_a_program_is_called_from_another_host(towns: MakeTowns, stage: Stage) -
     a.host.relay.stop()
     done = here.run("call", "--twin", str(SECOND), "greet", "x")
     assert done.returncode == 3
-    assert b"nobody" in done.stderr
+    assert b"no service" in done.stderr

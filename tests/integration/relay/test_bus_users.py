@@ -62,7 +62,7 @@ def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:
 
 def has_joined(town: Town, times: int) -> bool:
     """Return whether the relay of *town* has been joined so often."""
-    return town.host.relay.told().count(": joined to the bus") == times
+    return town.host.relay.told().count(": joined bus") == times
 
 
 def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_user: User) -> None:
@@ -100,10 +100,10 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         with b.bus() as control:
             wait_for(lambda: control.members("word"), "the service to run it")
         service.kill()
-        assert a.host.receive(ret)["err"] == "the service for slow on twin 1002 ended before it answered; it may have run it"
+        assert a.host.receive(ret)["err"] == "the service for slow on host 1002 ended before it responded; it may have run the request"
     with serving(b.path, twins=Twins(), who=describe):
         said = first_user.call(partial(called, a.path, "who", SECOND))
-        assert said == f"'who' failed: user {second_user.uid} is no relay, and cannot call as another host"
+        assert said == f"'who' failed: user {second_user.uid} is not a relay and cannot call for a remote host"
 
 
 def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_user: User) -> None:
@@ -135,7 +135,7 @@ def test_what_comes_to_an_address_is_checked_without_rules_too(towns: MakeTowns,
         (service,) = bus.members("relayed/who")
         said = second_user.call(partial(reach_around, service.address + b"relayed/who", "who", SECOND))
         assert said is not None
-        assert (said.error, said.data) == (f"user {second_user.uid} is no relay, and cannot call as another host", b"")
+        assert (said.error, said.data) == (f"user {second_user.uid} is not a relay and cannot call for a remote host", b"")
         second_user.call(partial(reach_around, relay.address + b"relay/%d/echo" % SECOND, "echo", 0))
         a.host.wait_counted("bus-unknown")
     assert a.host.counters().get("requests", 0) == 0
@@ -212,8 +212,8 @@ def flood(path: str, size: int) -> list[str]:
 @pytest.mark.parametrize(
     ("settings", "size", "says"),
     [
-        (f"bus_calls = {CALLS}\n", 1, f"busy: {CALLS} calls are under way already for user"),
-        ('bus_bytes = "1MiB"\n', 300_000, "busy: the calls that are under way have 900000 bytes, this one 300000, and 1048576 are allowed"),
+        (f"bus_calls = {CALLS}\n", 1, f"busy: {CALLS} calls are already in progress for user"),
+        ('bus_bytes = "1MiB"\n', 300_000, "busy: calls in progress hold 900000 bytes and this one 300000; the limit is 1048576 bytes"),
     ],
 )
 def test_a_user_with_too_much_under_way_keeps_nobody_else_out(
@@ -241,8 +241,8 @@ def test_a_relay_that_its_bus_refuses_says_so(towns: MakeTowns, folder: Path) ->
     config.write_text('[[policy]]\nkeys = "relayed/"\npublish = "deny"\n')
     a, b = towns("", "-C", str(config))
     with serving(b.path, twins=Twins(), echo=echo):
-        assert called(a.path, "echo", SECOND) == "'echo' failed: the bus refuses calls for echo on twin 1002 by its relay"
-    b.host.relay.wait_told("does not let the relay serve other hosts")
+        assert called(a.path, "echo", SECOND) == "'echo' failed: the bus rejected a call of its relay for echo on host 1002"
+    b.host.relay.wait_told("operations for remote hosts")
 
 
 def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeTowns, second_user: User) -> None:
@@ -255,9 +255,9 @@ def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeT
         squatter.subscribe(pattern)
     squatter.barrier()
     a.host.relay.start()
-    told = a.host.relay.wait_told("another relay serves the users of the bus")
+    told = a.host.relay.wait_told("another relay serves bus")
     assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in told
-    assert told.count(": joined to the bus") == 1
+    assert told.count(": joined bus") == 1
     squatter.close()
     wait_for(partial(has_joined, a, 2), "the relay to have its place")
 
@@ -268,4 +268,4 @@ def test_one_town_is_not_the_other(towns: MakeTowns) -> None:
     with a.bus() as bus, bus.subscribe(bus.address + b"ret/") as answers:
         asked = Envelope("echo", "u", b"x", (bus.address + b"ret/u").decode(), destinations=(SECOND,))
         bus.publish(f"relay/{FIRST}/echo", asked.encode())
-        assert read_item(answers.receive(60)).error == f"dst: is not the one twin that the key names, {FIRST}"
+        assert read_item(answers.receive(60)).error == f"dst: must be exactly the host that the key names, {FIRST}"

@@ -109,7 +109,7 @@ def storm(folder: Path, requests: int, kills: int, seed: int) -> None:
             application.join(30)
         for host in hosts:
             host.close()
-            assert "there is a mistake" not in host.relay.told()
+            assert "internal error" not in host.relay.told()
 
 
 def is_idle(host: Host) -> bool:

@@ -34,7 +34,7 @@ def wire(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[Wire]:
     host.relay.start()
     yield Wire(host)
     host.close()
-    assert "there is a mistake" not in host.relay.told()
+    assert "internal error" not in host.relay.told()
 
 
 @pytest.mark.parametrize(

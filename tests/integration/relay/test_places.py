@@ -104,7 +104,7 @@ def test_one_network_cannot_use_up_the_places(town: Town) -> None:
         for number in range(MOST):
             open_ones.enter_context(town.connect(str(network[number + 1])))
         town.host.wait_counted("connections-evicted", MOST - MOST_OF_ADDRESS)
-        town.host.relay.wait_told("fd00:77:0:9::/64 has 4 already: address_connections in relay.toml")
+        town.host.relay.wait_told("fd00:77:0:9::/64 already has 4, the limit of address_connections in relay.toml")
         other = open_ones.enter_context(town.connect("fd00:77:0:a::1"))
         assert is_open(other)
 
@@ -146,7 +146,9 @@ def test_a_user_of_the_peers_host_does_not_keep_the_peer_out(town: Town) -> None
                     open_ones.enter_context(town.connect(PEER_ADDRESS))
                 town.host.wait_counted("connections-evicted", MOST_OF_ADDRESS)
         assert not is_open(half_open[0])
-        town.host.relay.wait_told(f"{PEER_ADDRESS} has 4 already: address_connections in relay.toml; its oldest unverified one is closed")
+        town.host.relay.wait_told(
+            f"{PEER_ADDRESS} already has 4, the limit of address_connections in relay.toml; closed its oldest unverified one"
+        )
 
 
 def test_bodies_of_a_user_of_the_peers_host_do_not_keep_the_peers_out(town: Town) -> None:

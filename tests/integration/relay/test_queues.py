@@ -15,12 +15,12 @@ def test_a_bad_message_is_answered_or_kept(twins: MakeTwins) -> None:
     """Once for each destination where it says them; what says no return queue waits for a person."""
     (a,) = twins(1001, settings='body_bytes = "4KiB"\n')
     cases: list[tuple[dict[str, Any], str, list[int]]] = [
-        (request("x", 1001, 1002, dat=b"") | {"dat": "?"}, "dat: is not base64", [1001, 1002]),
+        (request("x", 1001, 1002, dat=b"") | {"dat": "?"}, "dat: not valid base64", [1001, 1002]),
         (request("x", 1001) | {"exp": "soon"}, "exp: ", [1001]),
-        (request("x"), "dst: is empty", [0]),
-        (request("", 1001), "cmd: is missing", [1001]),
-        (request("system.local", 1001), "cmd: is a name of the bus itself", [1001]),
-        (request("x", 1001, exp=100_000), "86400 s are allowed", [1001]),
+        (request("x"), "dst: missing or empty", [0]),
+        (request("", 1001), "cmd: missing", [1001]),
+        (request("system.local", 1001), "cmd: reserved for the relay itself", [1001]),
+        (request("x", 1001, exp=100_000), "the maximum of 86400 s", [1001]),
         (request("x", 1001, now=1_621_944_461), "expired: ", [1001]),
         (request("x", 1001) | {"dst": "1001"}, "dst: ", [0]),
     ]
@@ -35,7 +35,7 @@ def test_a_bad_message_is_answered_or_kept(twins: MakeTwins) -> None:
         a.redis.rpush("msgbus.system.local", raw)
     a.wait_counted("messages-malformed", len(cases) + len(hopeless))
     assert a.redis.lrange("msgbus.system.relay.refused", 0, -1) == hopeless
-    a.relay.wait_told("that is no message")
+    a.relay.wait_told("malformed messages in")
     a.assert_empty()
 
 
@@ -45,11 +45,11 @@ def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeTwins) -> None:
     rets = [a.send("busy", 1002, dat=str(number).encode()) for number in range(8)]
     wait_for(lambda: sum(a.redis.llen(ret) for ret in rets) == 3, "three errors")
     full = [ret for ret in rets if a.redis.llen(ret)]
-    assert all(a.receive(ret)["err"] == "twin 1002 has too many requests for busy that nobody has taken" for ret in full)
+    assert all(a.receive(ret)["err"] == "host 1002 has too many unfetched requests for busy" for ret in full)
     for _ in range(5):
         b.reply(b.receive("msgbus.busy"), b"done")
     assert [data_of(a.receive(ret)) for ret in rets if ret not in full] == [b"done"] * 5
-    b.relay.wait_told("msgbus.busy is full")
+    b.relay.wait_told("queue msgbus.busy full")
     for host in (a, b):
         host.assert_empty()
 
@@ -58,7 +58,7 @@ def test_a_full_backlog_is_told(twins: MakeTwins) -> None:
     (a,) = twins(1001, settings="backlog_messages = 3\n")
     rets = [a.send("x", 1001) for _ in range(5)]
     refused = [a.receive(ret)["err"] for ret in rets[3:]]
-    assert refused == ["too many requests wait here; try again later"] * 2
+    assert refused == ["too many pending requests; try again later"] * 2
     assert a.redis.llen("msgbus.x") == 3
 
 
@@ -69,7 +69,7 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeTwins) -> None:
     a.send("x", 1001, ret="taken")
     a.reply(a.receive("msgbus.x"), b"lost to nobody else")
     a.wait_counted("answers-undeliverable")
-    a.relay.wait_told("could not be put into the return queue taken")
+    a.relay.wait_told("responses for return queue taken")
     assert a.redis.get("taken") == b"text"
     a.assert_empty()
 
@@ -77,7 +77,7 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeTwins) -> None:
 def test_a_command_whose_queue_is_none_is_answered(twins: MakeTwins) -> None:
     (a,) = twins(1001)
     a.redis.set("msgbus.odd", "text")
-    assert "has too many requests for odd" in a.receive(a.send("odd", 1001))["err"]
+    assert "has too many unfetched requests for odd" in a.receive(a.send("odd", 1001))["err"]
 
 
 def test_who_wants_no_answer_gets_none(twins: MakeTwins) -> None:
@@ -107,7 +107,7 @@ def test_an_answer_in_anothers_name_is_refused(twins: MakeTwins) -> None:
     ret = a.send("x", 1002, exp=2)
     asked = b.receive("msgbus.x")
     b.reply(asked, b"x", src=1003)
-    b.relay.wait_told("src: of an answer is this twin, 1002: swap src and dst of the request")
+    b.relay.wait_told("src: a response must name this host, 1002: swap src and dst of the request")
     assert a.receive(ret)["err"].startswith("expired")
     assert b.redis.llen("msgbus.system.relay.refused") == 1
 
@@ -139,4 +139,4 @@ def test_several_relays_share_one_redis(twins: MakeTwins) -> None:
 def test_it_ends_as_it_should(twins: MakeTwins) -> None:
     (a,) = twins(1001)
     assert a.relay.stop() == 0
-    assert a.relay.told().splitlines()[-1] == "sbus-relay: stopped relaying for twin 1001"
+    assert a.relay.told().splitlines()[-1] == "sbus-relay: stopped relaying for host 1001"

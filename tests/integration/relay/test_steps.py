@@ -81,5 +81,5 @@ def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
 
     asyncio.run(run())
     told = capsys.readouterr().err
-    assert "waiting for it, nothing is lost" in told
-    assert "there is a mistake" not in told
+    assert "retrying, no message is lost" in told
+    assert "internal error" not in told

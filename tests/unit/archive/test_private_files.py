@@ -57,7 +57,9 @@ def test_a_folder_that_is_closed_is_left_as_it_is(tmp_path: Path) -> None:
 def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "foreign").touch()
     tmp_path.chmod(0o755)
-    with pytest.raises(ExposedFolderError, match=r"open to all users, mode 0755, and has other things .* 'foreign'; close it by: chmod"):
+    with pytest.raises(
+        ExposedFolderError, match=r"open to all users \(mode 0755\), and contains other files, such as 'foreign'. Run chmod o-rwx /"
+    ):
         make_private(tmp_path, ("index",))
     assert mode(tmp_path) == 0o755
 
@@ -65,7 +67,7 @@ def test_a_folder_with_other_things_in_it_is_refused(tmp_path: Path) -> None:
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o755)
     monkeypatch.setattr("os.geteuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.raises(ExposedFolderError, match=r"and belongs to user \d+; close it by"):
+    with pytest.raises(ExposedFolderError, match=r"and owned by user \d+\. Run chmod o-rwx /"):
         make_private(tmp_path, ())
 
 

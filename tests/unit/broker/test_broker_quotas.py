@@ -229,7 +229,7 @@ def test_a_page_after_no_user_is_an_error(parlour: Parlour) -> None:
     guest = parlour.guest()
     guest.control(controls.USERS, b"alice")
     (told,) = guest.receive_all()
-    assert told == b"CMSG !/bus/error\0EINVAL the page to start after is the number of a user"
+    assert told == b"CMSG !/bus/error\0EINVAL the page to start after must be the number of a user"
 
 
 def test_other_quotas_hold_from_a_reload_on(make_parlour: MakeParlour) -> None:
@@ -268,7 +268,7 @@ def test_a_process_to_watch_beyond_the_quota_is_refused_and_charged_nothing(make
     guest = parlour.guest(uid=ALICE, pid=55)
     guest.subscribe(b"!/cred///55/x")
     (told,) = guest.receive_all()
-    assert told.startswith(b"CMSG !/bus/error\0EDQUOT connections: 1 of 1 used by user 1000; to watch a process needs one")
+    assert told.startswith(b"CMSG !/bus/error\0EDQUOT connections: 1 of 1 used by user 1000; watching a process needs one")
     assert parlour.switch.patterns(guest.connection) == {}
     assert users(guest)[0][0]["subscriptions"] == 0
 
@@ -315,7 +315,7 @@ def test_a_heir_of_the_socket_is_told_and_ended_with_the_process(parlour: Parlou
         os.close(writer)
         os.waitpid(child, 0)
     assert guest.receive_all() == [
-        b"CMSG !/bus/error\0EACCES process 55 has ended, and with it the subscription !/cred///55/x",
+        b"CMSG !/bus/error\0EACCES process 55 has ended, so the subscription !/cred///55/x has ended",
         b"",
     ]
     assert names(parlour) == ["process-ended"]

@@ -19,7 +19,7 @@ def test_what_is_no_wish_is_left_to_others(world: World, key: bytes) -> None:
 @pytest.mark.parametrize("token", [b"x" * (MAX_TOKEN_BYTES + 1), b"a\0b", b"\0"])
 def test_token_that_is_too_long_or_has_a_nul_is_refused(world: World, key: bytes, token: bytes) -> None:
     client = world.connect()
-    with pytest.raises(ProtocolError, match="at most 128 bytes without NUL") as caught:
+    with pytest.raises(ProtocolError, match="at most 128 bytes and no NUL") as caught:
         grant(world.switch, client, Control(key, token))
     assert caught.value.code is ErrorCode.EINVAL
 

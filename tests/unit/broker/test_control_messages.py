@@ -191,7 +191,11 @@ def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) 
     assert [recipient.pop(name) for name in ("blocked_others_ms", "blocks_count", "blocks")] == [0, 0, []]
     assert (recipient, sorted(patterns)) == ({"id": 1, "pid": ALICE, "uid": ALICE}, ["a/", "a/*"])
     reasons = {entry["id"]: entry["reason"] for entry in listed(answer, "others")}
-    assert reasons == {2: "none of its 1 patterns takes the key", 3: "it has no subscription", 4: "it has no subscription"}
+    assert reasons == {
+        2: "none of its 1 patterns matches the key",
+        3: "the client has no subscription",
+        4: "the client has no subscription",
+    }
     assert three.barrier() == []
     assert parlour.switch.counters().messages == 0
 
@@ -204,7 +208,7 @@ def test_trace_of_a_secret_tells_that_wildcards_do_not_reach_it(parlour: Parlour
     answer = owner.ask_json(controls.TRACE, b"!/cred//1000//x")
     assert [entry["patterns"] for entry in listed(answer, "recipients")] == [["!/cred//1000//x"]]
     (other,) = listed(answer, "others")
-    assert "wildcards never reach one" in str(other["reason"])
+    assert "wildcards do not match reserved keys" in str(other["reason"])
 
 
 def test_trace_hides_other_users_from_one_who_is_no_owner(parlour: Parlour) -> None:
@@ -221,7 +225,7 @@ def test_trace_of_a_key_nobody_may_publish_to_says_so(parlour: Parlour) -> None:
     owner = parlour.guest()
     answer = owner.ask_json(controls.TRACE, b"!/bus/error")
     assert answer["publishable"] is False
-    assert [entry["reason"] for entry in listed(answer, "others")] == ["nobody may publish to this key"]
+    assert [entry["reason"] for entry in listed(answer, "others")] == ["no client can publish to this key"]
 
 
 def test_trace_shows_any_key_as_text(parlour: Parlour) -> None:

@@ -43,7 +43,7 @@ def test_without_a_rule_the_protocol_decides() -> None:
         True,
         None,
         None,
-        "anyone may publish there",
+        "no rule restricts publishing to this key",
         r"\xff",
     )
     secret = explain(RULED, ALICE, b"1000\0subscribe\0!/cred//1001//x", is_owner=False)

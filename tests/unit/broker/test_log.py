@@ -165,7 +165,7 @@ class TestRate:
         journal.close(WAIT)
         assert _summary(sink) == [(MALFORMED_PACKET, 5)] * 2 + [(MALFORMED_PACKET, 6), (SUPPRESSED, 5), (STARTED, None)]
         told = sink.records[3]
-        assert told.text == "3 more like this from uid 5: malformed-packet"
+        assert told.text == "suppressed 3 records of type malformed-packet from uid 5"
         assert told.priority == MALFORMED_PACKET.priority == Priority.NOTICE
 
     def test_it_is_told_when_the_interval_ends_and_nothing_else_happens(self, sink: Sink) -> None:
@@ -181,7 +181,7 @@ class TestRate:
         for _ in range(5):
             journal.record(MALFORMED_PACKET, uid=5)
         journal.close(WAIT)
-        assert sink.records[-1].text == "3 more like this from uid 5: malformed-packet"
+        assert sink.records[-1].text == "suppressed 3 records of type malformed-packet from uid 5"
         assert journal.counters == JournalCounters(written=3, suppressed=3, dropped=0, waiting=0)
 
 
@@ -200,7 +200,7 @@ class TestTrouble:
         journal.close(WAIT)
         assert journal.counters == JournalCounters(written=MAX_WAITING + 2, suppressed=0, dropped=7, waiting=0)
         assert [record.message for record in sink.records[:3]] == [STARTED, RECORDS_DROPPED, MALFORMED_PACKET]
-        assert sink.records[1].text == "records that could not be written, and are lost: 7"
+        assert sink.records[1].text == "lost 7 records that could not be written"
 
     def test_the_end_does_not_wait_for_a_journal_that_hangs(self, sink: Sink) -> None:
         journal = _journal(sink)
@@ -263,7 +263,7 @@ def test_a_journal_is_opened_for_where_the_bus_runs(monkeypatch: pytest.MonkeyPa
     journal = Journal.open(LogSettings(), background=False)
     journal.record(STARTED, address="/run/s", version="1")
     journal.close(WAIT)
-    assert capfd.readouterr().err == "sbusd: the bus is ready at /run/s, version 1\n"
+    assert capfd.readouterr().err == "sbusd: ready at /run/s, version 1\n"
     assert StandardErrorSink.__name__ in repr(vars(journal))
 
 

@@ -82,7 +82,7 @@ def test_attempts_count_though_they_are_refused_and_come_back_with_time() -> Non
     assert kinds == [Quota.CONNECTIONS] * 9 + [Quota.CONNECTION_RATE] * 2
     bank.clock.now += 0.5
     assert refused(bank.attempt(ALICE))[0] is Quota.CONNECTIONS
-    words = "connection_rate: 10 of 10 attempts used by user 1000; 2 more come a second"
+    words = "connection_rate: 10 of 10 attempts used by user 1000; 2 more each second"
     assert refused(bank.attempt(ALICE)) == (Quota.CONNECTION_RATE, words)
     assert bank.attempt(BOB) is None
 
@@ -126,7 +126,7 @@ def test_half_of_the_descriptors_that_others_leave() -> None:
                 break
     assert [taken.count(uid) for uid in (1000, 1001, 1002)] == [20, 10, 5]
     assert taken.count(0) == 30
-    words = "connections: 20 of 0 used by user 1000, half of the descriptors that others leave"
+    words = "connections: 20 of 0 used by user 1000, half of the descriptors that other users leave free"
     assert refused(bank.attempt(ALICE)) == (Quota.CONNECTIONS, words)
     assert excess is None
 
@@ -136,7 +136,7 @@ def test_a_process_that_is_watched_is_one_descriptor_more() -> None:
     connection = bank.enter(ALICE)
     assert bank.charge_descriptor(connection) is None
     assert refused(bank.attempt(ALICE))[1] == "connections: 2 of 2 used by user 1000"
-    assert refused(bank.charge_descriptor(connection))[1].endswith("; to watch a process needs one")
+    assert refused(bank.charge_descriptor(connection))[1].endswith("; watching a process needs one")
     bank.release_descriptor(connection)
     other = bank.enter(ALICE)
     assert bank.charge_descriptor(other) is not None
@@ -192,7 +192,7 @@ def test_control_packets_beyond_the_rate_are_refused_and_after_long_end_the_conn
     loud, quiet = bank.enter(ALICE), bank.enter(ALICE)
     assert [bank.charge_control(loud) for _ in range(10)] == [None] * 10
     told = [bank.charge_control(loud) for _ in range(PATIENCE_PACKETS + 1)]
-    assert refused(told[0]) == (Quota.CONTROL_RATE, "control_rate: 10 of 10 packets used by user 1000; 1 more come a second")
+    assert refused(told[0]) == (Quota.CONTROL_RATE, "control_rate: 10 of 10 packets used by user 1000; 1 more each second")
     assert [each.ends for each in told if each] == [False] * PATIENCE_PACKETS + [True]
     # The other connection of that user is refused too, but has its own patience.
     excess = bank.charge_control(quiet)
@@ -233,13 +233,13 @@ def test_connections_are_held_by_processes() -> None:
     assert excess.holders == "pid 6: 3, pid 5: 1, pid 7: 1"
 
 
-def test_who_holds_nothing_is_nobody() -> None:
+def test_without_a_holder_none_is_named() -> None:
     bank = Bank(QuotaSettings(connection_rate=1, connection_burst=10))
     for _ in range(10):
         bank.leave(bank.enter(ALICE))
     excess = bank.attempt(ALICE)
     assert excess is not None
-    assert excess.holders == "nobody"
+    assert excess.holders == "none"
 
 
 # -- who is there, and other settings

@@ -85,68 +85,68 @@ def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
         ("[limits]\nqueue_byte = 1", "limits.queue_byte: unknown key; did you mean queue_bytes?"),
         (
             "xyzzy = 1",
-            "xyzzy: unknown key; the keys here are separator, credential_prefix, allowed_users, admins, protected_users, policy,"
+            "xyzzy: unknown key; valid keys are separator, credential_prefix, allowed_users, admins, protected_users, policy,"
             " limits, quotas, log, rights",
         ),
         (
             '[log.rate_per_cause_per_user]\n"a\\nb.c" = 1',
-            r'log.rate_per_cause_per_user."a\x0ab.c": unknown key; the keys here are burst, interval',
+            r'log.rate_per_cause_per_user."a\x0ab.c": unknown key; valid keys are burst, interval',
         ),
-        ("x y", "is not TOML: Expected '=' after a key in a key/value pair (at line 1, column 3); write it as sbusd.toml(5) shows"),
-        (b"\n\xff", "is not UTF-8 at line 2; save it as UTF-8"),
-        ("a = " + "9" * 5_000, "has a number of too many digits; write it as sbusd.toml(5) shows"),
-        ("a=" + "[" * 100_000, "is nested too deeply; sbusd.toml(5) needs two levels"),
-        ("#" * (MAX_FILE_BYTES + 1), "is longer than 262144 bytes, so it is not a configuration file"),
-        ("limits = 3", "limits: 3 is not a table; write [limits] with its keys below"),
+        ("x y", "invalid TOML: Expected '=' after a key in a key/value pair (at line 1, column 3)"),
+        (b"\n\xff", "invalid UTF-8 in line 2; save the file as UTF-8"),
+        ("a = " + "9" * 5_000, "a number has too many digits"),
+        ("a=" + "[" * 100_000, "tables are nested too deeply: two levels are enough for every key"),
+        ("#" * (MAX_FILE_BYTES + 1), "longer than 262144 bytes, the maximum for a configuration file"),
+        ("limits = 3", "limits: must be a table, not 3; write [limits] and its keys below"),
         (
             "[log]\nrate_per_cause_per_user = 1",
-            "log.rate_per_cause_per_user: 1 is not a table; write [log.rate_per_cause_per_user] with its keys below",
+            "log.rate_per_cause_per_user: must be a table, not 1; write [log.rate_per_cause_per_user] and its keys below",
         ),
-        ('allowed_users = "bob"', 'allowed_users: "bob" is not a list; write one in brackets, such as ["alice", 1000]'),
-        ("allowed_users = [1, {}]", "allowed_users.1: a table is not a user; write a name or a number"),
-        ('separator = "x"', "separator: \"x\" is not known; write '/' or '.'"),
-        ("separator = 3", "separator: 3 is not known; write '/' or '.'"),
+        ('allowed_users = "bob"', 'allowed_users: must be a list, such as ["alice", 1000], not "bob"'),
+        ("allowed_users = [1, {}]", "allowed_users.1: must be the name or number of a user, not a table"),
+        ('separator = "x"', "separator: must be '/' or '.', not \"x\""),
+        ("separator = 3", "separator: must be '/' or '.', not 3"),
         (
             'credential_prefix = "/"',
-            'credential_prefix: "/" is not a credential prefix; write "!/cred/<gid>/<uid>/<pid>", or "" for none',
+            'credential_prefix: must be "!/cred/<gid>/<uid>/<pid>", or "" for none, not "/"',
         ),
         (
             'separator = "."\ncredential_prefix = "!/cred/1/2/3"',
-            'credential_prefix needs separator = "/": a bus that separates otherwise has no secret keys',
+            'credential_prefix requires separator = "/": a bus with another separator has no secret keys',
         ),
         (
             "[limits]\nqueue_bytes = 1",
-            "limits.queue_bytes: 1 is out of range; it can be 1MiB to 16GiB, for the largest packet of another user must fit",
+            "limits.queue_bytes: must be 1MiB to 16GiB, not 1: the largest packet of another user must fit",
         ),
         (
             "[limits]\nbatch_packets = 0\nqueue_packets = 0\nkey_bytes = 0",
-            'limits.queue_packets: 0 is out of range; it can be 1 to 16777216, for each one that waits costs memory; or "none"'
-            " (2 more wrong in the configuration)",
+            'limits.queue_packets: must be 1 to 16777216, not 0: each pending packet uses memory; "none" means no limit'
+            " (errors in total: 3)",
         ),
-        ('[[policy]]\npublish = "deny"', "policy.1.keys: is missing; sbusd.toml(5) says what a table here needs"),
-        ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; write publish or subscribe, each "allow" or "deny"'),
+        ('[[policy]]\npublish = "deny"', "policy.1.keys: required key is missing"),
+        ('[[policy]]\nkeys = "a"', 'policy.1: the rule decides nothing; set publish or subscribe to "allow" or "deny"'),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\n[[policy]]\nkeys = "a*"\npublish = "deny"',
-            'policy.2.keys: "a*" has a *; write how the keys begin, such as "lab/", without a wildcard',
+            'policy.2.keys: must be a prefix of keys without a wildcard, such as "lab/", not "a*"',
         ),
-        ('[[policy]]\nkeys = "a"\npublish = "no"', "policy.1.publish: \"no\" is not known; write 'allow' or 'deny'"),
+        ('[[policy]]\nkeys = "a"\npublish = "no"', "policy.1.publish: must be 'allow' or 'deny', not \"no\""),
         ('[[policy]]\nkeys = "a"\npublish = "deny"\nuser = [1]', "policy.1.user: unknown key; did you mean users?"),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\ngroups = [true]',
-            "policy.1.groups.0: true is not a group; write a name or a number",
+            "policy.1.groups.0: must be the name or number of a group, not true",
         ),
-        ('[[policy]]\norigin = "x"', "policy.1.origin: unknown key; where a table stands is not written"),
-        ("policy = [1]", "policy.0: 1 is not a table; write [[policy]] with its keys below"),
-        ("[rights]\ntap = 1", "rights.tap: 1 is not a table; write [rights.tap] with its keys below"),
+        ('[[policy]]\norigin = "x"', "policy.1.origin: unknown key; the bus itself sets the origin of a table"),
+        ("policy = [1]", "policy.0: must be a table, not 1; write [[policy]] and its keys below"),
+        ("[rights]\ntap = 1", "rights.tap: must be a table, not 1; write [rights.tap] and its keys below"),
         ("[rights]\ntap = { uses = [] }", "rights.tap.uses: unknown key; did you mean users?"),
         (
             '[[policy]]\nkeys = "a"\npublish = "deny"\n' * 64,
-            "policy has 64 rules with publish; there can be 63: join some by their groups",
+            "too many policy rules with publish: 64, at most 63; merge some by using groups",
         ),
-        ('[[policy]]\nkeys = "a"\nsubscribe = "deny"\n' * 1_001, "policy has 1001 rules; there can be 1000"),
+        ('[[policy]]\nkeys = "a"\nsubscribe = "deny"\n' * 1_001, "too many policy rules: 1001, at most 1000"),
         (
             '[log]\nlevel = "loud"',
-            "log.level: \"loud\" is not known; write 'emerg', 'alert', 'crit', 'err', 'warning', 'notice', 'info' or 'debug'",
+            "log.level: must be 'emerg', 'alert', 'crit', 'err', 'warning', 'notice', 'info' or 'debug', not \"loud\"",
         ),
     ],
 )
@@ -171,7 +171,7 @@ def test_a_wrong_rule_is_told_of_its_own_file_and_by_its_number_there(tmp_path: 
     good, wrong = '[[policy]]\nkeys = "a"\npublish = "deny"\n', '[[policy]]\nkeys = 1\npublish = "deny"\n'
     with pytest.raises(ConfigError) as refusal:
         _settings(tmp_path, good * 3, good + wrong)
-    assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: 1 is not how keys begin")
+    assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: must be a prefix of keys")
 
 
 def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
@@ -182,13 +182,13 @@ def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
 
 
 def test_a_mistake_of_two_files_together_is_told_of_the_last(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="credential_prefix needs") as refusal:
+    with pytest.raises(ConfigError, match="credential_prefix requires") as refusal:
         _settings(tmp_path, 'separator = "."', 'credential_prefix = "!/cred/1/2/3"')
     assert refusal.value.file == tmp_path / "1.toml"
 
 
 def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="cannot be read: Is a directory; let the bus's user read it"):
+    with pytest.raises(ConfigError, match="cannot read it: Is a directory; let the user of the service read it"):
         read_settings([tmp_path], DaemonSettings)
 
 

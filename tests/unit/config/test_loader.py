@@ -17,7 +17,7 @@ from tools.stage import ROOT
 def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
     assert load_daemon_settings(tmp_path / "x.toml") == DaemonSettings()
     found = check_daemon_settings(tmp_path / "x.toml")
-    assert describe(found, tmp_path / "x.toml") == f"configuration is good: no {tmp_path}/x.toml, so the defaults hold"
+    assert describe(found, tmp_path / "x.toml") == f"configuration is valid: no {tmp_path}/x.toml, the defaults apply"
 
 
 def test_files_are_read_and_named(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_files_are_read_and_named(tmp_path: Path) -> None:
     (tmp_path / "x.toml.d" / "y.toml").write_text("admins = [2]")
     assert load_daemon_settings(tmp_path / "x.toml", required=True).admins == (2,)
     found = check_daemon_settings(tmp_path / "x.toml")
-    assert describe(found, tmp_path / "x.toml") == f"configuration is good: {tmp_path}/x.toml {tmp_path}/x.toml.d/y.toml"
+    assert describe(found, tmp_path / "x.toml") == f"configuration is valid: {tmp_path}/x.toml {tmp_path}/x.toml.d/y.toml"
 
 
 def test_a_wrong_file_is_an_error_of_both(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_a_wrong_file_is_an_error_of_both(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_named_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="there is no such file"):
+    with pytest.raises(ConfigError, match="no such file"):
         load_daemon_settings(tmp_path / "x.toml", required=True)
 
 

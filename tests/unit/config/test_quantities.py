@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from sbusd.config.quantities import NO_BOUND, SIZE_UNITS, Bound, Count, Duration, Size, Spelling, show, show_duration, show_size
 
-COUNT = Count(1, 100, "for a reason")
-BOUND = Bound(1, 100, "for a reason")
-SIZE = Size(16, 1 << 30, "for a reason")
-DURATION = Duration(0.001, 86_400, "for a reason")
+COUNT = Count(1, 100, "a reason")
+BOUND = Bound(1, 100, "a reason")
+SIZE = Size(16, 1 << 30, "a reason")
+DURATION = Duration(0.001, 86_400, "a reason")
 
 
 @pytest.mark.parametrize(
@@ -42,28 +42,28 @@ def test_a_quantity_is_understood(spelling: Spelling, value: object, meaning: fl
 @pytest.mark.parametrize(
     ("spelling", "value", "reason"),
     [
-        (COUNT, 0, "0 is out of range; it can be 1 to 100, for a reason"),
-        (COUNT, 101, "101 is out of range; it can be 1 to 100, for a reason"),
-        (COUNT, True, "true is not a whole number; write one from 1 to 100"),
-        (COUNT, "7", '"7" is not a whole number; write one from 1 to 100'),
-        (BOUND, 0, '0 is out of range; it can be 1 to 100, for a reason; or "none"'),
-        (BOUND, "7", '"7" is not a whole number; write one from 1 to 100; or "none"'),
-        (BOUND, "None", '"None" is not a whole number; write one from 1 to 100; or "none"'),
-        (COUNT, 1.0, "1.0 is not a whole number; write one from 1 to 100"),
-        (SIZE, "64MB", '"64MB" is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
-        (SIZE, "MiB", '"MiB" is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
-        (SIZE, True, 'true is not a size; write a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
-        (SIZE, "16.3B", '"16.3B" is not a whole number of bytes'),
-        (SIZE, "2GiB", '"2GiB" is out of range; it can be 16B to 1GiB, for a reason'),
-        (SIZE, 15, "15 is out of range; it can be 16B to 1GiB, for a reason"),
-        (SIZE, -1, "-1 is out of range; it can be 16B to 1GiB, for a reason"),
-        (DURATION, 30, '30 is not a duration; write a number with us, ms, s, min, h, d, such as "30s"'),
-        (DURATION, "30", '"30" is not a duration; write a number with us, ms, s, min, h, d, such as "30s"'),
-        (DURATION, "-1s", '"-1s" is not a duration; write a number with us, ms, s, min, h, d, such as "30s"'),
-        (DURATION, "٣s", '"٣s" is not a duration; write a number with us, ms, s, min, h, d, such as "30s"'),
-        (DURATION, "2d", '"2d" is out of range; it can be 1ms to 1d, for a reason'),
-        (DURATION, "0s", '"0s" is out of range; it can be 1ms to 1d, for a reason'),
-        (DURATION, [], 'an array is not a duration; write a number with us, ms, s, min, h, d, such as "30s"'),
+        (COUNT, 0, "must be 1 to 100, not 0: a reason"),
+        (COUNT, 101, "must be 1 to 100, not 101: a reason"),
+        (COUNT, True, "must be a whole number from 1 to 100, not true"),
+        (COUNT, "7", 'must be a whole number from 1 to 100, not "7"'),
+        (BOUND, 0, 'must be 1 to 100, not 0: a reason; "none" means no limit'),
+        (BOUND, "7", 'must be a whole number from 1 to 100, not "7"; "none" means no limit'),
+        (BOUND, "None", 'must be a whole number from 1 to 100, not "None"; "none" means no limit'),
+        (COUNT, 1.0, "must be a whole number from 1 to 100, not 1.0"),
+        (SIZE, "64MB", 'must be a size, not "64MB": a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
+        (SIZE, "MiB", 'must be a size, not "MiB": a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
+        (SIZE, True, 'must be a size, not true: a number of bytes, or a number with B, KiB, MiB, GiB, such as "64MiB"'),
+        (SIZE, "16.3B", 'must be a whole number of bytes, not "16.3B"'),
+        (SIZE, "2GiB", 'must be 16B to 1GiB, not "2GiB": a reason'),
+        (SIZE, 15, "must be 16B to 1GiB, not 15: a reason"),
+        (SIZE, -1, "must be 16B to 1GiB, not -1: a reason"),
+        (DURATION, 30, 'must be a duration, not 30: a number with us, ms, s, min, h, d, such as "30s"'),
+        (DURATION, "30", 'must be a duration, not "30": a number with us, ms, s, min, h, d, such as "30s"'),
+        (DURATION, "-1s", 'must be a duration, not "-1s": a number with us, ms, s, min, h, d, such as "30s"'),
+        (DURATION, "٣s", 'must be a duration, not "٣s": a number with us, ms, s, min, h, d, such as "30s"'),
+        (DURATION, "2d", 'must be 1ms to 1d, not "2d": a reason'),
+        (DURATION, "0s", 'must be 1ms to 1d, not "0s": a reason'),
+        (DURATION, [], 'must be a duration, not an array: a number with us, ms, s, min, h, d, such as "30s"'),
     ],
 )
 def test_a_wrong_quantity_is_refused_with_what_would_be_right(spelling: Spelling, value: object, reason: str) -> None:

@@ -84,14 +84,14 @@ def test_a_file_can_set_each(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[quotas]\nconnection = 3", "quotas.connection: unknown key; did you mean connections?"),
-        ("[quotas]\nconnections = 0", "quotas.connections: 0 is out of range; it can be 1 to 1048576, for each is a descriptor of the bus"),
+        ("[quotas]\nconnections = 0", "quotas.connections: must be 1 to 1048576, not 0: the bus needs a descriptor for each"),
         (
             "[[quotas.overrides]]\nusers = [0]",
             "quotas.overrides.1: the override changes nothing; write a quota and its value, such as connections = 16",
         ),
-        ("[[quotas.overrides]]\nowner_factor = 3", "quotas.overrides.1.owner_factor: unknown key; the keys here are users, groups, conn"),
-        ('[[quotas.overrides]]\nconnections = "x"', 'quotas.overrides.1.connections: "x" is not a whole number; write one from 1 to'),
-        ("[quotas]\noverrides = 3", "quotas.overrides: 3 is not a list; write one in brackets"),
+        ("[[quotas.overrides]]\nowner_factor = 3", "quotas.overrides.1.owner_factor: unknown key; valid keys are users, groups, conn"),
+        ('[[quotas.overrides]]\nconnections = "x"', 'quotas.overrides.1.connections: must be a whole number from 1 to 1048576, not "x"'),
+        ("[quotas]\noverrides = 3", "quotas.overrides: must be a list, such as"),
     ],
 )
 def test_a_mistake_is_one_line(tmp_path: Path, text: str, says: str) -> None:

@@ -21,7 +21,7 @@ def test_what_is_no_prefix_is_refused_in_one_line(value: object) -> None:
 
 @pytest.mark.parametrize("value", [1, "a\nb", "\x1b[2J", "x" * 201])
 def test_what_is_no_comment_is_refused(value: object) -> None:
-    with pytest.raises(ValueError, match="is not a comment"):
+    with pytest.raises(ValueError, match="must be one line of at most 200 characters"):
         Comment().parse(value)
     assert Comment().parse("x" * 200) == "x" * 200
 
@@ -45,7 +45,7 @@ def test_a_rule_that_decides_nothing_is_refused() -> None:
 
 def test_there_are_only_so_many_rules() -> None:
     check_policy((PolicyRule("a", publish="deny"),) * MAX_PUBLISH_RULES + (PolicyRule("a", subscribe="deny"),) * 937)
-    with pytest.raises(ValueError, match="64 rules with publish"):
+    with pytest.raises(ValueError, match="rules with publish: 64"):
         check_policy((PolicyRule("a", publish="deny"),) * (MAX_PUBLISH_RULES + 1))
-    with pytest.raises(ValueError, match="1001 rules"):
+    with pytest.raises(ValueError, match="rules: 1001"):
         check_policy((PolicyRule("a", subscribe="deny"),) * (MAX_RULES + 1))

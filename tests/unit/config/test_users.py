@@ -38,10 +38,10 @@ def test_a_user_in_a_file_is_a_name_or_a_number(value: object, uid: int) -> None
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (True, "true is not a user; write a name or a number"),
-        ({}, "a table is not a user; write a name or a number"),
-        (-1, "-1 is not a user; ids are 0 to 4294967294"),
-        (1 << 32, "4294967296 is not a user; ids are 0 to 4294967294"),
+        (True, "must be the name or number of a user, not true"),
+        ({}, "must be the name or number of a user, not a table"),
+        (-1, "invalid user id -1: must be 0 to 4294967294"),
+        (1 << 32, "invalid user id 4294967296: must be 0 to 4294967294"),
     ],
 )
 def test_what_cannot_be_a_user_is_refused(value: object, reason: str) -> None:

@@ -55,7 +55,7 @@ def test_raw_bytes_go_into_a_pipe_and_never_to_a_terminal() -> None:
 
 @pytest.mark.parametrize(("template", "position"), [("%z", 1), ("ab%", 3), ("%k\\q", 3), ("\\", 1), ("%k%\x1b", 3)])
 def test_a_sequence_that_means_nothing_is_told_with_its_place(template: str, position: int) -> None:
-    with pytest.raises(BadFormatError, match=f"at character {position} means nothing; there are") as caught:
+    with pytest.raises(BadFormatError, match=f"at character {position}: use") as caught:
         _write(template, _TEXT)
     assert str(caught.value).isprintable()
 

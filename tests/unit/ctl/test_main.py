@@ -33,7 +33,7 @@ def test_a_bug_is_one_line_without_a_traceback(monkeypatch: pytest.MonkeyPatch, 
         main.main()
     assert ended.value.code == 1
     said = capsys.readouterr().err
-    assert said == "sbusctl: internal error, please report it (python3 -X dev shows where): ZeroDivisionError: by\\nzero\n"
+    assert said == "sbusctl: internal error, please report it (python3 -X dev prints a traceback): ZeroDivisionError: by\\nzero\n"
 
 
 def test_ctrl_c_while_starting(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,7 +57,7 @@ def test_a_reader_that_has_gone_is_not_an_error(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_full_disk_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     _break_output(monkeypatch, errno.ENOSPC)
-    with pytest.raises(OutputError, match="cannot write standard output: No space left on device"):
+    with pytest.raises(OutputError, match="cannot write to standard output: No space left on device"):
         output.write_lines(["x"])
 
 

@@ -30,7 +30,7 @@ def test_command_names() -> None:
 
 
 def test_the_unit_is_the_one_that_the_system_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a unit makes below itself can have any name: monitor --of-unit would take it for a unit of the system."""
+    """What a unit makes below itself can have any name: monitor --filter-unit would take it for a unit of the system."""
     text = "0::/system.slice/box.service/nginx.service\n"
     monkeypatch.setattr("sbusd.systemd.cgroups.open", lambda *_, **__: io.StringIO(text), raising=False)
     assert processes.process_of(os.getpid(), time.time()).unit == "box.service"

@@ -12,13 +12,13 @@ from tools.stage import ROOT
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [
-        (NoRecipient("c"), 3, "nobody serves the command"),
-        (RemoteError("c", "no"), 4, "the service answered with an error"),
-        (PeerDisconnected("c"), 5, "the service has gone"),
-        (CallTimeout("c", 1.0), 6, "no answer came in time"),
-        (TimedOut("ping", 1.0), 1, "Something failed"),
-        (NoBus("there", "gone"), 1, "Something failed"),
-        (OSError("disk"), 1, "Something failed"),
+        (NoRecipient("c"), 3, "no service for the command"),
+        (RemoteError("c", "no"), 4, "the service returned an error"),
+        (PeerDisconnected("c"), 5, "the service disconnected"),
+        (CallTimeout("c", 1.0), 6, "no response within the timeout"),
+        (TimedOut("ping", 1.0), 1, "Failure: "),
+        (NoBus("there", "gone"), 1, "Failure: "),
+        (OSError("disk"), 1, "Failure: "),
     ],
 )
 def test_the_status_and_the_manual(error: Exception, status: int, words: str) -> None:

@@ -119,7 +119,7 @@ def test_a_pid_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("1\n")
     status, errors = Run(tmp_path).outcome()
     assert status == 1
-    assert errors == (f"sbusd: pid file {tmp_path}/pid is there already; stop that bus, remove the file if there is none, or use -p\n")
+    assert errors == (f"sbusd: pid file {tmp_path}/pid already exists; stop that bus, remove the file if no bus runs, or use -p\n")
     assert (tmp_path / "pid").read_text() == "1\n"
 
 
@@ -157,12 +157,12 @@ class TestPidFile:
 
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "pid").symlink_to("elsewhere")
-        with pytest.raises(PresenceError, match="is there already"):
+        with pytest.raises(PresenceError, match="already exists"):
             self._presence(tmp_path / "pid").write_pid_file()
         assert not (tmp_path / "elsewhere").exists()
 
     def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
-        with pytest.raises(PresenceError, match="cannot be made: No such file or directory; name another with -p"):
+        with pytest.raises(PresenceError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
             self._presence(tmp_path / "none" / "pid").write_pid_file()
 
     def test_a_full_disk_is_told_and_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ class TestPidFile:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "write", fail)
-        with pytest.raises(PresenceError, match="cannot be written: No space left on device; name another with -p"):
+        with pytest.raises(PresenceError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
             self._presence(tmp_path / "pid").write_pid_file()
         assert list(tmp_path.iterdir()) == []
 

@@ -106,20 +106,22 @@ class TestPath:
     def test_a_bus_that_listens_is_not_disturbed_without_r(self, path: Path) -> None:
         listener = open_listener(_options(path))
         listener.listen()
-        assert _refusal(_options(path)) == (f"{path} is in use by another process; give another address with -a, or take it over with -r")
+        assert _refusal(_options(path)) == (
+            f"cannot listen on {path}: in use by another process; choose another address with -a, or replace the socket with -r"
+        )
         listener.close()
 
     def test_a_stale_socket_is_told_as_such(self, path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
             stale.bind(str(path))
-        assert _refusal(_options(path)) == f"{path} is in use, but nobody listens there any more; take it over with -r"
+        assert _refusal(_options(path)) == f"cannot listen on {path}: the path is a socket that no process uses; replace it with -r"
         open_listener(_options(path, reuse=True)).close()
 
     def test_a_stream_socket_counts_as_in_use(self, path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
             other.bind(str(path))
             other.listen()
-            assert "is in use by another process" in _refusal(_options(path))
+            assert "in use by another process" in _refusal(_options(path))
 
     def test_reuse_makes_a_path_that_was_not_there(self, path: Path) -> None:
         open_listener(_options(path, reuse=True)).close()
@@ -135,7 +137,10 @@ class TestPath:
 
     def test_an_empty_file_is_left_without_r(self, path: Path) -> None:
         path.touch()
-        assert _refusal(_options(path)) == f"{path} is in use, and an empty file; give another address with -a, or take it over with -r"
+        assert (
+            _refusal(_options(path))
+            == f"cannot listen on {path}: the path is an empty file; choose another address with -a, or replace the file with -r"
+        )
         assert path.is_file()
 
     @pytest.mark.parametrize("reuse", [False, True])
@@ -144,21 +149,21 @@ class TestPath:
         make(path)
         before = path.lstat()
         said = _refusal(_options(path, reuse=reuse))
-        assert said.startswith(f"{path} is in use, and neither a socket nor an empty file")
-        assert ("so -r does not take it over" in said) is reuse
+        failed = f"cannot replace {path}:" if reuse else f"cannot listen on {path}: the path exists and is"
+        assert said.startswith(f"{failed} neither a socket nor an empty file; ")
         assert path.lstat()[:7] == before[:7]
 
     def test_an_empty_file_behind_a_link_is_not_taken_over(self, path: Path) -> None:
         target = path.with_name("target")
         target.touch()
         path.symlink_to(target)
-        assert "and neither a socket nor an empty file" in _refusal(_options(path, reuse=True))
+        assert "neither a socket nor an empty file" in _refusal(_options(path, reuse=True))
         assert path.is_symlink()
         assert target.is_file()
 
     def test_a_folder_that_is_not_there_is_told(self, path: Path) -> None:
         said = _refusal(_options(path / "none"))
-        assert said.startswith(f"cannot listen at {path}/none: No such file or directory; give another address with -a")
+        assert said.startswith(f"cannot listen on {path}/none: No such file or directory; choose another address with -a")
 
 
 class TestAbstract:
@@ -189,7 +194,7 @@ class TestAbstract:
 
         listener = open_listener(Options(address=RandomAbstract()))
         monkeypatch.setattr(os, "write", fail)
-        with pytest.raises(ListenError, match="cannot print the address to standard output: Bad file descriptor; leave it open"):
+        with pytest.raises(ListenError, match="cannot write the address to standard output: Bad file descriptor; keep it open"):
             listener.listen()
         listener.close()
 
@@ -199,7 +204,7 @@ class TestAbstract:
         listener.listen()
         _connect(name.name)
         assert capfd.readouterr().out == ""
-        assert "is in use by another process; give another address with -a" in _refusal(Options(address=name, reuse_address=True))
+        assert "in use by another process; choose another address with -a" in _refusal(Options(address=name, reuse_address=True))
         listener.close()
 
 
@@ -219,10 +224,10 @@ def _unix(kind: socket.SocketKind, *, listening: bool) -> socket.socket:
 
 
 WRONG_SOCKETS: list[tuple[Callable[[], socket.socket], str]] = [
-    (_tcp, "is not a Unix socket but AF_INET"),
-    (lambda: _unix(socket.SOCK_STREAM, listening=True), "is a Unix socket of type STREAM, not SEQPACKET"),
-    (lambda: _unix(socket.SOCK_DGRAM, listening=False), "is a Unix socket of type DGRAM, not SEQPACKET"),
-    (lambda: _unix(socket.SOCK_SEQPACKET, listening=False), "is a socket that does not listen"),
+    (_tcp, "not a Unix socket but AF_INET"),
+    (lambda: _unix(socket.SOCK_STREAM, listening=True), "a Unix socket of type STREAM, not SEQPACKET"),
+    (lambda: _unix(socket.SOCK_DGRAM, listening=False), "a Unix socket of type DGRAM, not SEQPACKET"),
+    (lambda: _unix(socket.SOCK_SEQPACKET, listening=False), "the socket does not listen"),
 ]
 
 
@@ -261,15 +266,17 @@ class TestInherited:
     def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
         with make() as wrong:
             fd = wrong.fileno()
-            assert _refusal(Options(address=InheritedDescriptor(fd))) == f"/dev/fd/{fd} {says}; pass a bound Unix socket of type SEQPACKET"
+            assert _refusal(Options(address=InheritedDescriptor(fd))) == (
+                f"cannot use /dev/fd/{fd}: {says}; pass a bound Unix socket of type SEQPACKET"
+            )
 
     def test_a_file_is_refused(self) -> None:
         with open(os.devnull) as file:
-            assert "is not a socket; pass a bound" in _refusal(Options(address=InheritedDescriptor(file.fileno())))
+            assert "not a socket; pass a bound" in _refusal(Options(address=InheritedDescriptor(file.fileno())))
 
     @pytest.mark.parametrize("fd", [999_999, 9_999_999_999])
     def test_a_closed_descriptor_is_refused(self, fd: int) -> None:
-        assert f"/dev/fd/{fd} is not open; pass a bound" in _refusal(Options(address=InheritedDescriptor(fd)))
+        assert f"cannot use /dev/fd/{fd}: not open; pass a bound" in _refusal(Options(address=InheritedDescriptor(fd)))
 
 
 class TestActivated:
@@ -322,18 +329,20 @@ class TestActivated:
     def test_another_socket_is_refused(self, make: Callable[[], socket.socket], says: str) -> None:
         with make() as passed:
             said = self._in_child([passed], {"LISTEN_FDS": "1", "LISTEN_PID": "SELF", "LISTEN_FDNAMES": "bad"})
-        assert said == (f"descriptor 3, bad, that systemd passed, {says}; use ListenSequentialPacket= and Accept=no in the .socket unit")
+        assert said == (
+            f"cannot use descriptor 3, bad, passed by systemd: {says}; use ListenSequentialPacket= and Accept=no in the .socket unit"
+        )
 
     def test_more_than_one_is_refused(self) -> None:
         with _unix(socket.SOCK_SEQPACKET, listening=True) as one, _unix(socket.SOCK_SEQPACKET, listening=True) as other:
             said = self._in_child([one, other], {"LISTEN_FDS": "2", "LISTEN_PID": "SELF"})
-        assert said == "systemd passed 2 sockets; the bus needs one: one ListenSequentialPacket= in its .socket unit"
+        assert said == "systemd passed 2 sockets, the bus needs one; use one ListenSequentialPacket= in the .socket unit"
 
     @pytest.mark.parametrize("number", ["0", "many", "-1", "a\nb"])
     def test_none_and_nonsense_are_refused(self, number: str) -> None:
         said = self._in_child([], {"LISTEN_FDS": number, "LISTEN_PID": "SELF"})
-        assert said.startswith("the environment's LISTEN_FDS=")
-        assert said.endswith("names no socket: Invalid argument; let systemd set them, or nobody")
+        assert said.startswith("cannot use the sockets that LISTEN_FDS=")
+        assert said.endswith("names: Invalid argument; only systemd may set them")
         assert said.isprintable()
 
     def test_what_is_for_another_process_is_left_alone(self, path: Path) -> None:
@@ -348,7 +357,7 @@ class TestActivated:
 
 def test_a_listener_that_cannot_listen_is_told() -> None:
     listener = Listener(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
-    assert listener.address == "a socket without a name"
-    with pytest.raises(ListenError, match="cannot listen at a socket without a name: Operation not supported"):
+    assert listener.address == "an unnamed socket"
+    with pytest.raises(ListenError, match="cannot listen on an unnamed socket: Operation not supported"):
         listener.listen()
     listener.close()

@@ -63,7 +63,7 @@ def _plain(settings: object) -> dict[str, object]:
 def test_every_option_is_documented() -> None:
     offered = set(re.findall(r"^  (-\w).*?, (--[\w-]+)", _help(), re.MULTILINE))
     offered |= {("", name) for name in re.findall(r"^  (--[\w-]+)", _help(), re.MULTILINE)}
-    items = re.findall(r"^\.It (Fl .*)$", _section(PROGRAM, "DESCRIPTION"), re.MULTILINE)
+    items = re.findall(r"^\.It (Fl .*)$", _section(PROGRAM, "OPTIONS"), re.MULTILINE)
     documented = set()
     for item in items:
         *short, long = re.findall(r"Fl (\S+)", item)
@@ -77,20 +77,20 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
     defaults = options.Options()
     for value in (options.SYSTEM_ADDRESS, str(defaults.pid_file), str(defaults.main_file), str(options.NO_PID_FILE)):
         assert f".Pa {value}" in text
-    assert f"which is 0{defaults.socket_mode:o}, gets 0{options.GROUP_MODE:03o} as well" in text
-    assert f"its mode gets 000{options.OTHERS_MODE:o} as well" in text
+    assert f"add 0{options.GROUP_MODE:03o} to the mode of the socket,\nwhich is 0{defaults.socket_mode:o}." in text
+    assert f"add 000{options.OTHERS_MODE:o} to the mode of the socket." in text
 
 
 def test_the_journals_bounds_are_those_documented() -> None:
-    text = " ".join(_section(PROGRAM, "LOGGING").split())
-    assert f"at most {log.MAX_WAITING} records wait" in text
-    assert f"is cut at {log.MAX_FACT_BYTES} bytes" in text
+    text = " ".join(_section(PROGRAM, "LOG MESSAGES").split())
+    assert f"At most {log.MAX_WAITING} records are queued" in text
+    assert f"is truncated to {log.MAX_FACT_BYTES} bytes" in text
 
 
 def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:
-    text = " ".join(_section(PROGRAM, "SERVICE").split())
-    assert f"since that was last told, {heartbeat.STATUS_SECONDS:.0f} seconds before" in text
-    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even where" in text
+    text = " ".join(_section(PROGRAM, "ACTIVATION").split())
+    assert f"averaged over at least the last {heartbeat.STATUS_SECONDS:.0f} seconds" in text
+    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even if" in text
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:
@@ -108,7 +108,7 @@ def test_the_documented_defaults_are_the_codes(tmp_path: Path) -> None:
 
 def test_the_keys_of_a_rule_and_their_bounds_are_those_documented() -> None:
     text = FORMAT.read_text("utf-8")
-    section = text.split("\n.Ss Keys under [[policy]]")[1].split("\n.Ss ")[0]
+    section = text.split("\n.Ss The [[policy]] tables")[1].split("\n.Ss ")[0]
     documented = [key for line in re.findall(r"^\.It Cm (.+)$", section, re.MULTILINE) for key in line.split(" , ")]
     assert documented == [each.name for each in dataclasses.fields(PolicyRule) if each.name != ORIGIN]
     words = " ".join(section.split())
@@ -142,10 +142,12 @@ def test_the_sample_shows_every_key_with_its_default(tmp_path: Path) -> None:
     assert read_settings([SAMPLE], DaemonSettings) == DaemonSettings()
 
 
-def test_the_example_of_the_page_is_right(tmp_path: Path) -> None:
-    example = FORMAT.read_text("utf-8").split("-offset indent\n")[1].split("\n.Ed")[0]
-    (tmp_path / "x.toml").write_text(example.replace('"alice"', '"root"'))
-    read = read_settings([tmp_path / "x.toml"], DaemonSettings)
+def test_the_examples_of_the_page_are_right(tmp_path: Path) -> None:
+    rules, others, *_ = (text.partition("\n.Ed")[0] for text in FORMAT.read_text("utf-8").split("-offset indent\n")[1:])
+    files = tmp_path / "rules.toml", tmp_path / "others.toml"
+    for file, example in zip(files, (rules, others), strict=True):
+        file.write_text(example.replace('"alice"', '"root"'))
+    read = read_settings(files, DaemonSettings)
     assert read.limits.queue_bytes == 128 << 20
     assert [rule.publish for rule in read.policy] == ["allow", "deny"]
 

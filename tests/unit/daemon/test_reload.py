@@ -139,7 +139,7 @@ def test_a_drop_in_that_breaks_closes_what_it_was_about_and_the_rest_holds(offic
         guest.subscribe(pattern)
     told = guest.barrier()
     assert [error_code(packet) for packet in told] == ["EPERM", "EPERM"]
-    assert b"50-lab.toml has a fault" in told[0]
+    assert b"a fault in 50-lab.toml" in told[0]
     assert [record.message.name for record in office.parlour.recorded()][:3] == ["reloaded", "reloaded", "configuration-fault"]
     (fault,) = office.reloader.faults
     assert office.parlour.recorded()[2].facts["reason"] == str(fault)
@@ -175,7 +175,7 @@ def test_a_reload_never_denies_everything(office: Office) -> None:
     assert [error_code(packet) for packet in guest.barrier()] == ["EPERM"]
     failed = office.parlour.recorded()[1]
     assert failed.message.name == "reload-failed"
-    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot be read: Is a directory")
+    assert str(failed.facts["reason"]).startswith(f"{drop_in}: cannot read it: Is a directory")
 
 
 def test_a_user_who_is_gone_is_a_fault_and_no_failure(office: Office) -> None:

@@ -51,13 +51,13 @@ def test_manual_page_has_the_options_of_the_program() -> None:
 
 def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
     flat = re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Fl Fl) ", "", TEXT, flags=re.MULTILINE))
-    assert f"entries, 0 to {main._LINES_MOST}; {Start().lines} if not given" in flat
-    assert f"up to 3650d; {show_duration(Start().backlog_seconds)} if not given" in flat
-    assert f"1 to {main._RATE_MOST}; {RATE} if not given" in flat
-    assert f"first {MESSAGE_BYTES >> 10} KiB are published, of any other field {VALUE_BYTES >> 10} KiB" in flat
-    assert f"longer than {PAYLOAD_BYTES >> 10} KiB" in flat
+    assert f"entries, 0 to {main._LINES_MOST}; default {Start().lines}." in flat
+    assert f"up to 3650d; default {show_duration(Start().backlog_seconds)}." in flat
+    assert f"1 to {main._RATE_MOST}; default {RATE}." in flat
+    assert f"limit is {MESSAGE_BYTES >> 10} KiB for MESSAGE and {VALUE_BYTES >> 10} KiB for any other field" in flat
+    assert f"at most {PAYLOAD_BYTES >> 10} KiB" in flat
     assert f"the {MEMORY_BYTES >> 20} MiB of memory" in flat
-    assert f"before each {BATCH_ENTRIES} entries" in flat
+    assert f"before each batch of up to {BATCH_ENTRIES} entries" in flat
     assert ", ".join(PRIORITIES) in flat.replace(" ,", ",")
     assert f"status {main.EX_CONFIG}" in flat
 

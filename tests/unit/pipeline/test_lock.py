@@ -13,7 +13,7 @@ from sbusd.pipeline.lock import ENGINE_LOCK, RUN_LOCK, run_lock
 
 
 def test_the_second_run_is_told_who_is_at_work(tmp_path: Path) -> None:
-    told = rf"another run of sbus-pipeline, process {os.getpid()}, is at work on {tmp_path}"
+    told = rf"{tmp_path}: in use by another sbus-pipeline, process {os.getpid()}"
     with run_lock(tmp_path), pytest.raises(PipelineError, match=told), run_lock(tmp_path):
         pass
     with run_lock(tmp_path):
@@ -32,7 +32,7 @@ def test_the_engine_of_a_killed_run_is_waited_for(tmp_path: Path) -> None:
         os.read(end, 1)
         os._exit(0)
     os.read(told, 1)
-    with pytest.raises(PipelineError, match="the Spark of an earlier run still holds"), run_lock(tmp_path, wait=0.0):
+    with pytest.raises(PipelineError, match="still locked by Spark of an earlier run"), run_lock(tmp_path, wait=0.0):
         pass
     os.write(ended, b"x")
     with run_lock(tmp_path, wait=60.0):

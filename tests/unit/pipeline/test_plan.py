@@ -50,7 +50,7 @@ def test_an_entry_that_is_damaged_or_half_copied_is_missing_until_it_is_whole(be
     first = bench.task()
     assert first is not None
     assert ([entry.path for entry in first.manifest.segments], first.manifest.absent) == ([good.path], (str(bad.name.index_path),))
-    assert bench.said.getvalue().startswith(f"sbus-pipeline: left out until it can be read: {path}: ")
+    assert bench.said.getvalue().startswith(f"sbus-pipeline: skipped until it can be read: {path}: ")
     assert bench.task(made=first.manifest) is None  # as long as it is bad
     path.write_bytes(whole)
     then = bench.task(made=first.manifest)

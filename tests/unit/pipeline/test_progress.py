@@ -42,7 +42,7 @@ def test_each_table_has_a_line() -> None:
     first, second, whole = tallies.lines()
     assert first.split() == ["traffic", "3", "hours", "1,500", "rows", "0.8", "s"]
     assert second.split() == ["calls", "1", "hour", "1", "row", "0.2", "s"]
-    assert whole.startswith("1,234 records in ")
-    assert whole.endswith("; 2 hours kept as before, for the segments are gone")
+    assert whole.startswith("1,234 rows read in ")
+    assert whole.endswith("; 2 hours kept unchanged because segments are gone")
     assert Tallies().lines() == ["nothing new"]
-    assert Tallies(absent=2).lines() == ["nothing new; 2 segments missing, named in the manifests"]
+    assert Tallies(absent=2).lines() == ["nothing new; 2 segments missing, listed in the manifests"]

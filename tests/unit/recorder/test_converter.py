@@ -164,7 +164,7 @@ def test_what_is_no_write_ahead_is_set_aside(tmp_path: Path, make: Callable[...,
     assert converter.close(30)
     assert [row.seq for row in recorded(tmp_path / "archive")] == [2]
     assert path.with_name(path.name + ".damaged").read_bytes() == b"something else"
-    assert "it is kept as" in str(book.facts(DAMAGED)[0]["reason"])
+    assert "; renamed to " in str(book.facts(DAMAGED)[0]["reason"])
 
 
 def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: Callable[..., Converter], book: Book) -> None:

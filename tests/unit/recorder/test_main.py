@@ -50,14 +50,14 @@ def test_it_records_until_it_is_told_to_end(bus: TappedBus, config: Path, tmp_pa
         process.send_signal(signal.SIGTERM)
         said += process.stderr.readlines()
         assert process.wait(60) == 0
-    assert said[-1] == "sbus-recorder: stopped recording: 2 rows in 1 files, and 0 that are missing\n"
-    assert any(line.startswith("sbus-recorder: recording ") for line in said)
+    assert said[-1] == "sbus-recorder: stopped recording: 2 rows written in 1 files, 0 rows missing\n"
+    assert any(line.startswith("sbus-recorder: started recording ") for line in said)
     assert [row.key for row in recorded(tmp_path / "archive")] == [None, "k"]
 
 
 def test_a_configuration_is_checked(config: Path) -> None:
     done = run("--check", "-C", str(config))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is good\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is valid\n", "")
     config.write_text("disk_quotas = 1\n")
     done = run("--check", "-C", str(config))
     assert (done.returncode, done.stdout) == (78, "")
@@ -67,7 +67,7 @@ def test_a_configuration_is_checked(config: Path) -> None:
 def test_no_bus_is_one_line(config: Path, tmp_path: Path) -> None:
     done = run("-C", str(config), "--address", str(tmp_path / "nowhere"))
     assert done.returncode == 1
-    assert done.stderr.startswith(f"sbus-recorder: no bus at {tmp_path}/nowhere: there is no such socket")
+    assert done.stderr.startswith(f"sbus-recorder: cannot connect to {tmp_path}/nowhere: no such socket")
     assert done.stderr.count("\n") == 1
 
 
@@ -77,7 +77,7 @@ def test_a_bus_that_does_not_let_it_listen_is_for_a_person(config: Path, tmp_pat
         done = run("-C", str(config), "--address", str(bus.path))
         accepting.join(30)
     assert done.returncode == 78
-    assert "does not let this user listen" in done.stderr
+    assert "cannot tap the bus at " in done.stderr
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(config: Path, tmp_path: Path, bus: TappedBus) -> None:
@@ -93,7 +93,7 @@ def test_without_pyarrow_it_says_what_to_install(config: Path, tmp_path: Path) -
     done = run("-C", str(config), PYTHONPATH=f"{tmp_path}/broken:{ROOT}")
     assert (done.returncode, done.stderr) == (
         78,
-        "sbus-recorder: pyarrow is not installed; install it with: pip install 'sbusd[recorder]'\n",
+        "sbus-recorder: pyarrow is not installed. Install it with: pip install 'sbusd[recorder]'\n",
     )
 
 

@@ -51,7 +51,7 @@ def documented_keys() -> dict[str, object]:
 
 def test_every_option_is_documented_and_no_other() -> None:
     offered = {frozenset(each.opts) for each in typer.main.get_command(main.app).params if each.param_type_name == "option"}
-    items = re.findall(r"^\.It (Fl .*)$", section(PROGRAM, "DESCRIPTION"), re.MULTILINE)
+    items = re.findall(r"^\.It (Fl .*)$", section(PROGRAM, "OPTIONS"), re.MULTILINE)
     documented = {frozenset(f"-{name}" for name in re.findall(r"Fl (\S+)", item)) for item in items}
     assert documented == offered | {frozenset({"--help"})}
 
@@ -95,28 +95,30 @@ def test_the_rule_that_the_page_speaks_of_lets_the_service_listen(tmp_path: Path
 
 
 def test_every_event_is_documented() -> None:
-    items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOGGING"), re.MULTILINE)
+    items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOG MESSAGES"), re.MULTILINE)
     assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
-    assert f"more than {subscription_snapshot.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOGGING"))
+    assert f"more than {subscription_snapshot.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOG MESSAGES"))
 
 
 def test_the_shares_of_the_disk_are_documented() -> None:
-    text = words(section(PROGRAM, "Shares of the disk", "Ss"))
+    text = words(section(PROGRAM, "Disk usage per user", "Ss"))
     quota = 1 << 40
     assert shares.common_limit(quota, 1) == shares.common_limit(quota, shares.FEW_USERS) == quota // 128
     assert shares.common_limit(quota, 100) == quota * 3 // 4 // 100 // 3
-    assert "that part is a third of a fair share, and at most 1/128 of the quota" in text
+    assert "The limit is one third of the fair share, and at most 1/128 of the quota" in text
     assert (shares.spool_limit(quota, 1), shares.spool_limit(quota, quota // 4)) == (quota // 4, quota // 2)
-    assert "The write-ahead may take a quarter of the quota, or twice rotate_bytes if that is more." in text
+    assert "The write-ahead log can use a quarter of the quota, or twice rotate_bytes if that is more." in text
     assert f"An index entry names at most {shares.MAX_USERS} users." in text
-    assert f"the {shares.MAX_USERS} with the lowest numbers are named." in text
+    assert f"the entry names the {shares.MAX_USERS} lowest user ids." in text
     form = words(section(FORMAT, "Index", "Ss"))
     assert f"at most {shares.MAX_USERS} users" in form
-    assert f"\\{OTHERS} for a segment of the users beyond the {shares.MAX_USERS} with the lowest numbers" in form
+    assert f"\\{OTHERS} for a segment of the users beyond the {shares.MAX_USERS} lowest user ids" in form
 
 
 def test_the_status_is_documented() -> None:
-    assert f"{main.NEEDS_PERSON} if only a person can help" in words(section(PROGRAM, "EXIT STATUS"))
+    assert f"{main.NEEDS_PERSON} An administrator must act" in words(
+        re.sub(r"^\.It ", "", section(PROGRAM, "EXIT STATUS"), flags=re.MULTILINE)
+    )
 
 
 def test_every_column_is_documented_in_its_order() -> None:
@@ -126,7 +128,7 @@ def test_every_column_is_documented_in_its_order() -> None:
     assert [" ".join(doc.split()) for _, _, doc in items] == [(field.metadata or {})[b"doc"].decode() for field in fields]
     never_null = [field.name for field in fields if not field.nullable]
     assert never_null == ["ts", "seq", "kind", "date", "hour", "host"]
-    assert "All but ts , seq , kind and those three can be null." in words(section(FORMAT, "Columns", "Ss"))
+    assert "All columns except ts , seq , kind and those three can be null." in words(section(FORMAT, "Columns", "Ss"))
 
 
 def test_every_kind_is_documented() -> None:

@@ -132,7 +132,7 @@ def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monk
     others = [entry for entry in Archive(host.archive).entries() if entry.uid == OTHERS]
     assert all(not entry.users and entry.unnamed == 98 * (ROW_BYTES + 500 + 3) for entry in others)
     assert {entry.uid for entry in Archive(host.archive).entries(removed=True) if entry.is_removed} == {OTHERS}
-    assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {"users beyond the 3 with the lowest numbers"}
+    assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {"users beyond the 3 lowest user ids"}
 
 
 def test_rows_of_more_users_than_an_entry_names(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_the_end_of_the_bus_is_told_and_a_new_one_found(bus: TappedBus) -> None:
     now = 100.0
     with closing(opened(bus, clock=lambda: now)) as tap:
         bus.hang_up()
-        assert hear(tap, 1) == [Away("it ended the connection")]
+        assert hear(tap, 1) == [Away("the bus closed the connection")]
         assert tap.fileno() is None
         assert tap.due is not None
         now += 0.5
@@ -202,16 +202,20 @@ def test_nobody_is_asked_who_does_not_know_or_for_a_part_of_the_bus(bus: TappedB
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NoBus, match=r"no bus at .*/nowhere"):
+    with pytest.raises(NoBus, match=r"cannot connect to .*/nowhere"):
         Tap(str(tmp_path / "nowhere"), b"").open()
 
 
 @pytest.mark.parametrize(
     ("features", "refusal", "says"),
     [
-        (b"ping\ntap", b"EPERM tap/on is for owners", r"does not let this user listen \(EPERM tap/on is for owners\); let it by tap = "),
-        (b"ping\ntapdance", None, "has no tap: it is older than this recorder"),
-        (b"", None, "has no tap"),
+        (
+            b"ping\ntap",
+            b"EPERM tap/on is for owners",
+            r"cannot tap the bus at \S+: EPERM tap/on is for owners\. Allow this user with",
+        ),
+        (b"ping\ntapdance", None, "cannot tap the bus at .*: it is too old to have a tap"),
+        (b"", None, "too old to have a tap"),
     ],
 )
 def test_a_bus_that_does_not_let_it_listen_is_told(tmp_path: Path, features: bytes, refusal: bytes | None, says: str) -> None:

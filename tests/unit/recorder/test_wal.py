@@ -76,7 +76,7 @@ def test_every_cut_in_the_head_is_told(tmp_path: Path) -> None:
     content = path.read_bytes()
     for cut in range(sizes[0]):
         path.write_bytes(content[:cut])
-        with pytest.raises(WalError, match="its first frame is not whole"):
+        with pytest.raises(WalError, match="the first frame is incomplete"):
             read_wal(path)
 
 
@@ -136,12 +136,12 @@ def _framed(head: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("head", "says"),
     [
-        (b"x", "no head"),
-        (b"[]", "no head"),
-        (b'{"version":1}', "no head"),
-        (json.dumps({"version": 99, "host": "a", "first_seq": 1}).encode(), r"version 99; this recorder reads versions 1 to 2"),
-        (json.dumps({"version": 1, "host": "../a", "first_seq": 1}).encode(), "names no host"),
-        (json.dumps({"version": 1, "host": "a", "first_seq": "1"}).encode(), "names no host or no position"),
+        (b"x", "not a header"),
+        (b"[]", "not a header"),
+        (b'{"version":1}', "not a header"),
+        (json.dumps({"version": 99, "host": "a", "first_seq": 1}).encode(), r"version 99: this recorder reads versions 1 to 2"),
+        (json.dumps({"version": 1, "host": "../a", "first_seq": 1}).encode(), "no valid host or position"),
+        (json.dumps({"version": 1, "host": "a", "first_seq": "1"}).encode(), "no valid host or position"),
     ],
 )
 def test_a_head_that_is_none_is_told_with_the_file(tmp_path: Path, head: bytes, says: str) -> None:

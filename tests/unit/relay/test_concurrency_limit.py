@@ -10,9 +10,9 @@ def test_the_number_and_the_bytes_are_bounded_for_each_by_itself() -> None:
     assert allowance.problem("a", 100) == ""
     allowance.take("a", 90)
     assert allowance.problem("a", 10) == ""
-    assert allowance.problem("a", 11) == "the calls that are under way have 90 bytes, this one 11, and 100 are allowed"
+    assert allowance.problem("a", 11) == "calls in progress hold 90 bytes and this one 11; the limit is 100 bytes"
     allowance.take("a", 10)
-    assert allowance.problem("a", 0) == "2 calls are under way already"
+    assert allowance.problem("a", 0) == "2 calls are already in progress"
     assert allowance.problem("b", 100) == ""
     assert len(allowance) == 2
 

@@ -29,18 +29,21 @@ def config(tmp_path: Path) -> Path:
 def test_a_good_configuration(config: Path) -> None:
     options = ("--twin", "7", "--redis", "localhost:6379", "--substrate", "http://localhost/graphql", "--network", "dev", "--debug")
     done = run("-C", str(config), "--check", *options)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is good\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "configuration is valid\n", "")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "twin: is not there; write the number of this host, or give --twin ID"),
+        ("", "twin: not set; write the number of this host, or use --twin ID"),
         ("twin = 1\n[[peers]]\ntwin = 1\n", "twin 1 is this host"),
-        ('twin = 1\nredis = "http://x"\n', 'redis = "http://x" is not HOST:PORT'),
-        ('twin = 1\nredis = "host:port"\n', "is not HOST:PORT"),
-        ('twin = 1\n[[peers]]\ntwin = 2\nkey_file = "/nonexistent/key"\n', "/nonexistent/key: cannot be read: No such file"),
-        ('twin = 1\n[tls]\ncertificate = "/nonexistent/c"\nkey = "/nonexistent/k"\nauthority = "/nonexistent/a"\n', "is no certificate"),
+        ('twin = 1\nredis = "http://x"\n', 'sbus-relay: redis = "http://x": not HOST:PORT'),
+        ('twin = 1\nredis = "host:port"\n', "not HOST:PORT"),
+        ('twin = 1\n[[peers]]\ntwin = 2\nkey_file = "/nonexistent/key"\n', "/nonexistent/key: cannot read the key: No such file"),
+        (
+            'twin = 1\n[tls]\ncertificate = "/nonexistent/c"\nkey = "/nonexistent/k"\nauthority = "/nonexistent/a"\n',
+            "cannot load certificate",
+        ),
         ("twin = 1\nretry = 1\n", "unknown key"),
     ],
 )

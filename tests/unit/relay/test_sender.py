@@ -149,8 +149,8 @@ def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capsys: p
     made = run(body, error)
     assert made.books.noted == [("postponed", "no route")] * 2 + [("sent", "q:1002.3")]
     told = capsys.readouterr().err
-    assert told.count("twin 1002 cannot be reached: no route") == 1
-    assert told.count("twin 1002 is reached again") == 1
+    assert told.count("remote host 1002 unreachable: no route") == 1
+    assert told.count("remote host 1002 reachable again") == 1
 
 
 def test_the_last_try_is_answered() -> None:
@@ -159,7 +159,7 @@ def test_the_last_try_is_answered() -> None:
         await made.settle(claim(), claim(2, is_request=False))
 
     made = run(body, PeerAwayError("no route"))
-    failed = ("failed", "destination not reached after 2 tries: no route")
+    failed = ("failed", "destination not reached after 2 attempts: no route")
     assert made.books.noted == [
         ("exhausted", "no route"),
         failed,
@@ -174,7 +174,7 @@ def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capsys: py
     made = run(lambda made: made.settle(claim(), claim(2, is_request=False)), error)
     assert made.books.noted == [("failed", "no"), ("answered", "ret-1"), ("dropped", "answers-refused")]
     assert [attempt.outcome for attempt in made.attempts] == [outcome] * 2
-    assert "twin 1002 refuses the message 1002.1: no" in capsys.readouterr().err
+    assert "message 1002.1 to host 1002 failed: no" in capsys.readouterr().err
 
 
 def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.CaptureFixture[str]) -> None:
@@ -230,4 +230,4 @@ def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capsys: py
     run(lambda made: made.settle(claim()), RedisAwayError("away"))
     assert capsys.readouterr().err == ""
     run(lambda made: made.settle(claim()), ZeroDivisionError("by zero"))
-    assert "a mistake in the relay itself, in the sender: ZeroDivisionError: by zero" in capsys.readouterr().err
+    assert "internal error in the sender: ZeroDivisionError: by zero" in capsys.readouterr().err

@@ -87,5 +87,5 @@ def test_nothing_is_asked_of_a_network() -> None:
 
 def test_a_missing_chart_library_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    with pytest.raises(ReportError, match=r"the chart library is not installed: pip install 'sbusd\[pipeline\]'"):
+    with pytest.raises(ReportError, match=r"the chart library plotly is not installed\. Install it with: pip install 'sbusd\[pipeline\]'"):
         page_of({})

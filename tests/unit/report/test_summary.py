@@ -19,8 +19,8 @@ def test_three_lines_say_what_there_was(tmp_path: Path) -> None:
     rows = [message(1, "a/b/c"), message(2, "a/b"), request, loss, denial]
     root = publish_record(tmp_path, {"alpha": rows})
     assert summary_of(digest_of(read_tables(root), lambda _: None, 1)) == [
-        "2026-11-20 12:00 to 2026-11-20 12:00 UTC on alpha: 5 records",
-        "3 messages of 3 bytes to 6 recipients; most under a/b, most from uid 1000",
+        "2026-11-20 12:00 to 2026-11-20 12:00 UTC on alpha: 5 rows",
+        "3 messages of 3 bytes to 6 recipients; busiest key a/b, busiest user uid 1000",
         "1 call, 1 failed; 7 messages lost, 7 refusals; nothing is known to be missing",
     ]
 
@@ -28,7 +28,7 @@ def test_three_lines_say_what_there_was(tmp_path: Path) -> None:
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     root = publish_record(tmp_path, {host: [message(1)] for host in "abcd"}, absent=("x",))
     lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
-    assert lines[0].endswith("on a, b, c and 1 more: 4 records")
+    assert lines[0].endswith("on a, b, c and 1 more: 4 rows")
     assert lines[2].endswith("parts of the record are missing")
 
 
@@ -39,10 +39,10 @@ def test_hosts_that_stopped_are_said(tmp_path: Path) -> None:
         tmp_path, {"a": [message(1), *(late._replace(seq=9 + n, ts=NOON + n * HOUR_NS) for n in range(1, 6))], "b": [message(1)]}
     )
     lines = summary_of(digest_of(read_tables(root), lambda _: None, 1))
-    assert lines[2].endswith("parts of the record are missing; no record of b for 4 hours")
+    assert lines[2].endswith("parts of the record are missing; no rows of b for 4 hours")
 
 
 def test_no_record_is_said(tmp_path: Path) -> None:
     prepare_folder(tmp_path)
     lines = summary_of(digest_of(read_tables(tmp_path), lambda _: None, 1))
-    assert lines[:2] == ["no records in this period", "no messages"]
+    assert lines[:2] == ["no rows in this period", "no messages"]

@@ -27,9 +27,9 @@ def _verdict(world: World, command: list[str], folder: str = "/") -> str:
     [
         ("pass", ""),
         ("import sys; sys.exit(65)", ""),
-        ("import sys; sys.exit(78)", "with status 78: it said nothing"),
+        ("import sys; sys.exit(78)", "with status 78: no output"),
         ("import sys; sys.exit('sbusd: a key is wrong')", "with status 1: a key is wrong"),
-        ("import os; os.kill(os.getpid(), 9)", "by signal 9: it said nothing"),
+        ("import os; os.kill(os.getpid(), 9)", "by signal 9: no output"),
         ("raise ImportError('no such module')", "no such module"),
         ("import sys; assert sys.argv[1:] == ['--check-config']", ""),
     ],
@@ -42,8 +42,8 @@ def test_how_it_ends_decides(world: World, program: str, says: str) -> None:
 
 
 def test_what_cannot_be_run_is_told(world: World) -> None:
-    assert "cannot be run" in _verdict(world, ["/no/such/program"])
-    assert "cannot be run" in _verdict(world, [sys.executable], "/no/such/folder")
+    assert "cannot run the new program" in _verdict(world, ["/no/such/program"])
+    assert "cannot run the new program" in _verdict(world, [sys.executable], "/no/such/folder")
 
 
 def test_to_ask_again_ends_the_first_examination(world: World) -> None:

@@ -228,12 +228,12 @@ def test_what_is_invalidated_is_refused_until_it_is_written_anew(file: StateFile
 def test_other_files_are_refused(tmp_path: object) -> None:
     reader, writer = os.pipe()
     try:
-        with pytest.raises(StateError, match="no anonymous memory"):
+        with pytest.raises(StateError, match="not anonymous memory"):
             StateFile.adopt(reader)
     finally:
         os.close(reader)
         os.close(writer)
-    with open(__file__, "rb") as named, pytest.raises(StateError, match="no anonymous memory"):
+    with open(__file__, "rb") as named, pytest.raises(StateError, match="not anonymous memory"):
         StateFile.adopt(named.fileno())
     with pytest.raises(OSError):
         StateFile.adopt(1 << 20)

@@ -46,7 +46,7 @@ def _parse(datagram: bytes) -> dict[str, bytes]:
 
 def test_the_journal_gets_every_fact_in_a_field() -> None:
     assert journal_fields(RECORD) == {
-        "MESSAGE": rb"a subscription to a secret key was refused: not\x0ayours",
+        "MESSAGE": rb"rejected subscription to a secret key: not\x0ayours",
         "MESSAGE_ID": SECRET_REFUSED.id.encode(),
         "PRIORITY": b"5",
         "SYSLOG_IDENTIFIER": b"sbusd",
@@ -93,13 +93,13 @@ def test_text_that_is_not_unicode_is_no_error() -> None:
 
 def test_standard_error_gets_one_line_that_prints() -> None:
     assert standard_error_line(RECORD) == (
-        r"sbusd: a subscription to a secret key was refused: not\x0ayours [uid=1000 pid=77 connection=5 key=!/cred//0//\x0a\xff]"
+        r"sbusd: rejected subscription to a secret key: not\x0ayours [uid=1000 pid=77 connection=5 key=!/cred//0//\x0a\xff]"
     )
 
 
 def test_what_is_not_known_is_not_in_the_line() -> None:
     line = standard_error_line(Record(STARTED, facts={"address": "/run/s", "version": "1"}))
-    assert line == "sbusd: the bus is ready at /run/s, version 1"
+    assert line == "sbusd: ready at /run/s, version 1"
 
 
 def test_a_traceback_is_for_the_journal_alone() -> None:

@@ -99,7 +99,9 @@ def test_an_offer_that_nobody_hears_is_not_taken(systemd: socket.socket, manager
 def test_a_systemd_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "none"))
     with closing(ServiceManager.of_environment()) as manager:
-        with pytest.raises(ServiceManagerError, match=r"^cannot tell systemd through \$NOTIFY_SOCKET: No such file or directory; unset it"):
+        with pytest.raises(
+            ServiceManagerError, match=r"^cannot notify systemd through \$NOTIFY_SOCKET: No such file or directory; unset it"
+        ):
             manager.ready("ready")
         manager.reloading()
         manager.reloaded()
@@ -144,5 +146,5 @@ def test_the_watchdog_is_the_one_of_this_process(systemd: socket.socket, environ
 def test_a_wrong_watchdog_is_told(environment: dict[str, str]) -> None:
     with pytest.raises(ServiceManagerError) as raised:
         ServiceManager.of_environment(environment)
-    assert str(raised.value).startswith("$WATCHDOG_")
+    assert str(raised.value).startswith("invalid $WATCHDOG_")
     assert str(raised.value).isprintable()

@@ -57,7 +57,7 @@ def test_entries_come_in_order_and_drafts_not_at_all(tmp_path: Path) -> None:
 
 def test_an_empty_archive_has_no_entries_and_a_missing_one_is_an_error(tmp_path: Path) -> None:
     assert not list(read_index(tmp_path))
-    with pytest.raises(RecordError, match="no such folder"):
+    with pytest.raises(RecordError, match="not an archive: no such directory"):
         list(read_index(tmp_path / "nowhere"))
 
 
@@ -73,11 +73,11 @@ def _changed(**changes: object) -> str:
         ("{}", "not a JSON object with a version"),
         ("[" * 60_000, "nested too deeply"),
         (_changed(version=2), "version 2"),
-        (_changed(rows=True), "'rows' is of the wrong type"),
-        (_changed(rows="3"), "'rows' is of the wrong type"),
-        (_changed(kinds=[]), "'kinds' is of the wrong type"),
-        (_changed(path="../../etc/passwd"), "not the path of a segment"),
-        (_changed(host="beta"), "not where date, hour and host say"),
+        (_changed(rows=True), "'rows' has the wrong type"),
+        (_changed(rows="3"), "'rows' has the wrong type"),
+        (_changed(kinds=[]), "'kinds' has the wrong type"),
+        (_changed(path="../../etc/passwd"), "invalid segment path"),
+        (_changed(host="beta"), "does not match date, hour and host"),
         (_changed(x="y" * 70_000), "longer than"),
     ],
 )

@@ -37,5 +37,5 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     publish_version(tmp_path, 1)
     path = tmp_path / USERS.name / HOUR.folder / "part-0.parquet"
     path.write_bytes(b"PAR1")
-    with pytest.raises(TablesError, match=r"part-0\.parquet: cannot be read"):
+    with pytest.raises(TablesError, match=r"part-0\.parquet: cannot read file"):
         read_tables(tmp_path)

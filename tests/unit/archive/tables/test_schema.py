@@ -12,7 +12,7 @@ from sbusd.pipeline.measures.flows import ACTS
 from sbusd.pipeline.measures.subscriptions import ROUTES
 
 _PAGE = (Path(__file__).parents[4] / "man" / "sbus-pipeline.8").read_text()
-_WORDS = {"TEXT": "text", "COUNT": "number", "TIME": "time", "HISTOGRAM": "list of bucket and calls"}
+_TYPES = {"TEXT": "string", "COUNT": "int64", "TIME": "timestamp", "HISTOGRAM": "list<bucket,calls>"}
 
 
 def _plain(text: str) -> str:
@@ -25,7 +25,7 @@ def test_the_manual_describes_each_column(table: Table) -> None:
     words, *items = re.split(r"^\.It Va ", section.removesuffix(".El"), flags=re.MULTILINE)
     assert table.meaning.lower() in _plain(words).lower()
     described = {item.partition("\n")[0]: _plain(item.partition("\n")[2].split("\n.El")[0]) for item in items}
-    assert described == {column.name: _plain(f"{_WORDS[column.type.name]}: {column.meaning}") for column in table.columns}
+    assert described == {f"{column.name} Pq {_TYPES[column.type.name]}": _plain(column.meaning) for column in table.columns}
 
 
 def test_the_manual_names_no_other_table() -> None:
@@ -37,8 +37,8 @@ def test_the_manual_states_the_bounds() -> None:
     text = _plain(_PAGE)
     assert f"Only the {TOP} most used" in text
     assert f"during {CALL_SECONDS} seconds" in text
-    assert f"the first {ACTS} acts" in text
-    assert f"the first {ROUTES} times" in text
+    assert f"the first {ACTS} rows about subscriptions" in text
+    assert f"the first {ROUTES} periods" in text
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

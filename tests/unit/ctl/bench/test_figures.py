@@ -46,14 +46,14 @@ def test_what_did_not_come_is_lost_and_what_was_refused_is_not() -> None:
     assert (made.lost, made.refused) == (5, 10)
     refused, lost = made.notes()
     assert refused == "64B: the bus refused 10 messages: no right"
-    assert lost.startswith("64B: 5 messages did not come")
+    assert lost.startswith("64B: 5 messages lost: ")
 
 
 def test_programs_that_were_always_busy_are_named_as_what_limits() -> None:
     (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.5)).notes()
-    assert note.startswith("64B: the publishers were busy all the time")
+    assert note.startswith("64B: the publishers were CPU-bound")
     (note,) = result(published(9, 0, SECOND, cpu=0.95), heard(9, SECOND, cpu=0.97)).notes()
-    assert note.startswith("64B: the publishers and the subscribers were busy")
+    assert note.startswith("64B: the publishers and the subscribers were CPU-bound")
 
 
 def test_without_subscribers_nothing_is_delivered_nor_lost() -> None:

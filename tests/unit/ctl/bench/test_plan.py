@@ -16,7 +16,7 @@ def test_sizes() -> None:
 
 @pytest.mark.parametrize("text", ["", "64,", "15", "-64", "64k", "1e3", "٦٤", str(MOST_BYTES + 1), "9" * 30])
 def test_what_is_no_size_is_refused_and_named(text: str) -> None:
-    with pytest.raises(ValueError, match=f"has {LEAST_BYTES} to {MOST_BYTES} bytes") as caught:
+    with pytest.raises(ValueError, match=f"must be {LEAST_BYTES} to {MOST_BYTES} bytes") as caught:
         parse_sizes(text)
     assert repr(text.rsplit(",", maxsplit=1)[-1]) in str(caught.value)
 

@@ -26,7 +26,7 @@ def test_what_does_not_answer_as_sbusd_fails() -> None:
     assert "does not answer !/bus/features" in found[1].reason
 
 
-@pytest.mark.parametrize(("version", "word"), [("9.9.9", "9.9.9"), (None, "does not say")])
+@pytest.mark.parametrize(("version", "word"), [("9.9.9", "9.9.9"), (None, "does not report")])
 def test_another_version_is_a_warning(version: str | None, word: str) -> None:
     found = judge(replace(_GOOD, stats={} if version is None else {"version": version}))
     assert [finding.result for finding in found] == [Result.OK, Result.OK, Result.WARN]
@@ -40,5 +40,5 @@ def test_the_slow_switch_is_a_warning_and_another_user_is_not_told() -> None:
 
 
 def test_a_bus_that_is_not_there_fails_with_the_reason() -> None:
-    (finding,) = unreachable(ConnectionError("no bus at /x: refused"), "/x")
-    assert (finding.result, finding.reason) == (Result.FAIL, "no bus at /x: refused")
+    (finding,) = unreachable(ConnectionError("cannot connect to /x: refused"), "/x")
+    assert (finding.result, finding.reason) == (Result.FAIL, "cannot connect to /x: refused")

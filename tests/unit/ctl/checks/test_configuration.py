@@ -52,4 +52,4 @@ def test_what_this_user_may_not_read_is_no_fault(folder: Path, first_user: User,
 
     finding = first_user.call(look)
     assert finding.result is Result.SKIP
-    assert finding.reason.endswith("cannot be read by this user")
+    assert finding.reason.endswith("is not readable by this user")

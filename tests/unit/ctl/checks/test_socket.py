@@ -25,15 +25,15 @@ _STRANGER = os.geteuid() + 12345
     [
         (_GOOD, "socket", Result.OK),
         (_GOOD, "owner", Result.OK),
-        (_GOOD, "folder", Result.OK),
+        (_GOOD, "directory", Result.OK),
         (replace(_GOOD, mode=stat.S_IFREG | 0o666), "socket", Result.FAIL),
         (replace(_GOOD, is_writable=False), "socket", Result.FAIL),
         (replace(_GOOD, mode=stat.S_IFSOCK | 0o660), "socket", Result.WARN),
         (replace(_GOOD, uid=_STRANGER), "owner", Result.WARN),
         (replace(_GOOD, uid=os.geteuid()), "owner", Result.OK),
-        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o777), "folder", Result.WARN),
-        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o1777), "folder", Result.OK),
-        (replace(_GOOD, folder_uid=_STRANGER), "folder", Result.WARN),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o777), "directory", Result.WARN),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o1777), "directory", Result.OK),
+        (replace(_GOOD, folder_uid=_STRANGER), "directory", Result.WARN),
     ],
 )
 def test_judges(facts: SocketFacts, check: str, result: Result) -> None:
@@ -61,12 +61,12 @@ def test_what_is_no_file_is_skipped(address: str) -> None:
 
 def test_real_files(tmp_path: Path) -> None:
     (finding,) = check_socket(str(tmp_path / "none"), is_for_all=True)
-    assert finding.reason == "there is none at this path"
+    assert finding.reason == "no such socket"
     (tmp_path / "file").touch()
     (finding,) = check_socket(str(tmp_path / "file"), is_for_all=True)
-    assert finding.reason == "what is at this path is not a socket"
+    assert finding.reason == "the file at this path is not a socket"
     (finding,) = check_socket(str(tmp_path / "file" / "deeper"), is_for_all=True)
-    assert finding.reason == "cannot be looked at: Not a directory"
+    assert finding.reason == "cannot read its status: Not a directory"
 
 
 def test_a_real_socket(folder: Path) -> None:

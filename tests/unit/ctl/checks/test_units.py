@@ -59,7 +59,7 @@ def test_where_systemd_is_not_that_is_said_and_no_error(tmp_path: Path, monkeypa
     assert ([finding.result for finding in found], pid) == ([Result.SKIP], None)
     monkeypatch.setenv("PATH", str(tmp_path))
     found, pid = check_units("system", tmp_path)
-    assert [finding.reason for finding in found] == ["there is no systemctl on this machine"]
+    assert [finding.reason for finding in found] == ["systemctl is not installed"]
     found, _ = check_units(None, tmp_path)
     assert [finding.result for finding in found] == [Result.SKIP]
 
@@ -83,7 +83,7 @@ def test_a_manager_that_cannot_tell_is_skipped_with_its_words(tmp_path: Path, mo
     _fake_systemctl(tmp_path, monkeypatch, "echo 'Failed to connect to bus: No medium found' >&2; exit 1")
     found, pid = check_units("user", tmp_path)
     assert pid is None
-    assert [finding.reason for finding in found] == ["systemctl cannot tell: Failed to connect to bus: No medium found"]
+    assert [finding.reason for finding in found] == ["systemctl failed: Failed to connect to bus: No medium found"]
 
 
 def test_a_manager_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,7 +55,7 @@ def test_json_is_passed_on(bus: FakeBus) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
-    [(["nobody-is-called-this", "publish", "a"], 1, "no user here is called"), (["0", "read", "a"], 2, "read")],
+    [(["nobody-is-called-this", "publish", "a"], 1, "unknown user"), (["0", "read", "a"], 2, "read")],
 )
 def test_a_wrong_argument_is_told(bus: FakeBus, arguments: list[str], status: int, says: str) -> None:
     result = CliRunner().invoke(application(), ["explain", *arguments])
@@ -75,7 +75,7 @@ def test_who_can_wait_and_who_can_block_is_said_in_a_line_of_its_own() -> None:
     allowed: dict[str, object] = {"allowed": True}
     assert blocking_lines({"waits_for_others": True, **allowed}) == ["Messages published with --wait wait for recipients of any user."]
     (line,) = blocking_lines({"waits_for_others": False, **allowed})
-    assert line.endswith("of the same user only, because the key is secret.")
+    assert line.endswith("of the same user only, because the key is private.")
     (line,) = blocking_lines({"blocks_others": True, **allowed})
     assert line == "Subscribers with blocking/hard/block can block publishers of any user."
     (line,) = blocking_lines({"blocks_others": False, **allowed})

@@ -92,7 +92,7 @@ def test_following_ends_with_the_count_and_tells_what_is_missing(capsysbinary: p
     follow(lambda _timeout: next(items), Scribe(JsonStyle.SHORT, Filter()), 2, None)
     out, err = capsysbinary.readouterr()
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["message", "gap", "denial"]
-    assert err == b"sbusctl: gap: 3 records lost here: this reader was too slow\n"
+    assert err == b"sbusctl: lost 3 records: this reader is too slow\n"
     assert next(items) is MESSAGE
 
 

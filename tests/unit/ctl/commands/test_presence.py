@@ -31,7 +31,7 @@ def test_following(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     follow(lambda _timeout: next(items), JsonStyle.SHORT, 2, None)
     out, err = capsysbinary.readouterr()
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["connect", "gap", "subscribe"]
-    assert b"3 events lost" in err
+    assert b"lost 3 events" in err
     assert next(items) is COME
 
 

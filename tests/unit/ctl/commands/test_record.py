@@ -65,7 +65,7 @@ def test_ctrl_c_ends_it_whole(bus: TappedBus, tmp_path: Path) -> None:
 
 
 def test_a_time_ends_it(bus: TappedBus, tmp_path: Path) -> None:
-    with start(bus, "--archive", str(tmp_path / "r"), "--seconds", "0.01") as process:
+    with start(bus, "--archive", str(tmp_path / "r"), "--timeout", "0.01") as process:
         bus.accept()
         bus.end()
         out, _ = process.communicate(timeout=60)
@@ -87,13 +87,15 @@ def test_without_pyarrow_it_says_what_to_install(arguments: tuple[str, ...], tmp
     env = ENV | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run([*COMMAND, *arguments], env=env, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr == "sbusctl: records need pyarrow, which is not installed; install it with: pip install 'sbusd[recorder]'\n"
+    assert (
+        done.stderr == "sbusctl: cannot read or write records: pyarrow is not installed; install it with: pip install 'sbusd[recorder]'\n"
+    )
 
 
 def test_a_folder_that_is_no_archive_is_told(tmp_path: Path) -> None:
     command = [*COMMAND, "replay", str(tmp_path / "nowhere")]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
-    assert (done.returncode, done.stderr) == (1, f"sbusctl: {tmp_path}/nowhere: is not an archive: there is no such folder\n")
+    assert (done.returncode, done.stderr) == (1, f"sbusctl: {tmp_path}/nowhere: not an archive: no such directory\n")
 
 
 @pytest.mark.parametrize(("options", "says"), [((), ""), (("--host", "beta"), " of host beta")])
@@ -102,14 +104,14 @@ def test_a_folder_without_a_record_is_told(tmp_path: Path, options: tuple[str, .
     command = [*COMMAND, "replay", str(tmp_path / "archive"), *options]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"sbusctl: {tmp_path}/archive: there is no record{says} in this folder\n"
+    assert done.stderr == f"sbusctl: cannot replay {tmp_path}/archive: the archive contains no records{says}\n"
 
 
 def test_without_a_bus_no_folder_is_made(tmp_path: Path) -> None:
     command = [*COMMAND, "record", "--address", str(tmp_path / "bus"), "--archive", str(tmp_path / "new")]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"sbusctl: no bus at {tmp_path}/bus: ")
+    assert done.stderr.startswith(f"sbusctl: cannot connect to {tmp_path}/bus: ")
     assert not (tmp_path / "new").exists()
 
 
@@ -124,4 +126,4 @@ def test_a_person_is_told_what_is_not_as_it_should_be(capsys: pytest.CaptureFixt
     Notes().tell(RESUMED, lost=1)
     assert capsys.readouterr().err == ""
     Notes().tell(SUSPENDED, reason="full")
-    assert capsys.readouterr().err.startswith("sbusctl: cannot write the record, so recording is suspended: full")
+    assert capsys.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")

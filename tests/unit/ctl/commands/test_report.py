@@ -36,7 +36,7 @@ def tables(tmp_path: Path) -> Path:
 def test_it_writes_a_page_and_says_where(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 records"
+    assert done.stdout.splitlines()[0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 rows"
     assert done.stdout.splitlines()[3:] == ["written to sbus-report.html"]
     page = tmp_path / "sbus-report.html"
     assert page.read_text().startswith("<!doctype html>")
@@ -48,7 +48,7 @@ def test_what_it_says_can_be_json(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "-o", "page.html", "-j")
     said = json.loads(done.stdout)
     assert (said["file"], len(said["summary"])) == ("page.html", 3)
-    assert said["summary"][0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 records"
+    assert said["summary"][0] == "2026-11-20 12:00 to 2026-11-20 14:00 UTC on alpha: 3 rows"
 
 
 def test_the_page_can_go_to_standard_output(tables: Path, tmp_path: Path) -> None:
@@ -60,12 +60,12 @@ def test_the_page_can_go_to_standard_output(tables: Path, tmp_path: Path) -> Non
 
 def test_the_last_hours_alone(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "--hours", "2")
-    assert done.stdout.splitlines()[0] == "2026-11-20 13:00 to 2026-11-20 14:00 UTC on alpha: 2 records"
+    assert done.stdout.splitlines()[0] == "2026-11-20 13:00 to 2026-11-20 14:00 UTC on alpha: 2 rows"
 
 
 def test_users_of_this_machine_have_login_names(tmp_path: Path) -> None:
     root = publish_record(tmp_path, {socket.gethostname(): [message(1)._replace(uid=0)]})
-    assert f"most from {pwd.getpwuid(0).pw_name} (0)" in report(tmp_path, "--tables", str(root)).stdout
+    assert f"busiest user {pwd.getpwuid(0).pw_name} (0)" in report(tmp_path, "--tables", str(root)).stdout
 
 
 def test_it_opens_a_browser(tables: Path, tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_it_opens_a_browser(tables: Path, tmp_path: Path) -> None:
 def test_no_browser_is_said(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "--open", PATH=str(tmp_path), BROWSER="/nowhere %s")
     assert done.returncode == 1
-    assert done.stderr == "sbusctl: found no browser to open sbus-report.html with; open it yourself\n"
+    assert done.stderr == "sbusctl: cannot open sbus-report.html: no web browser found; open the file manually\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--tables", "nowhere"), "nowhere: there are no tables here; sbus-pipeline makes them"),
+        (("--tables", "nowhere"), "nowhere: no tables found. Run sbus-pipeline first"),
         (("--tables", "tables", "-o", "nowhere/page"), "cannot write nowhere/page: No such file or directory"),
         (("--tables", "tables", "-o", "tables"), "cannot write tables: Is a directory"),
     ],
@@ -108,4 +108,4 @@ def test_a_missing_package_is_one_line(tables: Path, tmp_path: Path, name: str) 
 def test_standard_output_cannot_be_opened(tables: Path, tmp_path: Path) -> None:
     done = report(tmp_path, "--tables", str(tables), "-o", "-", "--open")
     assert done.returncode == 2
-    assert "--open needs a file to open" in done.stderr
+    assert "report: --open requires a file; omit -o -" in done.stderr

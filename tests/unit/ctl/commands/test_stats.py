@@ -45,10 +45,10 @@ def test_waits_are_named_one_in_a_line() -> None:
         {"publisher": 3, "recipient": None, "paced": False},
     ]
     page = lines({"waits": waits}, legend=True)
-    assert page[:2] == ["", "WAITS"]
+    assert page[:2] == ["", "BLOCKED PUBLISHERS"]
     assert [" ".join(line.split()) for line in page[2:]] == [
-        f"12 of root waits for 7 of root, for {human_duration(1.5)}, paced",
-        "3 of - waits for - of -, for -",
+        f"12 of root: blocked by 7 of root for {human_duration(1.5)}, paced",
+        "3 of -: blocked by - of - for -",
     ]
     assert lines({"waits": []}, legend=True) == []
 

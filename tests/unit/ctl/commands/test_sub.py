@@ -66,15 +66,15 @@ def test_gaps_do_not_count_as_messages_and_stand_in_their_place(capsysbinary: py
     said = capsysbinary.readouterr()
     assert said.out == b"a\nb\n"
     assert said.err.splitlines() == [
-        b"sbusctl: gap: 3 messages lost here: this reader was too slow",
-        b"sbusctl: reconnected: what was published meanwhile is lost",
+        b"sbusctl: lost 3 messages: this subscriber reads too slowly",
+        b"sbusctl: reconnected: messages published in the meantime are lost",
     ]
 
 
 def test_a_gap_of_unknown_size_is_told(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     source = FakeSubscription(Gap(0), _message(b"a"))
     follow(source.receive, _printer(), 1, None, source.clock)
-    assert capsysbinary.readouterr().err == b"sbusctl: gap: messages may be lost here: the bus was killed\n"
+    assert capsysbinary.readouterr().err == b"sbusctl: messages may be lost: the bus was killed\n"
 
 
 def test_json_has_gaps_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -84,7 +84,7 @@ def test_json_has_gaps_too(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     objects = [json.loads(line) for line in said.out.split(b"\0")[:-1]]
     assert [each["type"] for each in objects] == ["gap", "message", "reconnected", "message"]
     assert objects[0] == {"type": "gap", "time": 5.0, "lost": 1}
-    assert b"1 message lost here" in said.err
+    assert b"lost 1 message: " in said.err
 
 
 def test_the_time_is_for_all_messages_together(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
@@ -104,19 +104,19 @@ def test_no_time_at_all_prints_what_is_there(capsysbinary: pytest.CaptureFixture
 
 
 def test_too_few_says_how_many() -> None:
-    assert str(TooFewError(2, 5, 0.5)) == "2 of 5 messages came within 0.5 s"
+    assert str(TooFewError(2, 5, 0.5)) == "timed out after 0.5 s: received 2 of 5 messages"
 
 
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        ([], "Missing argument"),
+        ([], "sub: missing argument 'PATTERN"),
         (["a", "-n", "0"], "greater than or equal to 1"),
         (["a", "--timeout", "-1"], "greater than or equal to 0"),
-        (["a", "-F", "%y"], "%y at character 1 means nothing"),
-        (["a", "-F", "%k", "--raw"], "exclude each other"),
-        (["a", "-F", "%k", "-j"], "exclude each other"),
-        (["a", "--json=pretty", "--raw"], "exclude each other"),
+        (["a", "-F", "%y"], "unknown sequence %y at character 1"),
+        (["a", "-F", "%k", "--raw"], "sub: --raw, --format and --json are mutually exclusive"),
+        (["a", "-F", "%k", "-j"], "sub: --raw, --format and --json are mutually exclusive"),
+        (["a", "--json=pretty", "--raw"], "sub: --raw, --format and --json are mutually exclusive"),
     ],
 )
 def test_usage(arguments: list[str], reason: str) -> None:
@@ -130,7 +130,7 @@ def test_what_was_replaced_is_said_in_its_place(style: JsonStyle, capsysbinary: 
     printer = _printer(style)
     printer.write(Replaced(7))
     out, err = capsysbinary.readouterr()
-    assert b"replaced 7: newer messages of the same keys follow" in err
+    assert b"replaced 7 messages by newer messages with the same keys" in err
     assert printer.printed == 0
     if style is JsonStyle.OFF:
         assert out == b""

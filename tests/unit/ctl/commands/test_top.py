@@ -11,9 +11,9 @@ from sbusd.ctl.main import application
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--sort", "bogus"], "--sort: this table has no column 'bogus'; it has id, user, pid,"),
-        (["--sort", "id", "--by-uid"], "--sort: this table has no column 'id'; it has user, connections,"),
-        (["--once", "-n", "2"], "--once is one report"),
+        (["--sort", "bogus"], "--sort: no column 'bogus' in this table: use id, user, pid,"),
+        (["--sort", "id", "--by-uid"], "--sort: no column 'id' in this table: use user, connections,"),
+        (["--once", "-n", "2"], "top: --once prints one report; omit it or --count"),
         (["-n", "0"], "'--count' / '-n'"),
         (["-i", "0"], "'--interval' / '-i'"),
         (["-i", "nan"], "'--interval' / '-i'"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sbusd.ctl.answers import routed
 from sbusd.ctl.commands.trace import lines
 
-_HEAD = {"key": "a/b", "publishable": True, "reason": "anyone may publish there"}
+_HEAD = {"key": "a/b", "publishable": True, "reason": "no rule restricts publishing to this key"}
 _BLOCKS = {"when_full": "block", "blocks": [{"id": 7}, {"id": None}], "blocks_count": 5}
 _GETS = routed({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"], **_BLOCKS}, gets_it=True)
 _NOT = routed({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, gets_it=False)
@@ -13,13 +13,13 @@ _NOT = routed({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, g
 
 def test_the_verdict_the_table_and_the_sums() -> None:
     assert lines(_HEAD, [_GETS, _NOT], 3, legend=True, width=None) == [
-        "a/b: may be published: anyone may publish there",
+        "a/b: may be published: no rule restricts publishing to this key",
         "",
-        "ID  PID  USER  COMMAND  GETS-IT  WHEN-FULL  BLOCKS  BECAUSE",
-        r" 1   -1  root  -        yes      block      7 +4    a/* '' x\ny",
-        "22   -1  root  -        no       -          -       no pattern matches",
+        "ID  PID  USER  COMMAND  RECEIVES  WHEN-FULL  BLOCKS  REASON",
+        r" 1   -1  root  -        yes       block      7 +4    a/* '' x\ny",
+        "22   -1  root  -        no        -          -       no pattern matches",
         "",
-        "1 connection would get it, 1 would not, 3 of other users hidden.",
+        "1 connection would receive it, 1 would not, 3 of other users hidden.",
     ]
 
 
@@ -37,4 +37,4 @@ def test_other_verdicts() -> None:
         return lines(head, [], 0, legend=False, width=None)[0]
 
     assert verdict(key="!/x\x1b", publishable=False) == r"!/x\x1b: may not be published"
-    assert verdict(key="a", publishable="yes", reason="r") == "a: the bus does not say whether it may be published: r"
+    assert verdict(key="a", publishable="yes", reason="r") == "a: not known whether it may be published: r"

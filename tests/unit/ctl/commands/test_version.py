@@ -16,7 +16,7 @@ def test_lines() -> None:
     assert lines({"sbusctl": "1", "bus": "2", "switch": "compiled"}) == ["sbusctl 1", "bus 2 (compiled switch)"]
     assert lines({"sbusctl": "1", "bus": "2"}) == ["sbusctl 1", "bus 2"]
     assert lines({"sbusctl": "1", "bus": None}) == ["sbusctl 1", "bus version unknown"]
-    assert lines({"sbusctl": "1", "problem": "no\nbus"}) == ["sbusctl 1", r"bus not reached: no\nbus"]
+    assert lines({"sbusctl": "1", "problem": "no\nbus"}) == ["sbusctl 1", r"bus not reachable: no\nbus"]
 
 
 def test_without_a_bus_that_is_said_and_no_error(tmp_path: Path) -> None:
@@ -24,4 +24,4 @@ def test_without_a_bus_that_is_said_and_no_error(tmp_path: Path) -> None:
     assert result.exit_code == 0
     said = json.loads(result.stdout)
     assert said["sbusctl"] == __version__
-    assert said["problem"].startswith(f"no bus at {tmp_path}/none")
+    assert said["problem"].startswith(f"cannot connect to {tmp_path}/none")

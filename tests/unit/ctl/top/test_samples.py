@@ -57,7 +57,7 @@ def test_a_kernel_that_does_not_tell_is_told() -> None:
         raise SocketsUnseenError("no")
 
     sample = Sampler(FakeBus(), with_users=False, sockets=unseen).sample()
-    assert sample.unseen == "the kernel's queues are not to be seen: no"
+    assert sample.unseen == "cannot read the kernel queues: no"
     assert set(sample.depths.values()) == {Depths()}
 
 

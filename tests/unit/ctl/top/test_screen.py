@@ -57,7 +57,7 @@ def test_the_head() -> None:
 
 def test_the_head_says_what_is_not_the_whole() -> None:
     head = head_lines(replace(_REPORT, scope="connections", totals={**_TOTALS, "uptime_seconds": None}, unseen="no kernel"))
-    assert head[0].endswith("hidden; sums over those listed")
+    assert head[0].endswith("hidden; totals of those listed")
     assert "up" not in head[0]
     assert head[-1] == "no kernel"
 

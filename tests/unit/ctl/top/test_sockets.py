@@ -97,13 +97,13 @@ def _refusal(_size: int) -> bytes:
 
 @pytest.mark.parametrize(
     ("receive", "reason"),
-    [(_never, "it has not told all sockets within 5 s"), (_refusal, "No such file or directory")],
+    [(_never, "the kernel did not list all sockets within 5 s"), (_refusal, "No such file or directory")],
 )
 def test_a_kernel_that_does_not_tell_is_one_line(monkeypatch: pytest.MonkeyPatch, receive: Callable[[int], bytes], reason: str) -> None:
     monkeypatch.setattr(socket, "socket", lambda *_: FakeKernel(receive))
     with pytest.raises(SocketsUnseenError) as caught:
         read_sockets()
-    assert str(caught.value) == f"the kernel's queues are not to be seen: {reason}"
+    assert str(caught.value) == f"cannot read the kernel queues: {reason}"
 
 
 def test_a_process_that_may_not_ask_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:

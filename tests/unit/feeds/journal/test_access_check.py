@@ -99,7 +99,7 @@ def test_batch_is_published_after_both_questions() -> None:
 
 
 def test_open_bus_gets_nothing_unless_asked_to() -> None:
-    with pytest.raises(GateError, match="everyone may subscribe to journal/"):
+    with pytest.raises(GateError, match="every user of this bus can subscribe to journal/"):
         Town(FakeBus(is_open=True)).gate().open()
     bus = FakeBus(is_open=True)
     gate = Town(bus).gate(is_public=True)
@@ -129,7 +129,7 @@ def test_bus_that_comes_back_open_gets_nothing() -> None:
 
 
 def test_bus_that_refuses_the_feed() -> None:
-    with pytest.raises(GateError, match="do not let the feed publish"):
+    with pytest.raises(GateError, match="do not allow the feed to publish"):
         Town(FakeBus(may_publish=False)).gate(is_public=True).open()
 
 
@@ -155,7 +155,7 @@ def test_what_may_not_have_been_routed_is_published_again() -> None:
     assert before.is_closed
     assert gate.reconnects == 1
     assert sum(town.slept) > 0, "tries that fail are not made at once"
-    assert town.said == ["disconnected from here; what it may not have routed is published again", "the bus is back"]
+    assert town.said == ["disconnected from here; publishing the last batch of entries again", "reconnected to the bus"]
 
 
 def test_refused_publications_are_counted_and_said_rarely() -> None:

@@ -189,7 +189,7 @@ def test_entries_that_vanish_before_they_are_read_are_counted(world: World) -> N
     feed.turn()
     assert world.gate.told == ["vacuumed 2", "2", "5", "1", "2"]
     assert feed.counters.missing == 2
-    assert world.said == ["2 entries are gone from the journal and are not published"]
+    assert world.said == ["skipped 2 entries that are no longer in the journal"]
 
 
 def test_backlog_bounds_how_far_back_it_goes(world: World) -> None:
@@ -198,7 +198,7 @@ def test_backlog_bounds_how_far_back_it_goes(world: World) -> None:
     world.feed(Start(backlog_seconds=3600)).turn()
     assert world.journal.sought == [NOW - 3600]
     assert world.gate.told == ["backlog 94", "100", "101"]
-    assert world.said == ["94 entries are older than the backlog and are not published"]
+    assert world.said == ["skipped 94 entries older than --backlog"]
 
 
 def test_clock_that_was_wrong_does_not_bring_entries_twice(world: World) -> None:

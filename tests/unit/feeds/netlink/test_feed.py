@@ -149,7 +149,7 @@ def test_overrun_makes_a_fresh_snapshot_from_a_fresh_monitor(scene: Scene) -> No
     old = scene.listener
     assert scene.turn() == []
     assert not old.is_open, "what still waits there is older than what was lost"
-    assert scene.said == ["overrun 1: lost; a fresh snapshot follows"]
+    assert scene.said == ["overrun 1: lost; publishing a new snapshot"]
     scene.kernel.entries = []
     assert scene.turn(1.0) == [("net/link/lo", "remove"), *whole("overrun", [])]
     assert len(scene.kernel.listeners) == 2
@@ -203,7 +203,7 @@ def test_reconnection_makes_a_fresh_snapshot(scene: Scene) -> None:
     scene.outlet.arrivals.append(Arrived(requests=3, reconnected=True))
     scene.turn(2.0)
     assert scene.turn() == whole("reconnect")
-    assert scene.said == ["the bus is back; a fresh snapshot follows"]
+    assert scene.said == ["reconnected to the bus; publishing a new snapshot"]
 
 
 def test_overrun_is_the_reason_even_after_a_reconnection(scene: Scene) -> None:

@@ -11,5 +11,5 @@ from sbusd.pipeline.source.archive_reader import say_left_out
 
 
 def test_an_entry_that_is_left_out_is_said_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    say_left_out(RecordError(Path("/a/index/x\n.json"), "is not an index entry"))
-    assert capsys.readouterr().err == "sbus: left out: /a/index/x\\x0a.json: is not an index entry\n"
+    say_left_out(RecordError(Path("/a/index/x\n.json"), "invalid index entry"))
+    assert capsys.readouterr().err == "sbus: skipped: /a/index/x\\x0a.json: invalid index entry\n"

@@ -66,7 +66,7 @@ def test_a_segment_that_is_later_than_is_remembered_is_told() -> None:
     here = [entry(day, day=day) for day in (1, 2, 3)]
     offset = advance(Offset.begin(), here)
     offset = advance(offset, [*here, entry(4, day=4)])
-    with pytest.raises(SourceError, match=r"1 segments of alpha of 2026-11-01 came after .* date = '2026-11-01'"):
+    with pytest.raises(SourceError, match=r"1 segments of host alpha for 2026-11-01 arrived too late: .* date = '2026-11-01'"):
         advance(offset, [*here, entry(4, day=4), entry(9, day=1, hour=5)])
     # Another host's first ones are in time whenever they come.
     assert [each.path for each in advance(offset, [*here, entry(4, day=4), entry(9, host="beta", day=1)]).batch]
@@ -88,5 +88,5 @@ def test_nothing_new_is_the_same_offset() -> None:
 
 @pytest.mark.parametrize("value", [{}, {"listener": "x", "rows": 1}, {"seen": 1, "older": {}, "partly": None, "batch": [], "removed": 0}])
 def test_another_checkpoint_is_refused(value: dict[str, object]) -> None:
-    with pytest.raises(SourceError, match="a checkpoint of its own"):
+    with pytest.raises(SourceError, match="Use a separate checkpoint"):
         Offset.from_json(value)

@@ -37,19 +37,19 @@ def test_all_given_in_any_case() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"hots": "x"}, "no option 'hots'; it has address, checkpointLocation, chunkRows,"),
-        ({"maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger is '0': give a whole number from 1"),
-        ({"chunkRows": "-1"}, "option chunkRows is '-1'"),
-        ({"maxRowsPerTrigger": "9" * 30}, "give a whole number"),
-        ({"inDoubt": "maybe"}, "option inDoubt is 'maybe': give repeat or skip"),
-        ({"unreadable": "ignore"}, "option unreadable is 'ignore': give fail or skip"),
-        ({"key": "a\0b"}, "option key has a NUL"),
-        ({"host": "a,../b"}, "option host is 'a,../b'"),
-        ({"kind": "message,mesage"}, "option kind is 'message,mesage': give names"),
-        ({"since": "yesterday"}, "option since is 'yesterday': give a day or a time, such as"),
-        ({"path": "hdfs://x/y"}, "option path is 'hdfs://x/y': give a folder of this machine"),
+        ({"hots": "x"}, "unknown option 'hots': the options of format sbus are address, checkpointLocation, chunkRows,"),
+        ({"maxRowsPerTrigger": "0"}, "invalid option maxRowsPerTrigger '0': use an integer, at least 1"),
+        ({"chunkRows": "-1"}, "invalid option chunkRows '-1'"),
+        ({"maxRowsPerTrigger": "9" * 30}, "use an integer, at least 1"),
+        ({"inDoubt": "maybe"}, "invalid option inDoubt 'maybe': use repeat or skip"),
+        ({"unreadable": "ignore"}, "invalid option unreadable 'ignore': use fail or skip"),
+        ({"key": "a\0b"}, "invalid option key: a pattern cannot contain NUL"),
+        ({"host": "a,../b"}, "invalid option host 'a,../b'"),
+        ({"kind": "message,mesage"}, "invalid option kind 'message,mesage': use comma-separated names"),
+        ({"since": "yesterday"}, "invalid option since 'yesterday': use a date or time in UTC, such as"),
+        ({"path": "hdfs://x/y"}, "invalid option path 'hdfs://x/y': use a directory of this machine"),
         ({"checkpointLocation": "s3a://x/y"}, "option checkpointLocation"),
-        ({"outbox": ""}, "option outbox is ''"),
+        ({"outbox": ""}, "invalid option outbox ''"),
     ],
 )
 def test_what_is_wrong_is_said(given: dict[str, str], says: str) -> None:
@@ -72,10 +72,10 @@ def test_rows_are_chosen_by_options() -> None:
 
 def test_a_query_is_known_by_its_checkpoint(tmp_path: Path) -> None:
     options = Options.parse({"checkpointLocation": str(tmp_path)})
-    with pytest.raises(SourceError, match="has written no id"):
+    with pytest.raises(SourceError, match="not the checkpoint of a query"):
         options.query()
     (tmp_path / "metadata").write_text('{"id":"../../etc/passwd"}')
-    with pytest.raises(SourceError, match="has written no id"):
+    with pytest.raises(SourceError, match="not the checkpoint of a query"):
         options.query()
     (tmp_path / "metadata").write_text('{"id":"6e7cff9a-0000-4000-8000-1e1ed4c0ffee"}')
     assert options.query() == "6e7cff9a-0000-4000-8000-1e1ed4c0ffee"

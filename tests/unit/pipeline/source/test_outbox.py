@@ -118,7 +118,7 @@ def test_two_do_not_publish_from_one_outbox(tmp_path: Path) -> None:
     def publish(_: Pairs) -> None:
         outbox(tmp_path).deliver("q", 1, content(0, 1), Wire())
 
-    with pytest.raises(SourceError, match="somebody else publishes"):
+    with pytest.raises(SourceError, match="outbox is in use by another process"):
         box.deliver("q", 0, content(0, 1), publish)
 
 
@@ -128,9 +128,9 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     with pytest.raises(Killed):
         box.deliver("q", 0, content(0, 9), Wire(fatal=0))
     (box.root / name).write_text("[]")
-    with pytest.raises(SourceError, match=f"{name} is damaged"):
+    with pytest.raises(SourceError, match=f"{name}: damaged file"):
         box.deliver("q", 0, content(0, 9), Wire())
     (box.root / name).unlink()
     (box.root / "q.0.arrow").write_bytes(b"")
-    with pytest.raises(SourceError, match=r"q.0.arrow is damaged"):
+    with pytest.raises(SourceError, match=r"q.0.arrow: damaged file"):
         box.deliver("q", 0, content(0, 9), Wire())

@@ -121,8 +121,8 @@ def test_an_answer_that_nobody_waits_for_is_not_handed_out() -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (MessageError("cmd: is a name of the bus itself"), "cmd: is a name of the bus itself"),
-        (RedisAwayError("Redis: gone"), "the relay cannot work: Redis: gone; whether the call was sent is not known"),
+        (MessageError("cmd: reserved for the relay itself"), "cmd: reserved for the relay itself"),
+        (RedisAwayError("Redis: gone"), "relay unavailable: Redis: gone; the call may have been sent"),
     ],
 )
 def test_what_cannot_be_sent_is_told(error: Exception, says: str) -> None:
@@ -152,7 +152,7 @@ def test_the_key_says_which_host() -> None:
     callers = made(Slip())
     for twins in ((), (1002,), (1003, 1002)):
         packet = callers.receive(asked(str(twins), key=b"relay/1003/echo", destinations=twins), NOW)
-        assert error_of(packet) == "dst: is not the one twin that the key names, 1003"
+        assert error_of(packet) == "dst: must be exactly the host that the key names, 1003"
     assert callers.counts["malformed"] == 3
     assert callers.next(NOW) == (None, [])
 
@@ -173,7 +173,10 @@ def test_it_subscribes_to_all_hosts_and_at_its_address() -> None:
 def test_a_user_with_enough_under_way_is_told_and_others_are_not_held_up() -> None:
     callers = made(Slip(), calls=2)
     assert [callers.receive(asked(uid), NOW) for uid in "ab"] == [b"", b""]
-    assert error_of(callers.receive(asked("c"), NOW)) == "busy: 2 calls are under way already for user 1000; try again when some have ended"
+    assert (
+        error_of(callers.receive(asked("c"), NOW))
+        == "busy: 2 calls are already in progress for user 1000; try again when some have completed"
+    )
     assert callers.receive(asked("d", sender=caller(1001, 8)), NOW) == b""
     assert callers.counts["busy"] == 1
 
@@ -181,7 +184,7 @@ def test_a_user_with_enough_under_way_is_told_and_others_are_not_held_up() -> No
 def test_too_many_bytes_are_too_many() -> None:
     callers = made(Slip(), size=100)
     assert callers.receive(asked("a", data=bytes(60)), NOW) == b""
-    assert "60 bytes, this one 41, and 100 are allowed" in error_of(callers.receive(asked("b", data=bytes(41)), NOW))
+    assert "60 bytes and this one 41; the limit is 100 bytes" in error_of(callers.receive(asked("b", data=bytes(41)), NOW))
     assert callers.receive(asked("c", data=bytes(40)), NOW) == b""
 
 
@@ -190,7 +193,7 @@ def test_what_is_refused_or_seen_before_takes_no_room() -> None:
     assert callers.receive(asked("a"), NOW) == b""
     for _ in range(5):
         assert callers.receive(asked("a"), NOW) == b""
-    assert error_of(callers.receive(asked("late", sent_at=int(NOW) - 100), NOW)) == "it came too late and was not run"
+    assert error_of(callers.receive(asked("late", sent_at=int(NOW) - 100), NOW)) == "the request expired before it arrived, and was not run"
     assert callers.receive(asked("b"), NOW) == b""
     assert (callers.counts["duplicate"], callers.counts["expired"]) == (5, 1)
 
@@ -199,7 +202,7 @@ def test_one_that_expires_while_it_waits_gives_its_room_back() -> None:
     """It is the desk that refuses it: whatever was let in is run."""
 
     async def main() -> None:
-        callers = made(Slip(MessageError("expired: it is older than the 30 s that it allows")), calls=1)
+        callers = made(Slip(MessageError("expired: the request is older than its exp of 30 s")), calls=1)
         assert callers.receive(asked("a"), NOW) == b""
         task, _ = callers.next(NOW + 100)
         assert task is not None

@@ -163,11 +163,14 @@ def test_what_the_service_is_told() -> None:
     ("error", "says"),
     [
         (RemoteError("echo", "no such account"), "no such account"),
-        (CallTimeout("echo", 30.0), "the service for echo on twin 1002 did not answer in time; it may have run it"),
-        (PeerDisconnected("echo"), "the service for echo on twin 1002 ended before it answered; it may have run it"),
-        (RemoteRefusal(ErrorCode.EPERM, "a rule"), "the bus refuses calls for echo on twin 1002 by its relay"),
-        (Disconnected("/run/sbus.socket"), "the relay lost its bus before the service for echo on twin 1002 answered; it may have run it"),
-        (OSError("strange"), "the relay lost its bus before the service for echo on twin 1002 answered; it may have run it"),
+        (CallTimeout("echo", 30.0), "the service for echo on host 1002 did not respond in time; it may have run the request"),
+        (PeerDisconnected("echo"), "the service for echo on host 1002 ended before it responded; it may have run the request"),
+        (RemoteRefusal(ErrorCode.EPERM, "a rule"), "the bus rejected a call of its relay for echo on host 1002"),
+        (
+            Disconnected("/run/sbus.socket"),
+            "the relay lost its bus before the service for echo on host 1002 responded; it may have run the request",
+        ),
+        (OSError("strange"), "the relay lost its bus before the service for echo on host 1002 responded; it may have run the request"),
     ],
 )
 def test_how_it_can_fail(error: Exception, says: str) -> None:
@@ -179,12 +182,12 @@ def test_how_it_can_fail(error: Exception, says: str) -> None:
 
 def test_one_that_no_packet_holds() -> None:
     books, _ = outcome(PayloadTooLarge(500_000, 400_000))
-    assert books.concluded[0][1].err.startswith("the request is too large for the bus for echo on twin 1002: ")
+    assert books.concluded[0][1].err.startswith("the request for echo on host 1002 is too large for the bus: ")
 
 
 def test_an_answer_that_no_message_holds() -> None:
     books, _ = outcome(bytes(2_000), body_bytes=1_024)
-    assert books.concluded[0][1].err.endswith("bytes; 1024 are allowed at twin 1002")
+    assert books.concluded[0][1].err.endswith(" bytes; the limit on host 1002 is 1024")
 
 
 def test_one_that_nobody_took_goes_to_redis() -> None:
@@ -219,7 +222,7 @@ def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> 
         joined = Joined(bus)
         made = services(books, joined, [])
         assert not await made.take(RAW, asked())
-        assert joined.left == "it has not answered for 0.001 s"
+        assert joined.left == "no response for 0.001 s"
         assert not await made.take(RAW, asked())
 
     run(main)
@@ -284,7 +287,7 @@ def test_a_host_with_too_much_under_way_is_told() -> None:
         assert await made.take(b"1", asked(1))
         assert await made.take(b"2", asked(2))
         assert await made.take(b"3", asked(3, src=1003))
-        assert books.declined == [("busy: 1 calls are under way already for twin 1001 at twin 1002", names.REMOTE)]
+        assert books.declined == [("busy: 1 calls are already in progress for requests of host 1001 on host 1002", names.REMOTE)]
         assert (books.engaged, books.counted) == ([b"1", b"3"], ["requests-crowded"])
         bus.gate.set()
         while len(books.concluded) < 2:

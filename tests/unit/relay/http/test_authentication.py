@@ -66,13 +66,13 @@ def test_who_signs_is_known_with_what_the_store_has_to_know_again() -> None:
 @pytest.mark.parametrize(
     ("caller", "says"),
     [
-        (signed(key=b"x" * 16), "the signature is not that of twin 1002"),
+        (signed(key=b"x" * 16), "the signature is not that of host 1002"),
         (signed(b"other"), "the signature is not"),
         (signed(to=1003), "the signature is not"),
         (signed(path="/zbus-reply"), "the signature is not"),
         (dataclasses.replace(signed(), headers={}), "is not signed"),
         (dataclasses.replace(signed(), headers={**signed().headers, SIGNATURE: "0" * 63}), "is not signed"),
-        (dataclasses.replace(signed(), headers={**signed().headers, FROM: "1003"}), "twin 1003 has no key here"),
+        (dataclasses.replace(signed(), headers={**signed().headers, FROM: "1003"}), "no key for host 1003"),
     ],
 )
 def test_a_signature_that_is_none_is_refused(caller: Caller, says: str) -> None:
@@ -85,7 +85,7 @@ def test_a_signature_that_is_none_is_refused(caller: Caller, says: str) -> None:
 def test_a_clock_that_is_wrong_is_told(seconds: float) -> None:
     refused = refusal(key_gate(), signed(now=NOW + seconds))
     assert (refused.status, refused.event) == (401, REPLAYED)
-    assert f"the clock of twin 1002 is {seconds:+.0f} s away" in refused.words.replace("-63", "-62")
+    assert f"the clock of host 1002 differs by {seconds:+.0f} s" in refused.words.replace("-63", "-62")
 
 
 @pytest.mark.parametrize("seconds", [-60.0, 60.0])
@@ -128,7 +128,7 @@ def test_over_loopback_this_user_is_believed_whatever_he_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("user", "says"), [(os.geteuid() + 1, f"this is user {os.geteuid() + 1}"), (None, "the kernel does not report the user")]
+    ("user", "says"), [(os.geteuid() + 1, f"this connection is of user {os.geteuid() + 1}"), (None, "the kernel reports no user")]
 )
 def test_over_loopback_another_user_is_refused(user: int | None, says: str) -> None:
     refused = refusal(LoopbackGate(), dataclasses.replace(signed(), user=user))
@@ -167,7 +167,7 @@ def test_an_older_relay_is_refused_and_named() -> None:
     old = hmac.new(KEY, lines.encode(), hashlib.sha256).hexdigest()
     headers = {FROM: str(SECOND), TIME: str(int(NOW)), NONCE: "0" * 32, SIGNATURE: old}
     refused = refusal(key_gate(), dataclasses.replace(signed(), headers=headers))
-    assert (refused.status, refused.words) == (401, "twin 1002 signs as an older relay does: upgrade it")
+    assert (refused.status, refused.words) == (401, "host 1002 signs as an older relay does: upgrade it")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1795000000", 1_795_000_000.0), ("", None), ("x", None), ("-1", None), ("1" * 13, None)])

@@ -61,7 +61,7 @@ def test_a_word_with_the_right_key_is_believed() -> None:
 def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) -> None:
     error = bring(answer(200, b"{}", key), {1002: KEY})
     assert isinstance(error, PeerAwayError)
-    assert "has not signed for twin 1002" in str(error)
+    assert "is not signed by host 1002" in str(error)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413])
@@ -69,7 +69,7 @@ def test_nor_that_it_is_refused(status: int) -> None:
     """But the words are there for a person."""
     error = bring(answer(status, b'{"error": "go away"}', None), {1002: KEY})
     assert isinstance(error, PeerAwayError)
-    assert f"status {status}, has not signed for twin 1002; it says: go away" in str(error)
+    assert f"status {status} is not signed by host 1002; its error: go away" in str(error)
 
 
 def test_a_response_to_another_request_is_not_believed() -> None:
@@ -108,7 +108,7 @@ def test_an_endless_answer_is_cut_off() -> None:
 
     error = bring(serve, {})
     assert isinstance(error, PeerAwayError)
-    assert f"more than {MAX_RESPONSE_BYTES} bytes" in str(error)
+    assert f"exceeds {MAX_RESPONSE_BYTES} bytes" in str(error)
 
 
 def test_an_answer_that_does_not_come_is_away() -> None:
@@ -118,4 +118,4 @@ def test_an_answer_that_does_not_come_is_away() -> None:
 
     error = bring(serve, {})
     assert isinstance(error, PeerAwayError)
-    assert "no answer in time" in str(error)
+    assert "no response in time" in str(error)

@@ -148,18 +148,18 @@ def test_a_copy_has_arrived_too(says: str) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("/", b"{}", 404, "there is nothing here"),
-        (REMOTE_PATH, b"{", 400, "not JSON"),
-        (REMOTE_PATH, b"[]", 400, "no object"),
-        (REMOTE_PATH, message(dat="?"), 400, "dat: is not base64"),
-        (REMOTE_PATH, message(uid=""), 400, "uid: is empty"),
-        (REMOTE_PATH, message(cmd=""), 400, "cmd: is empty"),
-        (REMOTE_PATH, message(exp=100_000), 400, "is too long"),
-        (REMOTE_PATH, message(src=1003), 403, "twin 1002 sends a message with src 1003"),
-        (REPLY_PATH, message(src=1003), 403, "twin 1002 sends a message with src 1003"),
-        (REMOTE_PATH, message(dst=[1003]), 421, "this is twin 1001"),
-        (REMOTE_PATH, message(dst=[FIRST, 1003]), 421, "this is twin 1001"),
-        (REMOTE_PATH, message(now=int(NOW) - 100), 410, "has expired 39 s ago"),
+        ("/", b"{}", 404, "not found; the paths are"),
+        (REMOTE_PATH, b"{", 400, "not valid JSON"),
+        (REMOTE_PATH, b"[]", 400, "not an object"),
+        (REMOTE_PATH, message(dat="?"), 400, "dat: not valid base64"),
+        (REMOTE_PATH, message(uid=""), 400, "uid: missing or empty"),
+        (REMOTE_PATH, message(cmd=""), 400, "cmd: missing or empty"),
+        (REMOTE_PATH, message(exp=100_000), 400, "exceeds the maximum"),
+        (REMOTE_PATH, message(src=1003), 403, "host 1002 sent a message with src 1003"),
+        (REPLY_PATH, message(src=1003), 403, "host 1002 sent a message with src 1003"),
+        (REMOTE_PATH, message(dst=[1003]), 421, "this is host 1001"),
+        (REMOTE_PATH, message(dst=[FIRST, 1003]), 421, "this is host 1001"),
+        (REMOTE_PATH, message(now=int(NOW) - 100), 410, "expired 39 s ago"),
     ],
 )
 def test_what_is_refused_for_good(path: str, body: bytes, status: int, words: str) -> None:
@@ -179,14 +179,14 @@ def test_another_method_is_refused() -> None:
 @pytest.mark.parametrize(
     ("path", "says", "status", "words"),
     [
-        (REMOTE_PATH, "queue", 503, "that nobody has taken"),
-        (REMOTE_PATH, "open", 503, "of yours wait for an answer here"),
-        (REMOTE_PATH, "memory", 503, "of yours are remembered here"),
-        (REPLY_PATH, "queue", 503, "that nobody has taken"),
-        (REMOTE_PATH, "replayed", 401, "has been sent before"),
-        (REPLY_PATH, "replayed", 401, "has been sent before"),
-        (REPLY_PATH, "forged", 403, "which it was not asked"),
-        (REPLY_PATH, "unasked", 404, "no request 1001.1 waits"),
+        (REMOTE_PATH, "queue", 503, "too many unfetched messages"),
+        (REMOTE_PATH, "open", 503, "your requests are waiting for responses here"),
+        (REMOTE_PATH, "memory", 503, "your requests are remembered here"),
+        (REPLY_PATH, "queue", 503, "too many unfetched messages"),
+        (REMOTE_PATH, "replayed", 401, "was sent before"),
+        (REPLY_PATH, "replayed", 401, "was sent before"),
+        (REPLY_PATH, "forged", 403, "which it did not receive"),
+        (REPLY_PATH, "unasked", 404, "no request 1001.1 is waiting"),
     ],
 )
 def test_what_the_store_does_not_take(path: str, says: str, status: int, words: str) -> None:
@@ -198,7 +198,7 @@ def test_what_the_store_does_not_take(path: str, says: str, status: int, words: 
 
 def test_a_redis_that_is_away_is_no_end() -> None:
     said = visit(RedisAwayError("where")).knock(REMOTE_PATH, message())
-    assert (said.status, said.words) == (503, {"error": "Redis is away here; try again later"})
+    assert (said.status, said.words) == (503, {"error": "Redis is unavailable on this host; try again later"})
     assert said.headers["Retry-After"] == "5"
 
 
@@ -206,7 +206,7 @@ def test_a_mistake_is_the_journals_and_not_the_peers(capsys: pytest.CaptureFixtu
     said = visit(ZeroDivisionError("secret")).knock(REMOTE_PATH, message())
     assert said.status == 500
     assert "secret" not in str(said.words)
-    assert "in the door: ZeroDivisionError: secret" in capsys.readouterr().err
+    assert "in the HTTP server: ZeroDivisionError: secret" in capsys.readouterr().err
 
 
 def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,7 +219,7 @@ def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.Capture
     made = visit(refusal=RefusedError(401, "is not signed", STRANGER, "peers-refused"))
     assert made.knock(REMOTE_PATH, endless()).status == 401
     assert made.shelf.counted == ["peers-refused"]
-    assert "does not show to be a twin: is not signed" in capsys.readouterr().err
+    assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capsys.readouterr().err
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length_and_without_one() -> None:

@@ -90,7 +90,7 @@ def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> No
     assert read_key(file) == KEY
 
 
-@pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "its group 4711"), ((4711, 0), 0o600, "belongs to user 4711")])
+@pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "group 4711"), ((4711, 0), 0o600, "owned by user 4711")])
 def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
     """Users are added to the relay's group to call other hosts; and the number of a removed user becomes another user's."""
     file = tmp_path / "key"
@@ -113,7 +113,12 @@ def test_root_may_check_a_key_of_the_services_user(tmp_path: Path, needs_root: N
 
 @pytest.mark.parametrize(
     ("content", "mode", "says"),
-    [(KEY, 0o620, "others can use it"), (KEY, 0o644, "others can use it"), (b"short", 0o600, "5 bytes"), (b"x" * 2_000, 0o600, "bytes")],
+    [
+        (KEY, 0o620, "accessible to other users"),
+        (KEY, 0o644, "accessible to other users"),
+        (b"short", 0o600, "5 bytes"),
+        (b"x" * 2_000, 0o600, "bytes"),
+    ],
 )
 def test_a_key_that_is_none_is_refused(tmp_path: Path, content: bytes, mode: int, says: str) -> None:
     file = tmp_path / "key"
@@ -134,7 +139,7 @@ def test_a_key_in_a_fifo_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> N
     fifo = os.open(tmp_path / "key", os.O_RDWR)
     try:
         os.write(fifo, KEY.ljust(2_000))
-        with pytest.raises(ConfigError, match="is not a regular file"):
+        with pytest.raises(ConfigError, match="not a regular file"):
             read_key(tmp_path / "key")
     finally:
         os.close(fifo)
