@@ -133,6 +133,7 @@ class SocketModel(Model):
                 self._epoll.unregister(link.socket)
             elif link.interest != _READABLE:
                 self._epoll.modify(link.socket, link.interest)
+        self.read_all_again()
 
     def close(self) -> None:
         """Close every connection."""

@@ -67,6 +67,12 @@ class Model:
         out = ClientQueue(number, link, self._count, room, self._limits.queued_memory)
         self._connections[number] = Connection(number, link, out)
 
+    def read_all_again(self) -> None:
+        """Forget which clients have shut down their sending sides: whoever watches them from scratch finds it again."""
+        for connection in self._connections.values():
+            connection.is_reading = True
+            connection.update_watch()
+
     # -- turns
 
     def take_turn(self, ready: list[Ready]) -> int:

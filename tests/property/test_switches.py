@@ -84,15 +84,19 @@ class SwitchAndModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.compiled = World(LIMITS)
-        self.modelled = World(LIMITS, make_switch=cast(MakeSwitch, SocketModel))
+        self.worlds = self.make_worlds()
+        self.compiled, self.modelled = self.worlds
         self.model = cast(SocketModel, self.modelled.switch)
-        self.worlds = (self.compiled, self.modelled)
         self.stamp = 0
         for world in self.worlds:
             world.set_publish_rules(RULES)
 
+    def make_worlds(self) -> tuple[World, World]:
+        """Return a bus with the compiled switch, and one with the model."""
+        return World(LIMITS), World(LIMITS, make_switch=cast(MakeSwitch, SocketModel))
+
     def settle(self) -> None:
+        """Let both work until nothing is ready."""
         for world in self.worlds:
             world.run()
 
@@ -218,6 +222,7 @@ class SwitchAndModel(RuleBasedStateMachine):
     def hand_over(self) -> None:
         """Restart the compiled switch: nothing that follows may differ from the model, which goes on."""
         self.compiled.hand_over()
+        self.model.renew()
 
     @rule(client=clients, packet=ODD)
     def send_something_odd(self, client: int, packet: bytes) -> None:
@@ -250,6 +255,11 @@ class SwitchAndModel(RuleBasedStateMachine):
                 world.send(client, b"MSG %b\0last words" % key)
             world.hang_up(client)
         self.settle()
+
+    def send_all(self, client: int, packets: list[bytes], *, is_batch: bool) -> None:
+        """Send packets one by one or as a batch, and let nothing be handled yet."""
+        for packet in [batch_of(packets)] if is_batch else packets:
+            self.both(client, packet, settles=False)
 
     def both(self, client: int, packet: bytes, *, settles: bool = True) -> None:
         taken = {world.send(client, packet) for world in self.worlds}
