@@ -23,17 +23,26 @@ _FORBID_UNKNOWN = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What a client has asked for itself. It survives every restart: the numbers are those of the contract's modes."""
+    """What a client has asked for itself. It survives every restart."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     echo: bool = True
+    """Whether it receives its own MSG that match its patterns."""
     soft: Annotated[int, Within(0, 4)] = 0
+    """What happens to packets that its socket does not take: the number of a ``SoftMode``."""
     hard: Annotated[int, Within(1, 4)] = 1
+    """What happens to packets that its queue does not take: the number of a ``HardMode``."""
     order: Annotated[int, Within(0, 4)] = 0
+    """The order of messages in its queue: the number of an ``Order``."""
     sender: bool = False
+    """Whether it receives each MSG as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and the credentials of the
+    sender, 0 for the bus itself. It applies to messages that are routed from now on. The whole length counts."""
     batch: bool = False
+    """Whether it may receive several packets in one, as ``CMSG !/batch``."""
     pace: bool = False
+    """Whether its messages wait for recipients of any user, instead of being discarded for them. Rules 5 and 6 of the contract apply.
+    Recipients of another user block it for at most ``pace_limit`` of each second in total."""
 
 
 @dataclass(frozen=True, slots=True)

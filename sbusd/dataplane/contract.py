@@ -357,19 +357,6 @@ class Switch(Protocol):
         that may know of it: that has at least *sight*, or is of *uid*. As :meth:`send` does, in order of their numbers, but where it has
         to wait it counts as published by *uid*, who has caused it. *cred* names the bus itself to those who want senders."""
 
-    def set_sender(self, connection: int, on: bool) -> None:
-        """Set whether each MSG comes to the connection as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and name of
-        who sent it, 0 for the bus itself; False at first. For what is routed from now on; it counts with its whole length."""
-
-    def set_batch(self, connection: int, on: bool) -> None:
-        """Set whether several packets may come to the connection in one, as ``CMSG !/batch``; False at first."""
-
-    def set_pace(self, connection: int, on: bool) -> None:
-        """Set whether messages of the connection wait for recipients of any user, instead of being discarded for them; False at first.
-
-        Rules 5 and 6 hold. Recipients of one other user hold it up for at most ``pace_limit`` of each second in total.
-        """
-
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of each MSG that *pattern* takes, reserved keys included, or with None of none; None at first.
 
@@ -385,8 +372,8 @@ class Switch(Protocol):
     def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
         """Hand *packet* to each connection with a tap whose pattern takes *key*, as :meth:`announce` does. *uid* has caused it."""
 
-    def set_echo(self, connection: int, on: bool) -> None:
-        """Set whether the connection gets the MSG of its own that it has subscribed to; True at first."""
+    def configure(self, connection: int, settings: ConnectionSettings) -> None:
+        """Set what the connection has asked for itself, from the next packet on. Messages in its queue stay as they are."""
 
     def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
         """Tell the connection what becomes of its next MSG, with *token*, any bytes: once, at the place of that MSG among its packets.
@@ -410,15 +397,6 @@ class Switch(Protocol):
 
     def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
         """Set the rules for MSG, at most :data:`MAX_PUBLISH_RULES`; the masks of :meth:`set_party` mean these from now on."""
-
-    def set_soft(self, connection: int, mode: SoftMode) -> None:
-        """Set what becomes of packets that the socket does not take; ``QUEUE`` at first."""
-
-    def set_hard(self, connection: int, mode: HardMode) -> None:
-        """Set what becomes of packets that the queue does not take; ``DISCARD`` at first."""
-
-    def set_order(self, connection: int, order: Order) -> None:
-        """Set the order of messages that wait; ``QUEUE`` at first."""
 
     def user_counters(self, uid: int) -> UserCounters:
         """Return the counters of a user, zeros if it has no connection."""

@@ -5,6 +5,7 @@ from libcpp.deque cimport deque
 from libcpp.map cimport map as cpp_map
 from libcpp.vector cimport vector
 
+from sbusd.dataplane.fairness cimport UserTime
 from sbusd.dataplane.libc cimport iovec, le32toh
 from sbusd.dataplane.pools cimport NOBODY, Pool
 
@@ -99,10 +100,7 @@ cdef cppclass Account:      # one user
     int64_t blocked_others_ns   # likewise
     Pool room
     uint64_t leaving_bytes  # of queues that were given up, whose memory is not free yet
-    uint64_t turn           # the last turn in which a connection of it was readable
-    uint32_t readable       # how many of them were then
-    uint64_t served_turn    # the last turn in which anything of it was handled
-    int64_t gives_way_until # nanoseconds of the monotonic clock: until then, the connections of other users go first
+    UserTime time
     size_t unread           # bytes of its connections' backlogs
     vector[Blocked] held_up # its connections that are not read until those are shorter
 

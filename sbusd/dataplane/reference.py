@@ -977,18 +977,6 @@ class Switch:
             raise ValueError(f"{len(rules)} publish rules; {MAX_PUBLISH_RULES} at most")
         self._rules = rules
 
-    def set_soft(self, connection: int, mode: SoftMode) -> None:
-        """Set what becomes of packets that the socket does not take."""
-        self._by_number[connection].out.soft = mode
-
-    def set_hard(self, connection: int, mode: HardMode) -> None:
-        """Set what becomes of packets that the queue does not take."""
-        self._by_number[connection].out.hard = mode
-
-    def set_order(self, connection: int, order: Order) -> None:
-        """Set the order of messages that wait."""
-        self._by_number[connection].out.set_order(order)
-
     def subscribe(self, connection: int, pattern: bytes) -> None:
         """Store one more instance of *pattern*."""
         self._by_number[connection].patterns[pattern] += 1
@@ -1015,18 +1003,6 @@ class Switch:
                 recipient.out.post(b"CMSG !/from/0/%b\0%b" % (cred, packet) if recipient.wants_senders else packet, uid)
                 self._settle(recipient)
 
-    def set_sender(self, connection: int, on: bool) -> None:
-        """Set whether messages come to the connection with their senders."""
-        self._by_number[connection].wants_senders = on
-
-    def set_batch(self, connection: int, on: bool) -> None:
-        """Set whether several packets may come to the connection in one."""
-        self._by_number[connection].out.batch_bytes = MAX_BATCH_BYTES if on else 0
-
-    def set_pace(self, connection: int, on: bool) -> None:
-        """Set whether messages of the connection wait for slow recipients."""
-        self._by_number[connection].is_paced = on
-
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Let the connection be told of what *pattern* takes, or with None of nothing."""
         self._by_number[connection].tap = pattern
@@ -1048,13 +1024,17 @@ class Switch:
             recipient.out.post(packet)
             self._settle(recipient)
 
+    def configure(self, connection: int, settings: ConnectionSettings) -> None:
+        """Set what the connection has asked for itself."""
+        configured = self._by_number[connection]
+        configured.echo, configured.wants_senders, configured.is_paced = settings.echo, settings.sender, settings.pace
+        configured.out.soft, configured.out.hard = SoftMode(settings.soft), HardMode(settings.hard)
+        configured.out.set_order(Order(settings.order))
+        configured.out.batch_bytes = MAX_BATCH_BYTES if settings.batch else 0
+
     def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
         """Tell the connection what becomes of its next MSG."""
         self._by_number[connection].receipt = token, always
-
-    def set_echo(self, connection: int, on: bool) -> None:
-        """Set whether the connection gets its own messages."""
-        self._by_number[connection].echo = on
 
     def disconnect(self, connection: int, last_words: bytes = b"") -> None:
         """End a connection: offer its socket *last_words*, and close."""
@@ -1166,9 +1146,7 @@ class Switch:
         """Let an adopted connection go on where it was."""
         restored = self._by_number[connection]
         out = restored.out
-        restored.echo, restored.wants_senders, restored.is_paced = settings.echo, settings.sender, settings.pace
-        self.set_batch(connection, settings.batch)
-        out.soft, out.hard, out.order = SoftMode(settings.soft), HardMode(settings.hard), Order(settings.order)
+        self.configure(connection, settings)
         restored.received_packets, restored.received_bytes = progress.received_packets, progress.received_bytes
         restored.refused_packets, restored.reads = progress.refused_packets, progress.reads
         out.delivered_packets, out.delivered_bytes = progress.delivered_packets, progress.delivered_bytes

@@ -48,7 +48,7 @@ def _busy(world: World, count: int = 8) -> tuple[int, int]:
     reader, sender = world.connect(b"a"), world.connect()
     for each in (reader, sender):
         world.set_party(each, 1)
-    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.configure(reader, hard=HardMode.BLOCK)
     _fill(world, sender, reader, count)
     assert world.switch.connection_counters(reader).queued_packets
     return reader, sender
@@ -67,7 +67,7 @@ def test_what_waits_comes_in_its_order_and_once(pair: tuple[World, str]) -> None
 def test_an_order_of_its_own_goes_on_and_notes_go_first(pair: tuple[World, str], order: Order) -> None:
     world, follower = pair
     reader, _ = _busy(world)
-    world.switch.set_order(reader, order)
+    world.configure(reader, order=order)
     world.switch.send(reader, b"CMSG note\0one")
     world.switch.send(reader, b"CMSG note\0two")
     waiting = world.switch.connection_counters(reader).queued_packets
@@ -84,7 +84,7 @@ def test_an_order_of_its_own_goes_on_and_notes_go_first(pair: tuple[World, str],
 def test_a_loss_that_is_not_told_yet_is_told(pair: tuple[World, str]) -> None:
     world, follower = pair
     reader, sender = _busy(world)
-    world.switch.set_hard(reader, HardMode.DISCARD)
+    world.configure(reader, hard=HardMode.DISCARD)
     _fill(world, sender, reader, 12, 8)
     lost = world.switch.connection_counters(reader).lost_packets
     assert lost
@@ -118,7 +118,7 @@ def test_a_mode_that_has_fallen_back_stays_so_until_the_queue_has_drained(pair: 
     reader, sender = world.connect(b"a"), world.connect()
     for each in (reader, sender):
         world.set_party(each, 1)
-    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.configure(reader, hard=HardMode.BLOCK)
     world.limits = dataclasses.replace(LIMITS, progress_timeout=0.01)
     world.hand_over(follower)
     while not world.switch.progress(reader).has_fallen_back:
