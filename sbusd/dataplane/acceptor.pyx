@@ -152,7 +152,7 @@ cdef bint watch_listeners(Plane plane, uint32_t interest) except -1:
 
 
 cdef bint close_socket(Plane plane, int fd, Passing passing, uint64_t connection) except -1:
-    """Close a socket and return True. If that may block, return False: a thread closes it, and *connection*, if not 0, is reported later."""
+    """Close a socket and return True. If that may block, a thread does it and later reports *connection*, if not 0; return False."""
     if hang_up(fd, passing):
         return True
     plane.closer.add(fd, connection or None)

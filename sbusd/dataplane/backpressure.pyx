@@ -11,10 +11,10 @@ from libc.stdint cimport int64_t
 from sbusd.dataplane.clock cimport now_ms, now_ns
 from sbusd.dataplane.connection cimport END_BROKEN, END_HANGUP, END_QUEUE_FULL, SIGHT_ALL, uid_of
 from sbusd.dataplane.libc cimport EPOLLOUT
-from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, part, waiting_count
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, MODE_BLOCK, Account, Outbox, flush, is_below, send_last_words, waiting_count
 from sbusd.dataplane.pacing cimport NEVER_NS, SECOND_NS, Hold, add_hold, begin_hold, end_hold, hold_of, is_crowded, spent_until
 from sbusd.dataplane.plane cimport REFUSED_DESCRIPTORS, REFUSED_QUEUE_FULL
-from sbusd.dataplane.pools cimport NOBODY
+from sbusd.dataplane.pools cimport NO_USER
 from sbusd.dataplane.readiness cimport finish, remove_blocker, update_interest, update_pending
 
 
@@ -24,7 +24,7 @@ cdef bint may_pace(Plane plane, Connection* publisher, Connection* recipient) no
     """Return whether a paced publisher may wait for a recipient."""
     cdef uint32_t uid = uid_of(recipient)
     cdef Hold* hold
-    if recipient.blocking.has_fallen_back or uid == NOBODY or uid_of(publisher) == NOBODY:
+    if recipient.blocking.has_fallen_back or uid == NO_USER or uid_of(publisher) == NO_USER:
         return False
     if uid == uid_of(publisher):
         return True
@@ -46,7 +46,7 @@ cdef Connection* publisher_of(Plane plane, Blocked entry) noexcept nogil:
 cdef Hold* hold_limiting(Plane plane, Blocked entry) noexcept nogil:
     """Return what limits a wait that another user causes; NULL: nothing does, or the publisher has ended."""
     cdef Connection* publisher
-    if entry.limited_by == NOBODY:
+    if entry.limited_by == NO_USER:
         return NULL
     publisher = publisher_of(plane, entry)
     if publisher is NULL:
@@ -84,9 +84,9 @@ cdef void begin_wait(Plane plane, Connection* recipient, Connection* publisher, 
     cdef Hold* hold
     entry.since = now
     # It is stored in the entry because a connection loses its user before its waits are over.
-    entry.limited_by = uid_of(recipient) if entry.is_paced and uid_of(recipient) != uid_of(publisher) else NOBODY
+    entry.limited_by = uid_of(recipient) if entry.is_paced and uid_of(recipient) != uid_of(publisher) else NO_USER
     recipient.blocking.publishers.push_back(entry)
-    if entry.limited_by != NOBODY:
+    if entry.limited_by != NO_USER:
         hold = add_hold(&publisher.publishing.holds, entry.limited_by, now)
         begin_hold(hold, plane.bounds.pace_limit, now)
         plane.release_at = min(plane.release_at, hold.until)
@@ -221,7 +221,7 @@ cdef void disconnect_misbehaving(Plane plane, Connection* connection, int end) n
     if connection.is_ending:
         return
     finish(plane, connection, end)
-    part(&connection.out, <const char*>plane.batch.parts[text].iov_base, plane.batch.parts[text].iov_len)
+    send_last_words(&connection.out, <const char*>plane.batch.parts[text].iov_base, plane.batch.parts[text].iov_len)
 
 
 # -- waits that last too long

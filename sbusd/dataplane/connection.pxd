@@ -10,8 +10,8 @@ from sbusd.dataplane.fairness cimport ConnectionTime, UserTime
 from sbusd.dataplane.intake cimport Backlog
 from sbusd.dataplane.outbox cimport Blocked, Head, Outbox
 from sbusd.dataplane.pacing cimport Hold
-from sbusd.dataplane.pools cimport NOBODY
-from sbusd.dataplane.receipts cimport Receipt
+from sbusd.dataplane.pools cimport NO_USER
+from sbusd.dataplane.annotations cimport Receipt
 
 cdef enum EndReason:            # the numbers of contract.End
     END_HANGUP = 0
@@ -99,7 +99,7 @@ cdef cppclass Connection:
 
 cdef inline uint32_t uid_of(Connection* connection) noexcept nogil:
     """Return the uid of a connection's user."""
-    return NOBODY if connection.out.account is NULL else connection.out.account.uid
+    return NO_USER if connection.out.account is NULL else connection.out.account.uid
 
 
 cdef inline UserTime* user_time_of(Connection* connection) noexcept nogil:

@@ -11,18 +11,18 @@ from libc.string cimport memchr, memcmp, strlen
 from libcpp.algorithm cimport sort
 from libcpp.utility cimport pair
 
+from sbusd.dataplane.annotations cimport Disclosure, answer, append_sender
 from sbusd.dataplane.backpressure cimport after_send, block, may_pace
 from sbusd.dataplane.connection cimport SIGHT_ALL, uid_of
 from sbusd.dataplane.fairness cimport is_too_long
-from sbusd.dataplane.heads cimport append_sender
 from sbusd.dataplane.outbox cimport (
-    BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, end_batch, forgo, is_shut, let_head_go, miss, offer, waiting_count,
+    BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, end_batch, miss, offer, release_head,
+    waiting_count,
 )
 from sbusd.dataplane.packets cimport cost_of
 from sbusd.dataplane.pacing cimport PACED_BYTES
 from sbusd.dataplane.plane cimport REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
-from sbusd.dataplane.pools cimport NOBODY
-from sbusd.dataplane.receipts cimport Disclosure, answer
+from sbusd.dataplane.pools cimport NO_USER
 from sbusd.dataplane.router cimport Route
 
 from sbusd.protocol.keys import SECRET_HEAD
@@ -176,7 +176,7 @@ cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32
             plane.routing.meets_queue = True
         if (may_forgo and recipient.share.packets.empty() and waiting_count(&recipient.out)
                 and is_closed_to(plane, recipient, uid, cost)):
-            forgo(&recipient.out, 1)
+            discard_unseen(&recipient.out, 1)
             repeated.excluded.push_back(recipient.slot)
             continue
         add_to_share(plane, recipient, index)
@@ -215,7 +215,7 @@ cdef void end_repeated(Plane plane) noexcept nogil:
     cdef Repeated* repeated = &plane.routing.repeated
     if repeated.uncounted:
         for i in range(repeated.excluded.size()):
-            forgo(&plane.slots[repeated.excluded[i]].out, repeated.uncounted)
+            discard_unseen(&plane.slots[repeated.excluded[i]].out, repeated.uncounted)
     repeated.uncounted = 0
     repeated.first = -1
     repeated.recipients.clear()
@@ -229,7 +229,7 @@ cdef bint is_closed_to(Plane plane, Connection* recipient, uint32_t uid, size_t 
     """
     if recipient.share.closed_batch == plane.routing.number and cost >= recipient.share.closed_cost:
         return True
-    if not is_shut(&recipient.out, uid, cost):
+    if not discards_all(&recipient.out, uid, cost):
         return False
     recipient.share.closed_batch = plane.routing.number
     recipient.share.closed_cost = cost
@@ -253,7 +253,7 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
         sort(plane.routing.touched.begin(), plane.routing.touched.end())
     for i in range(plane.routing.touched.size()):
         recipient = plane.slots[plane.routing.touched[i].second]
-        may_block = uid != NOBODY and not recipient.blocking.has_fallen_back and (
+        may_block = uid != NO_USER and not recipient.blocking.has_fallen_back and (
             recipient.blocking.of_others or uid == uid_of(recipient))
         offer(&recipient.out, &plane.batch, recipient.share.packets.data(), recipient.share.packets.size(), may_block,
               sender.publishing.is_paced and may_pace(plane, sender, recipient),
@@ -264,7 +264,7 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
             recipient.out.has_blocked = NOT_WAITING
         after_send(plane, recipient)
     if sender.party.head.kept is not NULL:
-        let_head_go(&sender.party.head)
+        release_head(&sender.party.head)
     plane.batch.is_tallied = False
     if plane.taps.noted.size():
         plane.taps.deliver(&plane.batch, sender.id, sender.party.cred)
@@ -275,7 +275,7 @@ cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
 
 
 cdef Head* head_of(Connection* sender) noexcept nogil:
-    """Return what goes before messages for recipients that want to know the sender."""
+    """Return the head of messages for recipients that want to know the sender."""
     if sender.party.head_text.empty():
         append_sender(sender.party.head_text, sender.id, sender.party.cred)
         sender.party.head.part.iov_base = <void*>sender.party.head_text.data()

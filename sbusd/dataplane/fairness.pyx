@@ -6,7 +6,7 @@ Nothing here reads a clock, so tests choose the time.
 """
 
 cdef enum:
-    PENALTY = 4                 # a connection that took too long is throttled for so many times as long
+    PENALTY = 4                 # a connection that took too long is throttled for this many times as long
     MAX_PENALTY_NS = 100000000
     MAX_USER_PENALTY_NS = 1000000000
     RECENT_NS = 1000000         # a user that was served so recently will soon be back, and a costly packet would delay it

@@ -11,15 +11,15 @@ from sbusd.dataplane.backpressure cimport begin_wait
 from sbusd.dataplane.clock cimport now_ms, now_ns
 from sbusd.dataplane.connection cimport END_BROKEN, MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms
 from sbusd.dataplane.intake cimport Backlog, new_backlog, packets_of, record_bytes, store
-from sbusd.dataplane.latest cimport replaceable_from, restore_keys
+from sbusd.dataplane.order cimport replaceable_from, restore_keys
 from sbusd.dataplane.outbox cimport Account, Blocked, Entries, Entry, Packet, bytes_in, keep
 from sbusd.dataplane.packets cimport data_of, new_packet, release
 from sbusd.dataplane.pacing cimport SECOND_NS, SLOTS, Hold, add_hold, spent_until
 from sbusd.dataplane.plane cimport find
-from sbusd.dataplane.pools cimport NOBODY
+from sbusd.dataplane.pools cimport NO_USER
 from sbusd.dataplane.reader cimport start_backlog
 from sbusd.dataplane.readiness cimport finish, update_interest, update_pending
-from sbusd.dataplane.receipts cimport arm
+from sbusd.dataplane.annotations cimport arm
 
 from sbusd.dataplane.blocking import UserWaits
 from sbusd.dataplane.connection_state import ConnectionProgress, Queue, SwitchTotals
@@ -72,7 +72,7 @@ cdef tuple queue_of(Entries* entries, unordered_map[uint64_t, size_t]* places, l
         found.append((
             place_of(entry.packet, places, packets),
             None if entry.head is NULL else place_of(entry.head, places, packets),
-            None if entry.payer == <uint32_t>NOBODY else entry.payer,
+            None if entry.payer == <uint32_t>NO_USER else entry.payer,
         ))
     return tuple(found)
 
@@ -235,7 +235,7 @@ cdef int restore_queues(Plane plane, list packets, dict queues) except -1:
                 front = NULL
                 if head is not None:
                     front = shared[<size_t>head]
-                keep(&connection.out, shared[<size_t>place], front, <uint32_t>NOBODY if payer is None else <uint32_t>payer, is_note)
+                keep(&connection.out, shared[<size_t>place], front, <uint32_t>NO_USER if payer is None else <uint32_t>payer, is_note)
         restore_keys(&connection.out, queue.fixed)
     for i in range(shared.size()):
         release(shared[i])

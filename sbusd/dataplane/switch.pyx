@@ -23,18 +23,17 @@ from libcpp.vector cimport vector
 
 from sbusd.dataplane.acceptor cimport add_connection
 from sbusd.dataplane.ancillary cimport refuse_passing
-from sbusd.dataplane.avl cimport Item, first, item_behind, text_of
+from sbusd.dataplane.annotations cimport append_sender, arm
+from sbusd.dataplane.avl cimport Item, first, item_after, text_of
 from sbusd.dataplane.backpressure cimport after_send
 from sbusd.dataplane.clock cimport now_ns
 from sbusd.dataplane.connection cimport END_DISCONNECTED, MILLISECOND_NS, Connection, blocked_ms, blocked_others_ms, uid_of
 from sbusd.dataplane.delivery cimport after_tap_send
-from sbusd.dataplane.heads cimport append_sender
-from sbusd.dataplane.latest cimport set_order
+from sbusd.dataplane.order cimport set_order
 from sbusd.dataplane.libc cimport EPOLL_CTL_ADD, EPOLL_CTL_DEL, EPOLLIN
-from sbusd.dataplane.outbox cimport Account, assign, part, post, post_for, waiting_count
+from sbusd.dataplane.outbox cimport Account, assign, post, post_for, send_last_words, waiting_count
 from sbusd.dataplane.plane cimport LISTENER, WATCHED, Plane, control_epoll, find
 from sbusd.dataplane.readiness cimport finish
-from sbusd.dataplane.receipts cimport arm
 from sbusd.dataplane.router cimport Route
 from sbusd.dataplane.snapshot cimport progress_of, queues_of, restore_all, restore_progress, totals_of, waits_of_user
 from sbusd.dataplane.stalls cimport Stalls
@@ -125,7 +124,7 @@ cdef class Switch:
         if ended.is_ending:
             return
         if last_words:
-            part(&ended.out, last_words, len(last_words))
+            send_last_words(&ended.out, last_words, len(last_words))
         finish(self.plane, ended, END_DISCONNECTED)
 
     def take_down(self):
@@ -254,7 +253,7 @@ cdef class Switch:
         found = {}
         while pattern is not NULL:
             found[text_of(pattern)[:pattern.length]] = (<Stored*>pattern).instances
-            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
+            pattern = item_after(holder.patterns, text_of(pattern), pattern.length)
         return found
 
     def patterns_after(self, uint64_t connection, bytes after, uint32_t most):
@@ -265,10 +264,10 @@ cdef class Switch:
         if after is None:
             pattern = first(holder.patterns)
         else:
-            pattern = item_behind(holder.patterns, after, len(after))
+            pattern = item_after(holder.patterns, after, len(after))
         while pattern is not NULL and len(found) < most:
             found.append(text_of(pattern)[:pattern.length])
-            pattern = item_behind(holder.patterns, text_of(pattern), pattern.length)
+            pattern = item_after(holder.patterns, text_of(pattern), pattern.length)
         return found
 
     def recipients(self, bytes key):

@@ -26,7 +26,7 @@ from sbusd.dataplane.plane cimport (
 )
 from sbusd.dataplane.reader cimport keep_unhandled, receive, trim_backlog, waits_for_user
 from sbusd.dataplane.readiness cimport finish
-from sbusd.dataplane.receipts cimport Disclosure
+from sbusd.dataplane.annotations cimport Disclosure
 from sbusd.dataplane.stalls cimport ACCEPTING, BLOCKS, BUFFER, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS
 from sbusd.dataplane.teardown cimport take_down_some
 
