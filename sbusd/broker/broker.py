@@ -15,19 +15,19 @@ from dataclasses import replace
 
 from sbusd.broker import connection_settings, log_messages
 from sbusd.broker.access import Acceptance, Verdict
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.change_log import Chronicle
 from sbusd.broker.control_messages import Answers
 from sbusd.broker.durable_state import Parts
-from sbusd.broker.enforcement import Placements
-from sbusd.broker.lifecycle import Reception
+from sbusd.broker.fast_path import Reception
 from sbusd.broker.log import Journal
-from sbusd.broker.ownership import BusOwnership
 from sbusd.broker.policy import Policy
-from sbusd.broker.presence import Presence
+from sbusd.broker.presence_events import Presence
 from sbusd.broker.process_watch import Lifelines, is_hung_up
 from sbusd.broker.quotas import Accounts, Excess, descriptor_limit
 from sbusd.broker.revocation import revocations
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.switch_rights import Placements
 from sbusd.broker.tap_events import Tapping
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import ConnectionCounters, End, MakeSwitch, Refusal

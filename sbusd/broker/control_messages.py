@@ -18,10 +18,10 @@ from sbusd.broker import blocking_report, subscription_list
 from sbusd.broker.access import Acceptance
 from sbusd.broker.change_log import Chronicle
 from sbusd.broker.explanation import explain
-from sbusd.broker.holdings import Account
 from sbusd.broker.log import Journal
 from sbusd.broker.quotas import Accounts
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.usage import Account
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.dataplane.contract import Switch

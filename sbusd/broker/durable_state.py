@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sbusd.broker.access import Acceptance
 from sbusd.broker.control_messages import Answers
 from sbusd.broker.log import Journal
-from sbusd.broker.presence import Presence
+from sbusd.broker.presence_events import Presence
 from sbusd.broker.process_watch import Lifelines
 from sbusd.broker.quotas import Accounts
 from sbusd.broker.roster import Client, Roster

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sbusd.broker.holdings import Account, Bucket, Holding, Holdings
+from sbusd.broker.usage import Account, Bucket, Holding, Holdings
 from sbusd.config.quotas import QuotaSettings
 from sbusd.protocol.credentials import Credentials
 from sbusd.state.records import AccountState, BucketState, HoldingState

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from sbusd.broker.json_names import spell
+from sbusd.broker.json_encoding import spell
 from sbusd.broker.roster import Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.errors import ErrorCode, ProtocolError

@@ -9,7 +9,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 
-from sbusd.broker.json_names import spell
+from sbusd.broker.json_encoding import spell
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol import controls
 from sbusd.protocol.credentials import Credentials

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from sbusd.broker.holdings import IMAGES, PATTERN_BYTES, SEGMENT_BYTES
+from sbusd.broker.usage import IMAGES, PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.config.settings import LimitSettings

@@ -14,9 +14,9 @@ import pytest
 from sbusd.broker import control_messages as answers
 from sbusd.broker import process_watch as lifelines
 from sbusd.broker import quotas
-from sbusd.broker.holdings import PATTERN_BYTES, SEGMENT_BYTES
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
+from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import UserCounters

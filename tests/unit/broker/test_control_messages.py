@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import sbusd
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.control_messages import (
     COMPARISON_COST,
     FEATURES,
@@ -18,7 +19,6 @@ from sbusd.broker.control_messages import (
     TRACED_BYTES,
     TRACED_PATTERNS,
 )  # fmt: skip
-from sbusd.broker.ownership import BusOwnership
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import ConnectionCounters, SwitchCounters

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.holdings import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.broker.quotas import PATIENCE_PACKETS, PATIENCE_RATE, RESERVED_DESCRIPTORS, Accounts, Excess, Quota
+from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.quotas import QuotaOverride, QuotaSettings
 from sbusd.protocol.credentials import Credentials
 
@@ -108,7 +108,7 @@ def test_a_user_who_has_nothing_left_is_forgotten() -> None:
 
 
 def test_the_absent_are_bounded_and_who_is_forgotten_early_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.broker.holdings.MAX_ABSENT", 5)
+    monkeypatch.setattr("sbusd.broker.usage.MAX_ABSENT", 5)
     bank = Bank()
     for uid in range(2000, 2020):
         bank.leave(bank.enter(Credentials(1, uid, uid)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings

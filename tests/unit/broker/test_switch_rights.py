@@ -5,9 +5,9 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from sbusd.broker.access import Acceptance
-from sbusd.broker.enforcement import MAX_ALLOWED, MAX_ALLOWED_BYTES, MAX_KNOWN, Placement, Placements
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.policy import Policy
+from sbusd.broker.switch_rights import MAX_ALLOWED, MAX_ALLOWED_BYTES, MAX_KNOWN, Placement, Placements
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import Sight

@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from sbusd.broker.json_names import describe, spell
+from sbusd.broker.json_encoding import describe, spell
 from sbusd.broker.roster import Client
 from sbusd.broker.tap_events import Tapping
 from sbusd.dataplane.contract import Sight, Switch

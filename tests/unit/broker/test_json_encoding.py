@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.json_names import describe, spell
+from sbusd.broker.json_encoding import describe, spell
 from sbusd.protocol.credentials import Credentials
 
 

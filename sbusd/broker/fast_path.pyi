@@ -1,14 +1,14 @@
 from collections import Counter
 
 from sbusd.broker.access import Acceptance
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.change_log import Chronicle
-from sbusd.broker.enforcement import Placements
 from sbusd.broker.log import Journal
-from sbusd.broker.ownership import BusOwnership
-from sbusd.broker.presence import Presence
+from sbusd.broker.presence_events import Presence
 from sbusd.broker.process_watch import Lifelines
 from sbusd.broker.quotas import Accounts
 from sbusd.broker.roster import Client, Roster
+from sbusd.broker.switch_rights import Placements
 from sbusd.dataplane.contract import ConnectionCounters, End, Switch
 
 class Reception:

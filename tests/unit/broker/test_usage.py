@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.holdings import Bucket
+from sbusd.broker.usage import Bucket
 
 
 def test_a_full_bucket_gives_its_burst_and_no_more() -> None:

@@ -6,7 +6,7 @@ rights and quotas are those of Python's `acceptance`, `placement` and `quotas`. 
 the broker, whose methods with a leading underscore are called for it. Spec: sbus-protocol(7) §4, §6, §8.
 """
 
-from sbusd.broker.holdings cimport Holdings
+from sbusd.broker.usage cimport Holdings
 from sbusd.broker.roster cimport Client, Roster
 
 from time import time
@@ -14,7 +14,7 @@ from time import time
 from sbusd.broker import log_messages as messages
 from sbusd.dataplane.contract import End
 from sbusd.dataplane.peer import credentials_of
-from sbusd.broker.enforcement import MAX_ALLOWED, MAX_ALLOWED_BYTES
+from sbusd.broker.switch_rights import MAX_ALLOWED, MAX_ALLOWED_BYTES
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import EVENT_HEAD, SECRET_HEAD
