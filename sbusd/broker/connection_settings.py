@@ -1,4 +1,4 @@
-"""What a client wishes for its own connection alone, and the switch does by itself from then on. Spec: sbus-protocol(7) §6."""
+"""Settings that a client requests for its own connection, and that the switch applies. Spec: sbus-protocol(7) §6."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control
 
 MAX_TOKEN_BYTES = 128
-"""Longest token of a receipt: two UUIDs in text and as much again; the bus keeps one for each connection."""
+"""Maximum length of a receipt token: two UUIDs as text, twice over. The bus keeps one token for each connection."""
 
 _ECHO = {controls.ECHO_ON: True, controls.ECHO_OFF: False}
 _SENDERS = {controls.SENDER_ON: True, controls.SENDER_OFF: False}
@@ -20,14 +20,14 @@ _RECEIPTS = {controls.RECEIPT_ALWAYS: True, controls.RECEIPT_UNDELIVERABLE: Fals
 
 
 LASTING = MODES.keys() | _ECHO.keys() | _SENDERS.keys() | _BATCHES.keys() | _PACES.keys()
-"""Wishes that hold until the client wishes otherwise, whatever happens to the process of the bus."""
+"""Control messages for settings that hold until the client changes them, and that a restart preserves."""
 
 
 def grant(switch: Switch, connection: int, packet: Control) -> bool:
-    """Do what *packet* wishes, and return True; or return False if it is no such wish.
+    """Apply the setting in *packet* and return True, or return False if the packet is not a setting.
 
     Raises:
-        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or has a NUL.
+        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or contains a NUL.
     """
     key = packet.key
     if key in _ECHO:
@@ -48,7 +48,7 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
 
 
 def note(client: Client, key: bytes) -> None:
-    """Remember what the wish *key* has changed for good, to tell it."""
+    """Store a setting that *key* has changed permanently, for later replies."""
     if key in _SENDERS:
         client.wants_senders = _SENDERS[key]
     elif key in _BATCHES:
@@ -58,14 +58,14 @@ def note(client: Client, key: bytes) -> None:
 
 
 def _token(payload: bytes) -> bytes:
-    """Return the token of a receipt."""
+    """Return the receipt token. Raises ProtocolError (EINVAL)."""
     if len(payload) > MAX_TOKEN_BYTES or b"\0" in payload:
         raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt must have at most {MAX_TOKEN_BYTES} bytes and no NUL")
     return payload
 
 
 def _set_mode(switch: Switch, connection: int, key: bytes) -> None:
-    """Do to *connection* what the control message *key*, one of :data:`MODES`, says."""
+    """Set the mode that the control message *key*, one of :data:`MODES`, selects."""
     mode = MODES[key]
     if isinstance(mode, SoftMode):
         switch.set_soft(connection, mode)
@@ -76,7 +76,7 @@ def _set_mode(switch: Switch, connection: int, key: bytes) -> None:
 
 
 def _note_mode(client: Client, key: bytes) -> None:
-    """Remember the mode that the control message *key*, one of :data:`MODES`, has chosen, to tell it."""
+    """Store the mode that the control message *key*, one of :data:`MODES`, selects, for later replies."""
     mode = MODES[key]
     name = mode.name.lower()
     if isinstance(mode, SoftMode):

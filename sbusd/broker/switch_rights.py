@@ -1,6 +1,6 @@
-"""What the switch is told of a client, so that it holds it to the rules and rights of its user by itself.
+"""The rights of a client that the switch enforces itself.
 
-It is found once for each set of credentials, and not for each connection: every rule would be looked at again.
+They are determined once for each set of credentials, not for each connection, because that reads every rule.
 """
 
 from __future__ import annotations
@@ -11,49 +11,49 @@ from sbusd.broker.policy import Policy
 from sbusd.dataplane.contract import Sight
 from sbusd.protocol.credentials import Credentials
 
-MAX_KNOWN = 1_024
-"""Sets of credentials that are remembered; with one more, all are forgotten."""
+MAX_CREDENTIALS = 1_024
+"""Maximum number of sets of credentials in the cache. When it is full, it is emptied."""
 
 MAX_ALLOWED = 64
-"""Patterns that are remembered as allowed for one set of credentials; with one more, all of that set are forgotten."""
+"""Maximum number of allowed patterns that are cached for one set of credentials. When this is full, it is emptied."""
 
 MAX_ALLOWED_BYTES = 64
-"""Longest pattern that is remembered: all sets together take less than 10 MiB."""
+"""Maximum length of a cached pattern. All sets together take less than 10 MiB."""
 
 
-class Placement(NamedTuple):
-    """What holds for all clients with the same user and groups: see :meth:`sbusd.dataplane.contract.Switch.set_party`."""
+class SwitchRights(NamedTuple):
+    """The rights of all clients with the same user and groups: see :meth:`sbusd.dataplane.contract.Switch.set_party`."""
 
     blocks_others: bool
     rules: int
     sight: Sight
 
 
-class Placements:
-    """The placements under one policy; make another object when the policy or the *owners* change."""
+class SwitchRightsCache:
+    """The rights under one policy. Create another cache when the policy or the *owners* change."""
 
     def __init__(self, policy: Policy, owners: frozenset[int]) -> None:
         self._policy = policy
         self._owners = owners
-        self.known: dict[tuple[int, int, frozenset[int]], tuple[Placement, set[bytes]]] = {}
-        """By uid, gid and groups: the placement, and ordinary patterns to which such a client may subscribe."""
+        self.known: dict[tuple[int, int, frozenset[int]], tuple[SwitchRights, set[bytes]]] = {}
+        """By uid, gid and groups: the rights, and ordinary patterns that such a client may subscribe to."""
 
-    def of(self, who: Credentials) -> Placement:
-        """Return what holds for a client with the credentials *who*; its pid does not matter."""
+    def of(self, who: Credentials) -> SwitchRights:
+        """Return the rights of a client with the credentials *who*. Its pid does not matter."""
         return self.find(who)[0]
 
-    def find(self, who: Credentials) -> tuple[Placement, set[bytes]]:
-        """Return the placement of *who*, and the patterns that such a client is known to be allowed, which the caller adds."""
+    def find(self, who: Credentials) -> tuple[SwitchRights, set[bytes]]:
+        """Return the rights of *who*, and the cached patterns that such a client may subscribe to. The caller adds patterns."""
         key = who.uid, who.gid, who.groups
         found = self.known.get(key)
         if found is None:
-            if len(self.known) >= MAX_KNOWN:
+            if len(self.known) >= MAX_CREDENTIALS:
                 self.known.clear()
-            found = self.known[key] = self._find(who), set()
+            found = self.known[key] = self._determine(who), set()
         return found
 
-    def _find(self, who: Credentials) -> Placement:
-        """Return what the policy says of *who*."""
+    def _determine(self, who: Credentials) -> SwitchRights:
+        """Return the rights of *who* by the policy."""
         policy = self._policy
         sight = Sight.ALL if who.uid in self._owners else Sight.PRESENCE if policy.may_see_presence(who) else Sight.OWN
-        return Placement(policy.may_block_others(who), policy.publish_mask(who), sight)
+        return SwitchRights(policy.may_block_others(who), policy.publish_mask(who), sight)

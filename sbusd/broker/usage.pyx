@@ -1,8 +1,8 @@
 # cython: language_level=3
-"""What each user holds and uses up: what each connect, control packet, subscription and end of a connection counts.
+"""The resources that each user uses: connections, descriptors, subscriptions, control packets.
 
-It is compiled because a client that stays for one question costs the bus little else. Only what is within the quotas is done here: what is
-beyond them, and all words about it, are the matter of `sbusd.broker.quotas`. Spec: sbusd.toml(5), [quotas].
+Compiled, because each connect, control packet, subscription and disconnect is counted here. This module handles requests within the quotas;
+`sbusd.broker.quotas` handles refusals. Spec: sbusd.toml(5), [quotas].
 """
 
 from sbusd.dataplane.libc cimport CLOCK_MONOTONIC, clock_gettime, timespec
@@ -12,31 +12,31 @@ from collections import Counter
 
 from sbusd.state.records import STORED_BYTES
 
-MAX_ABSENT = 4_096
-"""Users without a connection that are kept, a kilobyte each."""
+MAX_ABSENT_USERS = 4_096
+"""Maximum number of users without a connection that are remembered, a kilobyte each."""
 
 SEGMENT_BYTES = 240
-"""Memory that a segment of a pattern takes in the switch at most, measured; the bytes of the pattern are there twice besides.
+"""Maximum memory of one segment of a pattern in the switch, measured. The bytes of the pattern are stored twice in addition.
 
-That much it takes where another pattern has, or had, the same segments in front; a segment of which there is one takes its bytes alone.
-Without it a megabyte of separators would cost the bus a quarter of a gigabyte, for the price of a megabyte.
+A segment takes this much if another pattern has or had the same segments before it; otherwise it takes only its bytes. Without this charge,
+a megabyte of separators would use a quarter of a gigabyte and be charged as a megabyte.
 """
 
-IMAGES = 2
-"""How often a pattern is in the kept state at most: in the log, and in the next one while that is written."""
+STATE_COPIES = 2
+"""Maximum number of copies of a pattern in the kept state: one in the log, one in the next log while that is being written."""
 
-PATTERN_BYTES = 120 + IMAGES * STORED_BYTES
-"""What a pattern takes in addition: at most 120 in the switch, measured, and the heads of its records in the kept state."""
+PATTERN_BYTES = 120 + STATE_COPIES * STORED_BYTES
+"""Additional memory of a pattern: at most 120 bytes in the switch, measured, and the headers of its records in the kept state."""
 
 cdef long long _SEGMENT_BYTES = SEGMENT_BYTES
 cdef long long _PATTERN_BYTES = PATTERN_BYTES
-cdef long long PATTERN_COPIES = 2 + IMAGES
+cdef long long _PATTERN_COPIES = 2 + STATE_COPIES
 
 
-cdef class Bucket:
-    """Holds at most ``burst`` tokens, gains ``rate`` a second, and loses one for each thing that happens. Has no clock.
+cdef class TokenBucket:
+    """A token bucket: holds at most ``burst`` tokens and gains ``rate`` tokens per second. The caller passes the time.
 
-    ``tokens`` is what it held at the time ``since``, in seconds of a clock that never goes back.
+    ``tokens`` is the content at the time ``since``, in seconds of a monotonic clock.
     """
 
     def __init__(self, double rate, double burst, double tokens, double since):
@@ -47,92 +47,131 @@ cdef class Bucket:
 
     @classmethod
     def full(cls, rate, burst, now):
-        """Return a bucket that holds all it can."""
+        """Return a full bucket."""
         return cls(rate, burst, burst, now)
 
     cpdef bint take(self, double now):
         """Take a token and return True, or return False if there is none."""
-        self.settle(now)
+        self.refill(now)
         if self.tokens < 1:
             return False
         self.tokens -= 1
         return True
 
-    cpdef settle(self, double now):
-        """Add what has come until *now*; a time before the last one adds nothing."""
+    cpdef refill(self, double now):
+        """Add the tokens gained until *now*. A time before the last one adds nothing."""
         if now > self.since:
             self.tokens = min(self.burst, self.tokens + (now - self.since) * self.rate)
             self.since = now
 
     def resize(self, double rate, double burst, double now):
-        """Have another rate and burst from *now* on. What has been used of the burst stays used."""
+        """Change rate and burst from *now* on. Used tokens of the burst stay used."""
         cdef double used
-        self.settle(now)
+        self.refill(now)
         used = self.burst - self.tokens
         self.rate = rate
         self.burst = burst
         self.tokens = max(0.0, burst - used)
 
-    def full_at(self):
-        """Return when it will hold all it can, if nothing is taken."""
+    cpdef double full_at(self):
+        """Return the time at which the bucket is full if no token is taken, in seconds."""
         return self.since + (self.burst - self.tokens) / self.rate
 
 
-cdef class Holding:
-    """What one connection makes the bus hold: ``descriptors`` are its own and that of its process, if the bus watches that.
+cdef class ConnectionUsage:
+    """The usage of one connection. ``descriptors`` are its socket and the descriptor of its process, if the bus watches that.
 
-    ``patience`` is made with the first control packet that is refused.
+    ``tolerance`` is a bucket of refused control packets; it is made with the first refusal.
     """
 
-    def __init__(self, pid, descriptors=1, control_packets=0, patience=None):
+    def __init__(self, pid, descriptors=1, control_packets=0, tolerance=None):
         self.pid = pid
         self.descriptors = descriptors
         self.control_packets = control_packets
-        self.patience = patience
+        self.tolerance = tolerance
 
 
-cdef class Account:
-    """One user: its quotas, and what all its connections together hold.
+cdef class UserUsage:
+    """The usage of one user, summed over its connections, and its limits.
 
-    ``credentials`` are those of its latest connection, by which its quotas were found; ``refused`` counts refusals by quota, since the bus
-    knows the user.
+    ``credentials`` are those of the latest connection; they determine ``limits``. ``control``, ``attempts`` and ``records`` are the buckets of
+    control packets, connection attempts and log records of refusals. ``refused`` counts refusals by quota.
     """
 
-    def __init__(self, credentials, quotas, is_owner, control, attempts, tells):
+    def __init__(self, credentials, limits, is_owner, control, attempts, records):
         self.credentials = credentials
-        self.quotas = quotas
+        self.limits = limits
         self.is_owner = is_owner
         self.control = control
         self.attempts = attempts
-        self.tells = tells
-        self.holdings = {}
+        self.records = records
+        self.connections = {}
         self.refused = Counter()
 
     @property
     def uid(self):
-        """The user."""
+        """The user id."""
         return self.credentials.uid
 
     cpdef bint is_settled(self, double now):
-        """Return whether to forget the user would give it nothing."""
-        return _is_full(self.control, now) and _is_full(self.attempts, now)
+        """Return whether both rate buckets are full, so that the user gains nothing from being forgotten."""
+        return self.control.full_at() <= now and self.attempts.full_at() <= now
+
+    cpdef add_descriptors(self, connection, long long count):
+        """Add to the descriptors of a connection and of the user."""
+        (<ConnectionUsage>self.connections[connection]).descriptors += count
+        self.descriptors += count
+
+    cpdef add_patterns(self, connection, long long count, long long size):
+        """Add to the stored patterns of a connection and of the user; *size* in bytes."""
+        cdef ConnectionUsage used = <ConnectionUsage>self.connections[connection]
+        used.subscriptions += count
+        used.pattern_bytes += size
+        self.subscriptions += count
+        self.pattern_bytes += size
 
 
-cdef bint _is_full(Bucket bucket, double now):
-    """Return whether a bucket holds all it can at the time *now*."""
-    return bucket.since + (bucket.burst - bucket.tokens) / bucket.rate <= now
+cdef class AbsentUsers:
+    """Users without a connection, in the order in which they left. Reconnecting does not refill their buckets.
+
+    ``forgotten_early`` counts users that were removed because the table was full.
+    """
+
+    def __init__(self):
+        self.users = {}
+
+    def __len__(self):
+        """Return the number of users."""
+        return len(self.users)
+
+    cdef int keep(self, UserUsage user, double now) except -1:
+        """Add a user unless its buckets are full. Each call removes up to two settled users, and one more if the table is full."""
+        if user.is_settled(now):
+            return 0
+        self.users[user.credentials.uid] = user
+        oldest = []
+        for uid in self.users:
+            oldest.append(uid)
+            if len(oldest) == 2:
+                break
+        for uid in oldest:
+            if (<UserUsage>self.users[uid]).is_settled(now):
+                del self.users[uid]
+        if <long long>len(self.users) > <long long>MAX_ABSENT_USERS:
+            del self.users[next(iter(self.users))]
+            self.forgotten_early += 1
+        return 0
 
 
-cdef class Holdings:
-    """The users of one bus whose keys have this *separator*, those who are there and those who left; *capacity* descriptors are for all.
+cdef class UsageTable:
+    """The usage of all users of one bus. *capacity* is the number of descriptors for all users, *separator* that of keys.
 
-    *clock* counts seconds. What is beyond a quota is for the methods of `sbusd.broker.quotas.Accounts`, which has the words.
+    *clock* counts seconds. `sbusd.broker.quotas.UserQuotas` supplies the methods that find limits and refuse requests.
     """
 
     def __init__(self, capacity, bytes separator, clock):
         self.present = {}
-        # In the order in which they left.
-        self.departed = {}
+        self.absent = AbsentUsers()
         self.by_connection = {}
         self.capacity = capacity
         self.separator = separator
@@ -147,132 +186,106 @@ cdef class Holdings:
         clock_gettime(CLOCK_MONOTONIC, &now)
         return now.tv_sec + now.tv_nsec / 1e9
 
-    cdef Account account_of(self, connection):
-        """Return the account of a connection. Raises KeyError if there is none."""
-        return <Account>self.by_connection[connection]
+    cdef UserUsage user_of(self, connection):
+        """Return the user of a connection. Raises KeyError if there is no such connection."""
+        return <UserUsage>self.by_connection[connection]
 
     cpdef admit(self, connection, credentials):
-        """Charge a new connection to its user, or say why not; if it is not admitted, nothing is left of it but the attempt."""
+        """Charge a new connection to its user and return None, or return the refusal. A refused connection counts only as an attempt."""
         cdef double now = self.now()
-        cdef Account account
-        cdef Holding held
+        cdef UserUsage user
+        cdef ConnectionUsage used
         uid = credentials.uid
         found = self.present.get(uid)
         is_present = found is not None
         if not is_present:
-            found = self.departed.pop(uid, None)
+            found = self.absent.users.pop(uid, None)
         if found is None:
-            found = self.open_account(credentials, now)
-        account = <Account>found
-        before = account.credentials
+            found = self.new_user(credentials, now)
+        user = <UserUsage>found
+        before = user.credentials
         if credentials.gid == before.gid and credentials.groups == before.groups:
-            account.credentials = credentials
+            user.credentials = credentials
         else:
-            self.assess(account, credentials, now)
-        excess = None
-        if not account.attempts.take(now):
-            excess = self.refuse_attempt(account, now)
-        elif not self.has_descriptor(account):
-            excess = self.refuse_descriptor(account, now)
+            self.update_limits(user, credentials, now)
+        refusal = None
+        if not user.attempts.take(now):
+            refusal = self.refuse_attempt(user, now)
+        elif not self.has_descriptor(user):
+            refusal = self.refuse_connection(user, now)
         else:
-            held = Holding.__new__(Holding)
-            held.pid = credentials.pid
-            held.descriptors = 1
-            account.holdings[connection] = held
-            account.descriptors += 1
+            used = ConnectionUsage.__new__(ConnectionUsage)
+            used.pid = credentials.pid
+            used.descriptors = 1
+            user.connections[connection] = used
+            user.descriptors += 1
             self.descriptors += 1
-            self.by_connection[connection] = account
+            self.by_connection[connection] = user
         if not is_present:
-            self.file(account, now)
-        return excess
+            self.update_presence(user, now)
+        return refusal
 
-    cdef bint has_descriptor(self, Account account) except -1:
-        """Return whether a user may have one more descriptor."""
-        cdef long long quota = account.quotas.connections
-        if account.descriptors >= quota:
+    cdef bint has_descriptor(self, UserUsage user) except -1:
+        """Return whether a user may use one more descriptor."""
+        cdef long long limit = user.limits.connections
+        if user.descriptors >= limit:
             return False
-        return account.is_owner or account.descriptors < max(<long long>0, self.half_of(account))
+        return user.is_owner or user.descriptors < max(<long long>0, self.half_of_free(user))
 
-    cpdef long long half_of(self, Account account):
-        """Return half of the descriptors that other users leave."""
-        return (self.capacity - (self.descriptors - account.descriptors)) // 2
+    cpdef long long half_of_free(self, UserUsage user):
+        """Return half of the descriptors that other users do not use."""
+        return (self.capacity - (self.descriptors - user.descriptors)) // 2
 
     cpdef leave(self, connection):
-        """Give back all that a connection held; one that was not admitted held nothing."""
-        cdef Account account
-        cdef Holding held
+        """Release all that a connection used. A connection that was not admitted used nothing."""
+        cdef UserUsage user
+        cdef ConnectionUsage used
         found = self.by_connection.pop(connection, None)
         if found is None:
             return
-        account = <Account>found
-        held = <Holding>account.holdings.pop(connection)
-        account.descriptors -= held.descriptors
-        account.subscriptions -= held.subscriptions
-        account.pattern_bytes -= held.pattern_bytes
-        self.descriptors -= held.descriptors
-        if not account.holdings:
-            del self.present[account.credentials.uid]
-            self.file(account, self.now())
+        user = <UserUsage>found
+        used = <ConnectionUsage>user.connections.pop(connection)
+        user.descriptors -= used.descriptors
+        user.subscriptions -= used.subscriptions
+        user.pattern_bytes -= used.pattern_bytes
+        self.descriptors -= used.descriptors
+        if not user.connections:
+            del self.present[user.credentials.uid]
+            self.update_presence(user, self.now())
 
     cpdef charge_control(self, connection):
-        """Charge a control packet, or say why it is not to be handled."""
-        cdef Account account = self.account_of(connection)
-        cdef Holding held = <Holding>account.holdings[connection]
+        """Charge a control packet and return None, or return the refusal."""
+        cdef UserUsage user = self.user_of(connection)
+        cdef ConnectionUsage used = <ConnectionUsage>user.connections[connection]
         cdef double now = self.now()
-        held.control_packets += 1
-        return None if account.control.take(now) else self.refuse_control(account, held, now)
+        used.control_packets += 1
+        return None if user.control.take(now) else self.refuse_control(user, used, now)
 
     cpdef charge_subscription(self, connection, bytes pattern):
-        """Charge one more stored instance of *pattern*, or say why it is not to be stored."""
-        cdef Account account = self.account_of(connection)
-        cdef long long size = self.memory_of(pattern), limit = account.quotas.subscriptions
-        if account.subscriptions >= limit:
-            return self.refuse_subscription(account, account.subscriptions, limit)
-        limit = account.quotas.pattern_bytes
-        if account.pattern_bytes + size > limit:
-            return self.refuse_pattern(account, account.pattern_bytes, limit)
-        self.hold_pattern(account, connection, 1, size)
+        """Charge one more stored instance of *pattern* and return None, or return the refusal."""
+        cdef UserUsage user = self.user_of(connection)
+        cdef long long size = self.memory_of(pattern), limit = user.limits.subscriptions
+        if user.subscriptions >= limit:
+            return self.refuse_subscription(user, user.subscriptions, limit)
+        limit = user.limits.pattern_bytes
+        if user.pattern_bytes + size > limit:
+            return self.refuse_pattern(user, user.pattern_bytes, limit)
+        user.add_patterns(connection, 1, size)
         return None
 
     cpdef release_subscription(self, connection, bytes pattern):
-        """Give back one stored instance of *pattern*."""
-        self.hold_pattern(self.account_of(connection), connection, -1, -self.memory_of(pattern))
-
-    cpdef hold_pattern(self, Account account, connection, long long count, long long size):
-        """Add to what a connection and its user hold of patterns."""
-        cdef Holding held = <Holding>account.holdings[connection]
-        held.subscriptions += count
-        held.pattern_bytes += size
-        account.subscriptions += count
-        account.pattern_bytes += size
+        """Release one stored instance of *pattern*."""
+        self.user_of(connection).add_patterns(connection, -1, -self.memory_of(pattern))
 
     cpdef long long memory_of(self, bytes pattern):
-        """Return what a stored instance of *pattern* is charged, in bytes of the bus's memory."""
+        """Return the charge of one stored instance of *pattern*, in bytes of memory."""
         cdef long long segments = pattern.count(self.separator) + 1
-        return PATTERN_COPIES * <long long>len(pattern) + _SEGMENT_BYTES * segments + _PATTERN_BYTES
+        return _PATTERN_COPIES * <long long>len(pattern) + _SEGMENT_BYTES * segments + _PATTERN_BYTES
 
-    # -- one user
-
-    cpdef file(self, Account account, double now):
-        """Put an account to those who are there, or to the absent if there is something to remember."""
-        uid = account.credentials.uid
-        if account.holdings:
-            self.present[uid] = account
-        elif not account.is_settled(now):
-            self.departed[uid] = account
-            self.forget_absent(now)
-
-    cdef int forget_absent(self, double now) except -1:
-        """Forget the longest absent: two that are settled for each that comes, so all are in time, and one too many in any case."""
-        first = []
-        for uid in self.departed:
-            first.append(uid)
-            if len(first) == 2:
-                break
-        for uid in first:
-            if (<Account>self.departed[uid]).is_settled(now):
-                del self.departed[uid]
-        if <long long>len(self.departed) > <long long>MAX_ABSENT:
-            del self.departed[next(iter(self.departed))]
-            self.forgotten_early += 1
+    cdef int update_presence(self, UserUsage user, double now) except -1:
+        """Put a user into the table of present users if it has a connection, otherwise into that of absent users."""
+        if user.connections:
+            self.present[user.credentials.uid] = user
+        else:
+            self.absent.keep(user, now)
         return 0

@@ -68,7 +68,7 @@ class Machine:
         self.file = StateFile.create()
         self.kept = KeptChronicle(self.file, self.lot, self.parlour.broker.parts)
         self.kept.begin()
-        self.parlour.broker.set_chronicle(self.kept)
+        self.parlour.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}
 
     def close(self) -> None:
