@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from sbusd.broker.access import Acceptance
-from sbusd.broker.enforcement import MAX_ALLOWED, MAX_ALLOWED_BYTES, MAX_KNOWN, Placement, Placements
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.access import AccessRules
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.policy import Policy
+from sbusd.broker.switch_rights import MAX_ALLOWED, MAX_ALLOWED_BYTES, MAX_CREDENTIALS, SwitchRights, SwitchRightsCache
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import Sight
@@ -23,27 +23,27 @@ POLICY = Policy(
 
 
 def test_users_groups_and_owners_decide() -> None:
-    placements = Placements(POLICY, frozenset({0}))
-    assert placements.of(ALICE) == Placement(True, 0b11, Sight.PRESENCE)
-    assert placements.of(ALICE._replace(groups=frozenset())) == Placement(False, 0b10, Sight.PRESENCE)
-    assert placements.of(ALICE._replace(gid=27, groups=frozenset())) == Placement(True, 0b11, Sight.PRESENCE)
-    assert placements.of(ALICE._replace(uid=1001)) == Placement(True, 0b11, Sight.OWN)
-    assert placements.of(ALICE._replace(uid=0)) == Placement(True, 0b11, Sight.ALL)
+    cache = SwitchRightsCache(POLICY, frozenset({0}))
+    assert cache.of(ALICE) == SwitchRights(True, 0b11, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(groups=frozenset())) == SwitchRights(False, 0b10, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(gid=27, groups=frozenset())) == SwitchRights(True, 0b11, Sight.PRESENCE)
+    assert cache.of(ALICE._replace(uid=1001)) == SwitchRights(True, 0b11, Sight.OWN)
+    assert cache.of(ALICE._replace(uid=0)) == SwitchRights(True, 0b11, Sight.ALL)
 
 
 def test_the_rules_are_looked_at_once_for_all_connections_of_a_user() -> None:
-    placements = Placements(POLICY, frozenset())
+    cache = SwitchRightsCache(POLICY, frozenset())
     with patch.object(Policy, "publish_mask", autospec=True, side_effect=Policy.publish_mask) as looked:
-        found = {placements.of(ALICE._replace(pid=pid)) for pid in range(1, 100)}
+        found = {cache.of(ALICE._replace(pid=pid)) for pid in range(1, 100)}
     assert len(found) == 1
     assert looked.call_count == 1
 
 
 def test_many_users_do_not_take_memory_for_ever() -> None:
-    placements = Placements(POLICY, frozenset())
-    for uid in range(3 * MAX_KNOWN):
-        assert placements.of(ALICE._replace(uid=uid)).sight is (Sight.PRESENCE if uid == 1000 else Sight.OWN)
-        assert len(placements.known) <= MAX_KNOWN
+    cache = SwitchRightsCache(POLICY, frozenset())
+    for uid in range(3 * MAX_CREDENTIALS):
+        assert cache.of(ALICE._replace(uid=uid)).sight is (Sight.PRESENCE if uid == 1000 else Sight.OWN)
+        assert len(cache.known) <= MAX_CREDENTIALS
 
 
 CLOSED = PolicyRule(keys="lab/", subscribe="deny", groups=(27,))
@@ -70,7 +70,7 @@ def test_what_one_user_is_allowed_opens_nothing_to_another_nor_after_new_rules(m
 
 def test_a_rule_is_looked_at_once_for_a_pattern_and_user_and_a_secret_each_time(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
-    with patch.object(Acceptance, "subscription", autospec=True, side_effect=Acceptance.subscription) as looked:
+    with patch.object(AccessRules, "subscription", autospec=True, side_effect=AccessRules.subscription) as looked:
         for pid in range(1, 10):
             guest = parlour.guest(uid=1000, pid=pid)
             guest.subscribe(b"lab/x")

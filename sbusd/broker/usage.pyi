@@ -2,16 +2,16 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Self
 
-from sbusd.broker.quotas import Excess
+from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.config.quotas import Quotas
 from sbusd.protocol.credentials import Credentials
 
-MAX_ABSENT: int
+MAX_ABSENT_USERS: int
 SEGMENT_BYTES: int
-IMAGES: int
+STATE_COPIES: int
 PATTERN_BYTES: int
 
-class Bucket:
+class TokenBucket:
     rate: float
     burst: float
     tokens: float
@@ -20,54 +20,58 @@ class Bucket:
     @classmethod
     def full(cls, rate: float, burst: float, now: float) -> Self: ...
     def take(self, now: float) -> bool: ...
-    def settle(self, now: float) -> None: ...
+    def refill(self, now: float) -> None: ...
     def resize(self, rate: float, burst: float, now: float) -> None: ...
     def full_at(self) -> float: ...
 
-class Holding:
+class ConnectionUsage:
     pid: int
     descriptors: int
     subscriptions: int
     pattern_bytes: int
     control_packets: int
-    patience: Bucket | None
-    def __init__(self, pid: int, descriptors: int = 1, control_packets: int = 0, patience: Bucket | None = None) -> None: ...
+    tolerance: TokenBucket | None
+    def __init__(self, pid: int, descriptors: int = 1, control_packets: int = 0, tolerance: TokenBucket | None = None) -> None: ...
 
-class Account:
+class UserUsage:
     credentials: Credentials
-    quotas: Quotas
+    limits: Quotas
     is_owner: bool
-    control: Bucket
-    attempts: Bucket
-    tells: Bucket
-    holdings: dict[int, Holding]
+    control: TokenBucket
+    attempts: TokenBucket
+    records: TokenBucket
+    connections: dict[int, ConnectionUsage]
     descriptors: int
     subscriptions: int
     pattern_bytes: int
     refused: Counter[str]
-    untold: int
+    unrecorded: int
     def __init__(
-        self, credentials: Credentials, quotas: Quotas, is_owner: bool, control: Bucket, attempts: Bucket, tells: Bucket
+        self, credentials: Credentials, limits: Quotas, is_owner: bool, control: TokenBucket, attempts: TokenBucket, records: TokenBucket
     ) -> None: ...
     @property
     def uid(self) -> int: ...
     def is_settled(self, now: float) -> bool: ...
+    def add_descriptors(self, connection: int, count: int) -> None: ...
+    def add_patterns(self, connection: int, count: int, size: int) -> None: ...
 
-class Holdings:
-    present: dict[int, Account]
-    departed: dict[int, Account]
-    by_connection: dict[int, Account]
+class AbsentUsers:
+    users: dict[int, UserUsage]
+    forgotten_early: int
+    def __len__(self) -> int: ...
+
+class UsageTable:
+    present: dict[int, UserUsage]
+    absent: AbsentUsers
+    by_connection: dict[int, UserUsage]
     descriptors: int
     capacity: int
-    forgotten_early: int
     def __init__(self, capacity: int, separator: bytes, clock: Callable[[], float]) -> None: ...
     def now(self) -> float: ...
-    def admit(self, connection: int, credentials: Credentials) -> Excess | None: ...
+    def admit(self, connection: int, credentials: Credentials) -> QuotaRefusal | None: ...
     def leave(self, connection: int) -> None: ...
-    def charge_control(self, connection: int) -> Excess | None: ...
-    def charge_subscription(self, connection: int, pattern: bytes) -> Excess | None: ...
+    def charge_control(self, connection: int) -> QuotaRefusal | None: ...
+    def charge_subscription(self, connection: int, pattern: bytes) -> QuotaRefusal | None: ...
     def release_subscription(self, connection: int, pattern: bytes) -> None: ...
-    def hold_pattern(self, account: Account, connection: int, count: int, size: int) -> None: ...
     def memory_of(self, pattern: bytes) -> int: ...
-    def half_of(self, account: Account) -> int: ...
-    def file(self, account: Account, now: float) -> None: ...
+    def half_of_free(self, user: UserUsage) -> int: ...

@@ -79,7 +79,7 @@ def test_one_hears_of_oneself(parlour: Parlour) -> None:
         b"subscribe/1/!/event/*/",
         b"unsubscribe/1/!/event/",
     ]
-    assert not parlour.broker._presence.is_heard
+    assert not parlour.broker._presence.listening
 
 
 def test_who_may_know_what(make_parlour: MakeParlour) -> None:
@@ -213,7 +213,7 @@ def test_no_client_can_publish_an_event(parlour: Parlour) -> None:
 
 
 def test_without_a_listener_nothing_is_made(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parlour.broker._presence, "_tell", None)
+    monkeypatch.setattr(parlour.broker._presence, "_publish", None)
     alice = parlour.guest(uid=ALICE)
     alice.subscribe(b"a")
     alice.unsubscribe(b"a")
