@@ -16,7 +16,7 @@ from systemd import daemon
 from sbusd.client import Scope
 from sbusd.config.quantities import Duration, show_duration
 from sbusd.feeds.bus_publisher import BusOutlet
-from sbusd.feeds.journal.access_check import Gate, GateError
+from sbusd.feeds.journal.checked_publisher import Gate, GateError
 from sbusd.feeds.journal.cursor import CursorFile
 from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, Start
 from sbusd.feeds.journal.reader import JournalReader, bound_memory

@@ -16,7 +16,7 @@ from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
 from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Claim, Store
 from sbusd.relay.resolver import Resolver
 

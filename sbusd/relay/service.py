@@ -14,7 +14,7 @@ from sbusd.config.relay import PORT, RelaySettings, split_address
 from sbusd.relay import network_changes
 from sbusd.relay.attempt_publisher import BusWitness
 from sbusd.relay.attempts import NoWitness, Witness
-from sbusd.relay.bus.join import Join
+from sbusd.relay.bus.membership import Join
 from sbusd.relay.http import handshakes
 from sbusd.relay.http.authentication import make_gate, read_keys
 from sbusd.relay.http.certificates import server_context
@@ -34,7 +34,7 @@ from sbusd.relay.log_messages import (
 )
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError, RedisLink
+from sbusd.relay.redis.client import RedisAwayError, RedisLink
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import Sender

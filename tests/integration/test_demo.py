@@ -20,10 +20,10 @@ from tools.demo.activation import activated_bus
 from tools.demo.events import Events
 from tools.demo.hosts import Hosts
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import RAW_IDS, Person
 from tools.demo.programs import Programs
 from tools.demo.record import Record
 from tools.demo.scenes import Setting, show
+from tools.demo.users import RAW_IDS, Person
 from tools.stage import ROOT, Stage, own_stage
 
 pytestmark = pytest.mark.usefixtures("needs_root", "needs_systemd_socket_activate", "needs_namespaces")

@@ -16,7 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbusd.feeds.journal.access_check import Batch
+from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
 from sbusd.feeds.journal.feed import JournalFeed, Start

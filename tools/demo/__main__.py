@@ -12,8 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import two_people
 from tools.demo.scenes import Setting, show
+from tools.demo.users import two_people
 from tools.stage import ROOT, make_stage, open_folder, own_stage
 
 FAILED = 1

@@ -11,8 +11,8 @@ from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.reader import JournalError, JournalReader
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import Person
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs
+from tools.demo.users import Person
 
 LINES = 100
 """Entries of the journal that are published: enough to see something in the report."""

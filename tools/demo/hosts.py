@@ -19,8 +19,8 @@ from pyroute2 import NetlinkError
 from tools.demo.activation import wait_for_subscriber
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs, stop
+from tools.netns_hosts import Village
 from tools.stage import Stage
-from tools.village import Village
 
 FIRST, SECOND = 1001, 1002
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import Person
+from tools.demo.users import Person
 from tools.stage import Stage
 
 TIMEOUT_SECONDS = 60.0

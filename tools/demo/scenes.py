@@ -16,9 +16,9 @@ from tools.demo.events import Events
 from tools.demo.hosts import Hosts
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.network import LINK, Network, own_network
-from tools.demo.people import Person
 from tools.demo.programs import TIMEOUT_SECONDS, Programs
 from tools.demo.record import Record
+from tools.demo.users import Person
 from tools.stage import Stage
 
 PEER_DISCONNECTED = 5

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from sbusd.feeds.journal.access_check import Batch
+from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
 from sbusd.feeds.journal.echo import is_echo
 from sbusd.feeds.journal.entry import LOST, JournalEntry
@@ -69,7 +69,7 @@ class Source(Protocol):
 
 
 class Outlet(Protocol):
-    """The bus, as :class:`sbusd.feeds.journal.access_check.Gate` has it."""
+    """The bus, as :class:`sbusd.feeds.journal.checked_publisher.Gate` has it."""
 
     reconnects: int
 

@@ -18,13 +18,13 @@ from sbusd.client.rpc.service import WAITING_PER_USER
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
-from sbusd.relay.bus.link import RelayBus, RelayedInvocation
+from sbusd.relay.bus.client import RelayBus, RelayedInvocation
 from sbusd.relay.concurrency_limit import Allowance
 from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayJournal
 from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Store
 
 AT_ONCE = WAITING_PER_USER // 4

@@ -24,7 +24,7 @@ from sbusd.relay.http.unverified_bytes import Pending, PendingBody
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
 from sbusd.relay.message_model import Message, MessageError
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Store
 from sbusd.systemd.journal import Event
 

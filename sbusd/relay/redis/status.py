@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError, reason_of, redis_url
+from sbusd.relay.redis.client import RedisAwayError, reason_of, redis_url
 
 TIMEOUT_SECONDS = 5.0
 """When a Redis does not answer a person."""

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import Argument, RedisLink
+from sbusd.relay.redis.client import Argument, RedisLink
 
 MAX_REFUSED = 1_000
 """Messages that are none and are kept for a person: who looks at a thousand has understood."""

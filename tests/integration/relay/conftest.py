@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bus_hosts import FIRST, SECOND, MakeTowns, Town
 from tests.support.daemons import StartDaemon
 from tests.support.relays import Host, RedisServer, pair, require_redis
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town
 
 MakeTwins = Callable[..., list[Host]]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.knocking import OTHER, PEER, TWIN, Wire, of_peer, socket_state
+from tests.support.http_requests import OTHER, PEER, TWIN, Wire, of_peer, socket_state
 from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
 
 

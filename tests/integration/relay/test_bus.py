@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
+from tests.support.bus_hosts import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo, fail, hang
 from tests.support.daemons import StartDaemon
 from tests.support.relays import RelayProgram, data_of, free_address, wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo, fail, hang
 
 
 def goes_on(town: Town) -> bool:

@@ -18,11 +18,11 @@ from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names
 from sbusd.relay.service import Relay
+from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.daemons import Daemon
+from tests.support.relay_steps import Step, World
 from tests.support.relays import RedisServer, data_of, request
 from tests.support.servants import serving
-from tests.support.steps import Step, World
-from tests.support.towns import FIRST, SECOND
 
 
 class Joined(World):

@@ -10,8 +10,8 @@ from sbusd.protocol.packets import control_packet
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RowMaker
+from tests.support.bus_hosts import SECOND, MakeTowns, echo
 from tests.support.servants import serving
-from tests.support.towns import SECOND, MakeTowns, echo
 
 
 def test_an_attempt_belongs_to_its_call(towns: MakeTowns) -> None:

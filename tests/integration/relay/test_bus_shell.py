@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.support.bus_hosts import FIRST, SECOND, MakeTowns
 from tests.support.shell import Shell, running
-from tests.support.towns import FIRST, SECOND, MakeTowns
 from tools.stage import Stage
 
 PROGRAM = 'echo "$SBUS_COMMAND of $SBUS_CALLER_TWIN for <$SBUS_CALLER_UID$SBUS_CALLER_GID$SBUS_CALLER_PID$SBUS_CALLER_USER>: $(cat)"'

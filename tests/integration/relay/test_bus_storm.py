@@ -13,9 +13,9 @@ from pathlib import Path
 import redis
 
 from sbusd.client import NoRecipient, PeerDisconnected, RemoteError, Request, Twins
+from tests.support.bus_hosts import SECOND, MakeTowns, Town
 from tests.support.relays import Host, data_of
 from tests.support.servants import serving
-from tests.support.towns import SECOND, MakeTowns, Town
 
 KILLS = 8
 CALLERS = 4

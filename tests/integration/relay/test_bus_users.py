@@ -15,9 +15,9 @@ from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, Remo
 from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
+from tests.support.bus_hosts import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo
 from tests.support.relays import wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 

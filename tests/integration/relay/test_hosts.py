@@ -16,7 +16,7 @@ import pytest
 from sbusd.client import Bus
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, data_of, peer_table, request, require_redis, shared_key, wait_for
-from tools.village import Village
+from tools.netns_hosts import Village
 
 pytestmark = pytest.mark.usefixtures("needs_namespaces")
 

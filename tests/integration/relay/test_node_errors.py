@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sbusd.relay.message_model import UNKNOWN_ERROR
-from tests.support.knocking import OTHER, PEER, TWIN, Wire
+from tests.support.http_requests import OTHER, PEER, TWIN, Wire
 from tests.support.relays import Host, free_address, peer_table, request, require_redis, shared_key, wait_for
 
 MakeTwins = Callable[..., list[Host]]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.relay.http.signature import NONCE, SIGNATURE
-from tests.support.knocking import PEER, TWIN, Wire, of_peer
+from tests.support.http_requests import PEER, TWIN, Wire, of_peer
 from tests.support.relays import Host, free_address, peer_table, require_redis, shared_key
 
 HELD_BODY = json.dumps(of_peer("held")).encode()

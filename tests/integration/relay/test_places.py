@@ -16,7 +16,7 @@ import pytest
 from pyroute2 import NetNS, netns
 
 from sbusd.relay.http.signature import signed_headers
-from tests.support.knocking import PEER, TWIN, of_peer
+from tests.support.http_requests import PEER, TWIN, of_peer
 from tests.support.relays import Host, peer_table, require_redis, shared_key, wait_for
 
 RELAY = "fd00:77::1"

@@ -12,9 +12,9 @@ import redis
 
 from sbusd.relay.sender import Sender
 from sbusd.relay.service import Relay
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.relay_steps import Step, World
 from tests.support.relays import RedisServer
-from tests.support.steps import Step, World
-from tests.support.towns import FIRST, SECOND
 
 DOWN_SECONDS = 0.1
 """How long a Redis that was killed stays so: others notice."""

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from sbusd.config.quantities import show_duration
 from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
-from sbusd.feeds.journal.access_check import GateError
+from sbusd.feeds.journal.checked_publisher import GateError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
 from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, Start
 from sbusd.feeds.journal.feed import Counters as JournalCounters

@@ -15,9 +15,9 @@ from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, Desk
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, Store
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request
-from tests.support.stores import opened
-from tests.support.towns import FIRST, SECOND
 
 NOW = 1_795_000_000.0
 

@@ -14,11 +14,11 @@ from sbusd.relay.attempts import Attempt
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
 from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.message_model import Message
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Claim
 from sbusd.relay.sender import TWIN_SENDS, Sender
-from tests.support.stores import order
-from tests.support.towns import SECOND
+from tests.support.bus_hosts import SECOND
+from tests.support.message_stores import order
 
 
 def claim(number: int = 1, *, is_request: bool = True, twin: int = SECOND) -> Claim:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.feeds.journal.access_check import Batch, GateError
+from sbusd.feeds.journal.checked_publisher import Batch, GateError
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
 from sbusd.feeds.journal.feed import BATCH_BYTES, BATCH_ENTRIES, JournalFeed, Start

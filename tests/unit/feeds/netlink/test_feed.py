@@ -13,7 +13,7 @@ from sbusd.feeds.bus_publisher import Arrived
 from sbusd.feeds.netlink.entries import Entry, Link
 from sbusd.feeds.netlink.feed import NetlinkFeed
 from sbusd.feeds.netlink.sockets import OverrunError
-from tests.support.captures import captured, notices_of
+from tests.support.netlink_captures import captured, notices_of
 
 LO = Link(1, b"lo", "unknown", ("up", "loopback", "running", "lower_up"), 65536, "00:00:00:00:00:00", None, None)
 BRIDGE_ADDED = captured()["ip link add 'br*!' type bridge"]

@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.feeds.netlink.entries import Address, Hop, Link, Neighbour, Route
 from sbusd.feeds.netlink.notices import DecodeError, Notice, parse_notices
-from tests.support.captures import captured, notices_of
+from tests.support.netlink_captures import captured, notices_of
 
 
 def entries(command: str, kind: type) -> list[Notice]:

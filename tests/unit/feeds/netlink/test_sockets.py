@@ -15,7 +15,7 @@ import pytest
 
 from sbusd.feeds.netlink.entries import Link
 from sbusd.feeds.netlink.sockets import Kernel, KernelError, Monitor, Namespace, OverrunError, Tables
-from tests.support.captures import captured
+from tests.support.netlink_captures import captured
 
 [DATAGRAM] = captured()["ip link add $(printf 'x\\377y') type bridge"][-1:]
 

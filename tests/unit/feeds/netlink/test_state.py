@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sbusd.feeds.netlink.entries import Address, Attributes, Entry, Hop, Link, Neighbour, Route
 from sbusd.feeds.netlink.notices import Notice
 from sbusd.feeds.netlink.state import Event, State, What
-from tests.support.captures import captured, notices_of
+from tests.support.netlink_captures import captured, notices_of
 
 LO = Link(1, b"lo", "unknown", ("up",), 65536, None, None, None)
 ETH = Link(2, b"eth0", "up", ("up",), 1500, "02:00:00:00:00:01", None, None)

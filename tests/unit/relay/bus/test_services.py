@@ -12,13 +12,13 @@ import pytest
 from sbusd.client import CallTimeout, Disconnected, ErrorCode, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import services as bus_services
-from sbusd.relay.bus.link import RelayBus, RelayedInvocation
+from sbusd.relay.bus.client import RelayBus, RelayedInvocation
 from sbusd.relay.bus.services import AT_ONCE, Services
 from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Store
 
 RAW = b"as it lies in Redis"

@@ -26,7 +26,7 @@ from sbusd.relay.http.authentication import (
 )
 from sbusd.relay.http.signature import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
 from sbusd.relay.log_messages import REPLAYED, STRANGER
-from tests.support.towns import FIRST, SECOND
+from tests.support.bus_hosts import FIRST, SECOND
 
 KEY = b"0123456789abcdef"
 NOW = 1_795_000_000.5

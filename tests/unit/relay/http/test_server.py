@@ -17,9 +17,9 @@ from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, Door
 from sbusd.relay.log_messages import STRANGER, RelayJournal
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Once
-from tests.support.towns import FIRST, SECOND
+from tests.support.bus_hosts import FIRST, SECOND
 
 NOW = 1_795_000_000.0
 

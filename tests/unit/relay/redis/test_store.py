@@ -9,9 +9,9 @@ import pytest
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis import names as queues
 from sbusd.relay.redis.store import Once, Store
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.message_stores import opened, order, reply_to, run_with, taken
 from tests.support.relays import RedisServer
-from tests.support.stores import opened, order, reply_to, run_with, taken
-from tests.support.towns import FIRST, SECOND
 
 
 def left(client: Any) -> set[str]:

@@ -11,10 +11,10 @@ from typing import Any
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisLink
+from sbusd.relay.redis.client import RedisLink
 from sbusd.relay.redis.store import Order, Store
+from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import RedisServer
-from tests.support.towns import FIRST, SECOND
 
 
 @contextlib.asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ReadOnlyError
 
-from sbusd.relay.redis.link import SCRIPTS, BadRedisError, RedisAwayError, RedisLink, redis_url
+from sbusd.relay.redis.client import SCRIPTS, BadRedisError, RedisAwayError, RedisLink, redis_url
 
 
 class Redis:

@@ -9,8 +9,8 @@ from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.peers import parse_address
-from sbusd.relay.bus.callers import Callers
-from sbusd.relay.bus.link import RelayBus
+from sbusd.relay.bus.client import RelayBus
+from sbusd.relay.bus.outgoing_calls import Callers
 from sbusd.relay.bus.services import Services
 from sbusd.relay.concurrency_limit import Allowance
 from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sbusd.client import Disconnected, ErrorCode, NoBus, PayloadTooLarge, RemoteRefusal, Statistics
-from sbusd.feeds.journal.access_check import Connection, Gate, GateError
+from sbusd.feeds.journal.checked_publisher import Connection, Gate, GateError
 from sbusd.protocol import controls
 
 NOTHING = Statistics()

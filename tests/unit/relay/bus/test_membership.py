@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.bus.join import Join
+from sbusd.relay.bus.membership import Join
 from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 from sbusd.relay.redis.store import Store
 
 
@@ -34,7 +34,7 @@ class Books:
 
 
 def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sbusd.relay.bus.join.COUNT_SECONDS", 0.0)
+    monkeypatch.setattr("sbusd.relay.bus.membership.COUNT_SECONDS", 0.0)
     books = Books()
     desk = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")

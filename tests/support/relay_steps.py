@@ -19,8 +19,8 @@ from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
+from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import RedisServer, answer_to, data_of, free_address, request, shared_key
-from tests.support.towns import FIRST, SECOND
 
 Blow = Callable[[Relay, Callable[[], Awaitable[Any]]], Awaitable[Any]]
 """What happens at a step, given the relay that takes it and what asks Redis again; its result is what the relay is told."""

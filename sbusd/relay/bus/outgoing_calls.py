@@ -21,7 +21,7 @@ from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_da
 from sbusd.relay.concurrency_limit import Allowance
 from sbusd.relay.message_model import Message, MessageError
 from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 
 PATTERN = RELAY_HEAD + b"*/"
 """All commands of all twins."""

@@ -14,11 +14,11 @@ from sbusd.client.messages import Message as BusMessage
 from sbusd.protocol.envelope import Envelope, call_digest, parse_envelope
 from sbusd.protocol.packets import Publish, parse_packet
 from sbusd.protocol.peers import Peer
-from sbusd.relay.bus.callers import Callers
+from sbusd.relay.bus.outgoing_calls import Callers
 from sbusd.relay.concurrency_limit import Allowance
 from sbusd.relay.message_model import Message, MessageError
 from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisAwayError
 
 NOW = 1_000_000.0
 RET = "msgbus.system.relay.answers:ab"
