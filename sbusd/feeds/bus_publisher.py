@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Overflow, RemoteRefusal, Scope, Subscription, TimedOut
-from sbusd.feeds.rate_limit import Tally
+from sbusd.feeds.rate_limit import LogThrottle
 
 _QUEUE_PACKETS = 64
 """Requests are all alike, so those that do not fit are only counted: nobody fills the feed's memory by asking."""
@@ -17,7 +17,7 @@ _TURN_ITEMS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class BusActivity:
     """What came from the bus: how many requests, whether the connection was lost and made anew, and whether there is more."""
 
     requests: int = 0
@@ -27,27 +27,27 @@ class Arrived:
     has_more: bool = False
 
 
-class BusOutlet:
+class BusPublisher:
     """A connection that comes back when the bus does, and a subscription to the key of requests."""
 
-    def __init__(self, bus: Bus, requests: Subscription, say: Callable[[str], None]) -> None:
+    def __init__(self, bus: Bus, requests: Subscription, log: Callable[[str], None]) -> None:
         self._bus = bus
         self._requests = requests
-        self._say = say
-        self._refusals = Tally()
+        self._log = log
+        self._refusals = LogThrottle()
 
     @classmethod
-    def connect(cls, address: str | None, scope: Scope | None, request_key: str, say: Callable[[str], None]) -> Self:
-        """Connect; *say* takes a line for the person who runs the feed.
+    def connect(cls, address: str | None, scope: Scope | None, request_key: str, log: Callable[[str], None]) -> Self:
+        """Connect; *log* takes a line for the person who runs the feed.
 
         Raises:
             SbusError: there is no bus, the address is none, or the bus refuses the subscription.
         """
         bus = Bus.connect(address, scope=scope, timeout=None, reconnect=True, queue_packets=_QUEUE_PACKETS, overflow=Overflow.DISCARD)
-        return cls(bus, bus.subscribe(request_key), say)
+        return cls(bus, bus.subscribe(request_key), log)
 
     def fileno(self) -> int | None:
-        """Return the descriptor to poll, None while the bus is away: then :meth:`arrived` waits for it."""
+        """Return the descriptor to poll, None while the bus is away: then :meth:`activity` waits for it."""
         try:
             return self._bus.fileno()
         except Disconnected:
@@ -57,7 +57,7 @@ class BusOutlet:
         """Publish one message; waits while the bus is away, or does not take it."""
         self._bus.publish(key, payload)
 
-    def arrived(self) -> Arrived:
+    def activity(self) -> BusActivity:
         """Return what came since the last time; waits only while the bus is away."""
         requests = refused = 0
         reconnected = False
@@ -66,7 +66,7 @@ class BusOutlet:
                 item = self._requests.receive(timeout=None if self.fileno() is None else 0)
             except TimedOut:
                 if self.fileno() is not None:
-                    return Arrived(requests, reconnected, refused)
+                    return BusActivity(requests, reconnected, refused)
                 continue
             except RemoteRefusal as refusal:
                 refused += 1
@@ -80,7 +80,7 @@ class BusOutlet:
                     requests += max(1, lost)
                 case _:
                     reconnected = True
-        return Arrived(requests, reconnected, refused, has_more=True)
+        return BusActivity(requests, reconnected, refused, has_more=True)
 
     def close(self) -> None:
         """End the connection."""
@@ -90,4 +90,4 @@ class BusOutlet:
         """Say that the bus refused a publication, rarely, so that the journal does not fill up."""
         count = self._refusals.next()
         if count is not None:
-            self._say(f"{refusal} ({count} so far)")
+            self._log(f"{refusal} ({count} so far)")

@@ -15,10 +15,10 @@ from systemd import daemon
 
 from sbusd.client import Scope
 from sbusd.config.quantities import Duration, show_duration
-from sbusd.feeds.bus_publisher import BusOutlet
-from sbusd.feeds.journal.checked_publisher import Gate, GateError
+from sbusd.feeds.bus_publisher import BusPublisher
+from sbusd.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
 from sbusd.feeds.journal.cursor import CursorFile
-from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, Start
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.netlink import keys
 from sbusd.feeds.netlink.feed import NetlinkFeed
@@ -94,10 +94,10 @@ def journal_command(
 ) -> None:
     """Publish journal entries of services and the kernel. Keys: journal/<unit>/<priority>"""
     scope = _scope(address, system=system, user=user)
-    start = Start(lines, _duration(backlog))
+    start = StartPosition(lines, _duration(backlog))
     file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
-    gate = Gate.to_bus(address, scope, _say, is_public=public)
-    _run("journal", lambda: _feed_journal(gate, directory, file, start, rate))
+    publisher = CheckedPublisher.to_bus(address, scope, _log, is_public=public)
+    _run("journal", lambda: _feed_journal(publisher, directory, file, start, rate))
 
 
 def main() -> None:
@@ -109,19 +109,19 @@ def main() -> None:
 
 def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | None, receive_bytes: int) -> None:
     """Run the netlink feed until a signal ends it."""
-    with contextlib.ExitStack() as open_things:
-        kernel = open_things.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
-        outlet = open_things.enter_context(contextlib.closing(BusOutlet.connect(address, scope, keys.REQUEST, _say)))
-        feed = open_things.enter_context(contextlib.closing(NetlinkFeed(kernel, outlet, _say, _ready, namespace=namespace)))
+    with contextlib.ExitStack() as stack:
+        kernel = stack.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
+        publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, keys.REQUEST, _log)))
+        feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace)))
         feed.run()
 
 
-def _feed_journal(gate: Gate, directory: Path | None, file: CursorFile, start: Start, rate: int) -> None:
+def _feed_journal(publisher: CheckedPublisher, directory: Path | None, file: CursorFile, start: StartPosition, rate: int) -> None:
     """Run the journal feed until a signal ends it."""
     bound_memory()
-    with contextlib.closing(gate), contextlib.closing(JournalReader(directory)) as reader:
-        gate.open()
-        JournalFeed(reader, gate, file, _say, _ready, start=start, rate=rate).run()
+    with contextlib.closing(publisher), contextlib.closing(JournalReader(directory)) as reader:
+        publisher.open()
+        JournalFeed(reader, publisher, file, _log, _ready, start=start, rate=rate).run()
 
 
 def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
@@ -137,7 +137,7 @@ def _run(name: str, feed: Callable[[], None]) -> None:
         feed()
     except KeyboardInterrupt:
         _end_quietly()
-    except GateError as wrong:
+    except AccessCheckError as wrong:
         _fail(str(wrong), EX_CONFIG)
     except SbusError as wrong:
         _fail(str(wrong))
@@ -156,10 +156,10 @@ def _ready(status: str) -> None:
     try:
         daemon.notify(f"READY=1\nSTATUS={status}")
     except OSError as wrong:
-        _say(f"cannot notify the service manager: {wrong}")
+        _log(f"cannot notify the service manager: {wrong}")
 
 
-def _say(line: str) -> None:
+def _log(line: str) -> None:
     """Write one line to standard error: the journal, for a service."""
     # What cannot be said must not end the feed; the counters in net/snapshot/end say it too.
     with contextlib.suppress(OSError, ValueError):
@@ -168,7 +168,7 @@ def _say(line: str) -> None:
 
 def _fail(line: str, status: int = 1) -> NoReturn:
     """End with *status* and one line."""
-    _say(line)
+    _log(line)
     raise typer.Exit(status)
 
 

@@ -6,7 +6,7 @@ _SHARE = 10
 """Whatever it costs, at most a tenth of the time goes into it."""
 
 
-class Pace:
+class RateLimit:
     """At most once in *seconds*, and in ten times as long as it took. Times are seconds of one monotonic clock."""
 
     def __init__(self, seconds: float) -> None:
@@ -18,12 +18,12 @@ class Pace:
         """From when on it may be done again."""
         return self._next
 
-    def spend(self, began: float, ended: float) -> None:
+    def record(self, began: float, ended: float) -> None:
         """Take note that it was done, from *began* to *ended*."""
         self._next = began + max(self._seconds, (ended - began) * _SHARE)
 
 
-class Tally:
+class LogThrottle:
     """Counts what others can cause any number of times, and says when a line about it is due: the 1st, 10th, 100th … time."""
 
     def __init__(self) -> None:

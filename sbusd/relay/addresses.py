@@ -56,7 +56,7 @@ def _embedded(address: ipaddress.IPv6Address) -> tuple[ipaddress.IPv4Address, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
+class AddressGroup:
     """Whose a connection counts as."""
 
     name: str
@@ -64,18 +64,18 @@ class Party:
     is_peer: bool
 
 
-class Parties:
+class AddressGroups:
     """Tells configured peers from all other addresses."""
 
     def __init__(self, peers: Iterable[str]) -> None:
         """*peers*: the addresses of configured peers, without ports."""
         self._peers = frozenset(plain_address(each) for each in peers)
 
-    def party(self, address: str) -> Party:
+    def group(self, address: str) -> AddressGroup:
         """Return whose a connection from *address* counts as."""
         plain = plain_address(address)
         if plain in self._peers:
-            return Party(plain, is_peer=True)
+            return AddressGroup(plain, is_peer=True)
         if ":" not in plain:
-            return Party(plain, is_peer=False)
-        return Party(str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False)), is_peer=False)
+            return AddressGroup(plain, is_peer=False)
+        return AddressGroup(str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False)), is_peer=False)

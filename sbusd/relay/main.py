@@ -93,19 +93,16 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
+    from sbusd.relay.attempts import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.log_messages import RelayJournal  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
     from sbusd.relay.supervision import Supervision  # noqa: PLC0415
 
     supervision = Supervision()
-    witness = None
-    if debug:
-        from sbusd.relay.debugging import ErrorWitness  # noqa: PLC0415
-
-        witness = ErrorWitness()
+    observer = print_attempt if debug else lambda _attempt: None
 
     async def run() -> None:
-        made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, witness=witness)
+        made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, observer=observer)
         if check:
             typer.echo("configuration is valid")
             return

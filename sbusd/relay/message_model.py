@@ -26,7 +26,7 @@ RESERVED_COMMAND = "system"
 Twin = Annotated[int, Field(ge=0, le=NUMBER_LIMITS["src"])]
 
 
-class MessageError(SbusError, ValueError):
+class InvalidMessageError(SbusError, ValueError):
     """A message that is none, with what could still be read of it to answer: ``ret`` and ``dst``."""
 
     def __init__(self, words: str, ret: str = "", dst: tuple[int, ...] = (), cmd: str = "") -> None:
@@ -37,7 +37,7 @@ class MessageError(SbusError, ValueError):
         self.cmd = cmd
 
 
-class Message(BaseModel):
+class RelayMessage(BaseModel):
     """A request, or the answer to one. ``try`` is ``try_``, for it is a word of Python."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, populate_by_name=True)
@@ -84,9 +84,9 @@ class Message(BaseModel):
         try:
             value = json.loads(payload.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise MessageError("the message is not valid JSON") from None
+            raise InvalidMessageError("the message is not valid JSON") from None
         if not isinstance(value, dict):
-            raise MessageError("the message is JSON, but not an object")
+            raise InvalidMessageError("the message is JSON, but not an object")
         if isinstance(value.get("dst"), list):
             value["dst"] = tuple(value["dst"])
         if any_error and not isinstance(value.get("err", ""), str):
@@ -131,7 +131,7 @@ MAX_ERROR_CHARACTERS = 1_000
 UNKNOWN_ERROR = "the service reported an error without a message"
 """Replaces an ``err`` that is an empty object: that is what Node makes of an Error."""
 
-_MEMBERS = {field.alias or name for name, field in Message.model_fields.items()}
+_MEMBERS = {field.alias or name for name, field in RelayMessage.model_fields.items()}
 
 
 def is_reserved(command: str) -> bool:
@@ -139,10 +139,10 @@ def is_reserved(command: str) -> bool:
     return command == RESERVED_COMMAND or command.startswith(f"{RESERVED_COMMAND}.")
 
 
-def _refusal(words: str, value: dict[str, object]) -> MessageError:
+def _refusal(words: str, value: dict[str, object]) -> InvalidMessageError:
     """Return the error about *value*, with those members that an answer needs and that are right by themselves."""
     ret, dst, cmd = value.get("ret"), value.get("dst"), value.get("cmd")
-    return MessageError(
+    return InvalidMessageError(
         printable(words),
         ret if isinstance(ret, str) and not text_problem("ret", ret) else "",
         tuple(dst) if isinstance(dst, tuple) and len(dst) <= MAX_DESTINATIONS and all(_is_twin(each) for each in dst) else (),

@@ -13,9 +13,9 @@ from typing import Protocol
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
 from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED, RelayJournal
-from sbusd.relay.message_model import Message, MessageError, is_reserved
+from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbusd.relay.redis import names
-from sbusd.relay.redis.store import Claim, Order, Store
+from sbusd.relay.redis.store import Claim, OutgoingRequest, Store
 
 FULL_WORDS = "too many pending requests; try again later"
 
@@ -25,11 +25,11 @@ ABANDONED_WORDS = "the relay of host {twin} ended while a service there handled 
 class LocalServices(Protocol):
     """The services of this host's bus."""
 
-    async def take(self, raw: bytes, request: Message) -> bool:
+    async def take(self, raw: bytes, request: RelayMessage) -> bool:
         """See to *request*, which is *raw* of the queue of requests; return False where no service is there, and nothing was done."""
 
 
-class Sends(Protocol):
+class ImmediateSender(Protocol):
     """What is on its way to other hosts."""
 
     def hold_seconds(self, twin: int) -> float:
@@ -39,13 +39,13 @@ class Sends(Protocol):
         """Send what is held."""
 
 
-class Desk:
+class QueueHandler:
     """Deals with messages, one at a time."""
 
     services: LocalServices | None = None
     """Who is asked first whether a request of another host is theirs."""
 
-    sends: Sends | None = None
+    sender: ImmediateSender | None = None
     """Who sends at once; without it everything is only woken for."""
 
     def __init__(
@@ -78,22 +78,22 @@ class Desk:
                 await self.decline(raw, message, ABANDONED_WORDS.format(twin=self._twin, cmd=message.cmd), queue)
             else:
                 await self._answer(raw, message)
-        except MessageError as wrong:
+        except InvalidMessageError as wrong:
             await self._discard(queue, raw, wrong)
 
-    def _parse(self, raw: bytes, *, any_error: bool) -> Message:
+    def _parse(self, raw: bytes, *, any_error: bool) -> RelayMessage:
         """Return the message that *raw* is, with *any_error* that of an application. Raises MessageError."""
         if len(raw) > self._settings.body_bytes:
-            raise MessageError(f"the message has {len(raw)} bytes; the limit is {self._settings.body_bytes}")
-        return Message.parse(raw, any_error=any_error)
+            raise InvalidMessageError(f"the message has {len(raw)} bytes; the limit is {self._settings.body_bytes}")
+        return RelayMessage.parse(raw, any_error=any_error)
 
-    async def _dispatch(self, raw: bytes, request: Message) -> None:
+    async def _dispatch(self, raw: bytes, request: RelayMessage) -> None:
         """Make one request for each destination of a client's."""
         now = self._clock()
         if problem := self._problem(request, now):
-            raise MessageError(problem, request.ret, request.dst, request.cmd)
+            raise InvalidMessageError(problem, request.ret, request.dst, request.cmd)
         if request.ret.startswith("msgbus."):
-            raise MessageError("ret: names that begin with msgbus. are reserved; use a name of your own, such as a UUID")
+            raise InvalidMessageError("ret: names that begin with msgbus. are reserved; use a name of your own, such as a UUID")
         orders = [self._order(request, twin, await self.next_uid(twin), now) for twin in request.dst]
         await self._send(raw, orders)
 
@@ -101,7 +101,7 @@ class Desk:
         """Return the ``uid`` of the next request to *twin*. Raises RedisAwayError."""
         return f"{twin}.{await self._store.next_number(twin)}"
 
-    async def call(self, request: Message, uid: str) -> None:
+    async def call(self, request: RelayMessage, uid: str) -> None:
         """Send a call of the bus, to the one twin of its ``dst``, under *uid*. Its one answer comes into its ``ret``.
 
         Raises:
@@ -111,20 +111,20 @@ class Desk:
         now = self._clock()
         size = len(request.encode())
         if size > self._settings.body_bytes:
-            raise MessageError(f"the message has {size} bytes; the limit is {self._settings.body_bytes}")
+            raise InvalidMessageError(f"the message has {size} bytes; the limit is {self._settings.body_bytes}")
         if problem := self._problem(request, now):
-            raise MessageError(problem)
+            raise InvalidMessageError(problem)
         await self._send(b"", [self._order(request, request.dst[0], uid, now)])
 
-    def _order(self, request: Message, twin: int, uid: str, now: float) -> Order:
+    def _order(self, request: RelayMessage, twin: int, uid: str, now: float) -> OutgoingRequest:
         """Return what is to become of *request* for *twin*."""
         sent_at = min(request.now, int(now)) or int(now)
         left = request.expiry_seconds + 1 - max(0.0, now - sent_at)
         one = request.with_(uid=uid, src=self._twin, dst=(twin,), now=sent_at, err="")
         what = "here" if twin == self._twin else "send"
-        return Order(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now), self._hold(twin))
+        return OutgoingRequest(what, one, request.ret, twin, left, one.failure(FULL_WORDS, now), self._hold(twin))
 
-    async def _send(self, raw: bytes, orders: Sequence[Order]) -> None:
+    async def _send(self, raw: bytes, orders: Sequence[OutgoingRequest]) -> None:
         """Have the requests sent that *raw* has become."""
         for order, (said, claim) in zip(orders, await self._store.dispatch(raw, orders), strict=False):
             if said == "accepted" and order.what == "send":
@@ -132,7 +132,7 @@ class Desk:
             elif said != "accepted":
                 self._journal.tell_of(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests are waiting for responses")
 
-    def _problem(self, request: Message, now: float) -> str:
+    def _problem(self, request: RelayMessage, now: float) -> str:
         """Return why a client's request cannot be sent, or no words."""
         if not request.cmd:
             return "cmd: missing or empty"
@@ -146,45 +146,45 @@ class Desk:
             return f"expired: the request is older than its exp of {request.expiry_seconds} s"
         return ""
 
-    async def _deliver(self, raw: bytes, request: Message) -> None:
+    async def _deliver(self, raw: bytes, request: RelayMessage) -> None:
         """Hand a request to a service of the bus, else to the applications of its command; if that cannot be, answer."""
         if is_reserved(request.cmd):
             await self.decline(raw, request, "cmd: reserved for the relay itself", names.REMOTE)
         elif self.services is None or not await self.services.take(raw, request):
             await self.hand_over(raw, request, names.REMOTE)
 
-    async def hand_over(self, raw: bytes, request: Message, queue: str) -> None:
+    async def hand_over(self, raw: bytes, request: RelayMessage, queue: str) -> None:
         """Hand *request*, which is *raw* of *queue*, to the applications of its command; if there is no room, answer."""
         if await self._store.deliver(raw, request, queue) == "full":
             to = names.command_queue(request.cmd)
             self._journal.tell_of(FULL, to, queue=to, reason="no application fetches its messages")
             await self.decline(raw, request, f"host {self._twin} has too many unfetched requests for {request.cmd}", queue)
 
-    async def decline(self, raw: bytes, request: Message, words: str, queue: str) -> None:
+    async def decline(self, raw: bytes, request: RelayMessage, words: str, queue: str) -> None:
         """Answer *request*, which is *raw* of *queue*, with an error."""
         await self.conclude(raw, request.with_(dst=(self._twin,)).failure(words, self._clock()), queue)
 
-    async def conclude(self, raw: bytes, reply: Message, queue: str) -> None:
+    async def conclude(self, raw: bytes, reply: RelayMessage, queue: str) -> None:
         """Answer the request that is *raw* of *queue* with *reply*, in the place of an application. Raises RedisAwayError."""
         if reply.dst[0] == self._twin:
             await self._settle(raw, reply, await self._store.waiting_request(reply.uid), queue)
         else:
             await self._respond(raw, reply, queue)
 
-    async def _answer(self, raw: bytes, reply: Message) -> None:
+    async def _answer(self, raw: bytes, reply: RelayMessage) -> None:
         """Send an answer to its host, or hand it to the client that waits."""
         if len(reply.dst) != 1:
-            raise MessageError("dst: a response must name one host, the one that sent the request")
+            raise InvalidMessageError("dst: a response must name one host, the one that sent the request")
         if reply.is_misaddressed_error and reply.src == self._twin:
             await self._redirect(raw, reply)
         elif reply.dst[0] == self._twin:
             await self._settle(raw, reply, await self._store.waiting_request(reply.uid), names.REPLY)
         elif reply.src != self._twin:
-            raise MessageError(f"src: a response must name this host, {self._twin}: swap src and dst of the request")
+            raise InvalidMessageError(f"src: a response must name this host, {self._twin}: swap src and dst of the request")
         elif await self._respond(raw, reply, names.REPLY) == "unasked":
             self._forged("an application", f"host {reply.dst[0]} has not sent request {reply.uid[:40]}, or has its response")
 
-    async def _redirect(self, raw: bytes, error: Message) -> None:
+    async def _redirect(self, raw: bytes, error: RelayMessage) -> None:
         """Send an error that names its own sender as the asker to the one twin that can have asked."""
         asker = await self._store.asker(raw, error, names.REPLY)
         if asker in {"none", str(self._twin)}:
@@ -192,7 +192,7 @@ class Desk:
         elif asker.isdigit() and await self._respond(raw, error.with_(dst=(int(asker),)), names.REPLY) == "ready":
             await self._store.count("answers-redirected")
 
-    async def _respond(self, raw: bytes, reply: Message, queue: str) -> str:
+    async def _respond(self, raw: bytes, reply: RelayMessage, queue: str) -> str:
         """Send an answer, which is what *raw* of *queue* became, to its host; return what became of it."""
         twin = reply.dst[0]
         said, claim = await self._store.respond(raw, reply, queue, self._left(reply), self._hold(twin))
@@ -202,23 +202,23 @@ class Desk:
 
     def _hold(self, twin: int) -> float:
         """Return for how many seconds a message for *twin* is held."""
-        return self.sends.hold_seconds(twin) if self.sends is not None else 0.0
+        return self.sender.hold_seconds(twin) if self.sender is not None else 0.0
 
     def _begin(self, claim: Claim | None) -> None:
         """Send what is held at once, and what is not when it is due."""
-        if claim is not None and self.sends is not None:
-            self.sends.begin(claim)
+        if claim is not None and self.sender is not None:
+            self.sender.begin(claim)
         else:
             self._wake()
 
-    async def _settle(self, raw: bytes, reply: Message, asked: Message | None, queue: str) -> None:
+    async def _settle(self, raw: bytes, reply: RelayMessage, asked: RelayMessage | None, queue: str) -> None:
         """Hand an answer to the client that waits for it."""
         outcome = "failed" if reply.err else "answered"
         if asked is None:  # the script counts which it is: a copy, or nothing that was asked
             asked = reply.with_(dst=(reply.src,), ret="")
         elif asked.dst != (reply.src,):
             self._forged("an application", f"response to {reply.uid} in the name of host {reply.src}, which did not receive the request")
-            raise MessageError(f"src: host {reply.src} did not receive request {reply.uid[:40]}")
+            raise InvalidMessageError(f"src: host {reply.src} did not receive request {reply.uid[:40]}")
         vetted = queue == names.REPLY and reply.src != self._twin
         said = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
         self.told(said, asked.ret)
@@ -238,17 +238,17 @@ class Desk:
             self.told(await self._store.answer(request, request.failure(words, self._clock()), "expired"), request.ret)
         return len(requests)
 
-    async def _discard(self, queue: str, raw: bytes, wrong: MessageError) -> None:
+    async def _discard(self, queue: str, raw: bytes, wrong: InvalidMessageError) -> None:
         """Be done with what is no message: its client is told, if it says who that is, once for each destination."""
         self._journal.tell_of(MALFORMED, queue, queue=queue, reason=str(wrong))
-        answers: list[tuple[str, Message]] = []
+        answers: list[tuple[str, RelayMessage]] = []
         if queue == names.LOCAL and wrong.ret:
             now = int(self._clock())
-            failed = Message(cmd=wrong.cmd, src=self._twin, now=now)
+            failed = RelayMessage(cmd=wrong.cmd, src=self._twin, now=now)
             answers = [(wrong.ret, failed.with_(dst=(twin,)).failure(str(wrong), now)) for twin in wrong.dst or (0,)]
         await self._store.discard(raw, queue, answers)
 
-    def _left(self, reply: Message) -> float:
+    def _left(self, reply: RelayMessage) -> float:
         """Return for how many seconds an answer is worth sending: as long as its request could have waited at most."""
         return float(min(reply.expiry_seconds, self._settings.max_expiry))
 

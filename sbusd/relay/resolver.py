@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import aiohttp
 
 from sbusd.config.relay import PORT, RelaySettings
+from sbusd.protocol.errors import SbusError
 from sbusd.relay.addresses import is_of_another_host, plain_address
-from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
-from sbusd.relay.http.response_body import read_body
+from sbusd.relay.http.client import read_body
 
 NETWORKS: Mapping[str, str] = {
     "dev": "https://graphql.dev.grid.tf/graphql",
@@ -29,7 +29,7 @@ FRESH_SECONDS = 600.0
 """How long an address is believed without asking again: hosts move seldom."""
 UNKNOWN_SECONDS = 30.0
 """How long nobody is asked again for a twin that nobody knew: it may have just been made."""
-AGAIN_SECONDS = 5.0
+RETRY_SECONDS = 5.0
 """How long a service that does not answer is left alone."""
 TIMEOUT_SECONDS = 5.0
 """When it is taken not to answer."""
@@ -39,6 +39,14 @@ MAX_TWINS = 100_000
 """Addresses that are kept: a client of this host can ask for any number."""
 LOOKUPS = 4
 """Lookups at a time: the service is everybody's."""
+
+
+class UnknownHostError(SbusError, LookupError):
+    """No table and no service knows the address of the host: the call fails at once."""
+
+
+class ResolverUnavailableError(SbusError, ConnectionError):
+    """The lookup service does not respond: the message is sent again later."""
 
 
 class Resolver(Protocol):
@@ -51,7 +59,7 @@ class Resolver(Protocol):
         """Be done."""
 
 
-class Table:
+class StaticResolver:
     """The table of the configuration, and another resolver for twins that are not in it."""
 
     def __init__(self, addresses: Mapping[int, str], others: Resolver | None = None) -> None:
@@ -64,7 +72,7 @@ class Table:
         if address := self._addresses.get(twin):
             return address
         if self._others is None:
-            raise UnknownTwinError("destination not found")
+            raise UnknownHostError("destination not found")
         return await self._others.resolve(twin)
 
     async def close(self) -> None:
@@ -76,7 +84,7 @@ class Table:
 Away = Callable[[str], None]
 
 
-class GraphQl:
+class GraphQlResolver:
     """A service of GraphQL with the twins of a substrate chain."""
 
     def __init__(self, url: str, away: Away, *, timeout: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
@@ -98,7 +106,7 @@ class GraphQl:
         try:
             async with self._lookups:
                 found = await self._ask(twin)
-        except ResolverAwayError:
+        except ResolverUnavailableError:
             if not address:
                 raise
             return address
@@ -116,32 +124,32 @@ class GraphQl:
         """Return what the service says, empty if it knows no such twin."""
         until, reason = self._down
         if self._clock() < until:
-            raise ResolverAwayError(reason)
+            raise ResolverUnavailableError(reason)
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout))
         try:
             query = {"query": QUERY, "variables": {"twin": twin}}
             async with self._session.post(self._url, json=query, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise ResolverAwayError(f"{self._url}: status {response.status}")
+                    raise ResolverUnavailableError(f"{self._url}: status {response.status}")
                 return _address_in(json.loads(await read_body(response, MAX_ANSWER_BYTES)))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            words = str(error) if isinstance(error, ResolverAwayError) else f"{self._url}: {str(error) or type(error).__name__}"
-            self._down = (self._clock() + AGAIN_SECONDS, words)
+            words = str(error) if isinstance(error, ResolverUnavailableError) else f"{self._url}: {str(error) or type(error).__name__}"
+            self._down = (self._clock() + RETRY_SECONDS, words)
             self._away(words)
-            raise ResolverAwayError(words) from None
+            raise ResolverUnavailableError(words) from None
 
 
 def make_resolver(settings: RelaySettings, away: Away) -> Resolver:
     """Return the resolver that *settings* say."""
     url = settings.substrate or NETWORKS.get(settings.network, "")
-    return Table({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQl(url, away) if url else None)
+    return StaticResolver({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQlResolver(url, away) if url else None)
 
 
 def _found(address: str) -> str:
     """Return *address*. Raises UnknownTwinError if there is none."""
     if not address:
-        raise UnknownTwinError("destination not found")
+        raise UnknownHostError("destination not found")
     return address
 
 

@@ -9,21 +9,20 @@ from collections.abc import Callable
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import call_digest
-from sbusd.relay.attempts import Attempt, Witness
-from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
-from sbusd.relay.http.client import Courier
+from sbusd.relay.attempts import Attempt, AttemptObserver
+from sbusd.relay.http.client import HttpClient, PeerRejectedError, PeerUnreachableError
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
 from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim, Store
-from sbusd.relay.resolver import Resolver
+from sbusd.relay.resolver import Resolver, ResolverUnavailableError, UnknownHostError
 
 TWIN_SENDS = 16
 """Messages that are on their way to one twin: enough to fill a network, and few enough for the other's limit of connections."""
 
-TWIN_SENDS_AGAIN = TWIN_SENDS * 3 // 4
+TWIN_SENDS_RESUME = TWIN_SENDS * 3 // 4
 """With so few, more are claimed of what waits: several at a time, for each claim is a way to Redis."""
 
 TURN_SECONDS = 1.0
@@ -37,21 +36,21 @@ class Sender:
         self,
         settings: RelaySettings,
         store: Store,
-        desk: Desk,
+        handler: QueueHandler,
         *,
-        courier: Courier,
+        client: HttpClient,
         resolver: Resolver,
         journal: RelayJournal,
-        witness: Witness,
+        observer: AttemptObserver,
         call_of: Callable[[str], str | None] = lambda _uid: None,
     ) -> None:
-        """*desk* knows how a client is told that a request has failed; *call_of* the digest of the bus's call that has a ``uid``."""
+        """*handler* knows how a client is told that a request has failed; *call_of* the digest of the bus's call that has a ``uid``."""
         self._store = store
-        self._desk = desk
-        self._courier = courier
+        self._handler = handler
+        self._client = client
         self._resolver = resolver
         self._journal = journal
-        self._witness = witness
+        self._observe = observer
         self._call_of = call_of
         # A relay that has not said by then what became of a message is dead, or so slow that the other host gets a copy.
         self._claim_seconds = 2 * settings.request_timeout + settings.lease
@@ -123,37 +122,37 @@ class Sender:
         twin = self._sends.pop(task)
         error = None if task.cancelled() else task.exception()
         self._busy[twin] -= 1
-        may_claim = twin in self._crowded and self._busy[twin] <= TWIN_SENDS_AGAIN
+        may_claim = twin in self._crowded and self._busy[twin] <= TWIN_SENDS_RESUME
         if may_claim or task.cancelled() or error is not None or not task.result():
             self._wake.set()
         if not self._busy[twin]:
             del self._busy[twin]
-        if error is not None and not isinstance(error, RedisAwayError):
+        if error is not None and not isinstance(error, RedisUnavailableError):
             self._journal.tell_of(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
 
     async def _send(self, claim: Claim) -> bool:
         """Try once to send one message, and note what came of it; return whether it has arrived."""
-        message = Message.parse(claim.body)
+        message = RelayMessage.parse(claim.body)
         began = time.monotonic_ns()
         outcome, reason = "sent", ""
         try:
             address = await self._resolver.resolve(claim.twin)
             path = REMOTE_PATH if claim.is_request else REPLY_PATH
             body = (message.with_(try_=claim.tries) if claim.is_request else message).encode()
-            await self._courier.bring(claim.twin, address, path, body)
-        except UnknownTwinError as error:
+            await self._client.send(claim.twin, address, path, body)
+        except UnknownHostError as error:
             outcome, reason = "unknown", str(error)
-        except PeerRefusalError as error:
+        except PeerRejectedError as error:
             outcome, reason = "refused", str(error)
-        except (PeerAwayError, ResolverAwayError) as error:
+        except (PeerUnreachableError, ResolverUnavailableError) as error:
             outcome, reason = "away", str(error)
         # Of what came from elsewhere, twin and uid say which it is, on this host and for ever.
         call = (self._call_of(message.uid) if claim.is_request else None) or call_digest(0, b"", claim.id)
-        self._witness.saw(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began, call))
+        self._observe(Attempt(claim.twin, message.cmd, claim.attempt, outcome, reason, time.monotonic_ns() - began, call))
         await self._conclude(claim, message, outcome, reason)
         return outcome == "sent"
 
-    async def _conclude(self, claim: Claim, message: Message, outcome: str, reason: str) -> None:
+    async def _conclude(self, claim: Claim, message: RelayMessage, outcome: str, reason: str) -> None:
         """Bring the message into the state that follows."""
         if outcome == "sent":
             await self._store.sent(claim)
@@ -172,6 +171,6 @@ class Sender:
             self._journal.tell_of(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
         if claim.is_request:
             failure = message.with_(try_=claim.tries).failure(reason, time.time())
-            self._desk.told(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)
+            self._handler.told(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)
         else:
             await self._store.drop(claim, "answers-refused" if outcome != "away" else "answers-expired")

@@ -12,15 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from sbusd.config.relay import PORT, RelaySettings, split_address
 from sbusd.relay import network_changes
-from sbusd.relay.attempt_publisher import BusWitness
-from sbusd.relay.attempts import NoWitness, Witness
-from sbusd.relay.bus.membership import Join
+from sbusd.relay.attempts import AttemptObserver, AttemptPublisher
+from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.http import handshakes
-from sbusd.relay.http.authentication import make_gate, read_keys
+from sbusd.relay.http.authentication import make_authentication, read_keys
 from sbusd.relay.http.certificates import server_context
-from sbusd.relay.http.client import Courier
-from sbusd.relay.http.connections import Connections
-from sbusd.relay.http.server import Door
+from sbusd.relay.http.client import HttpClient
+from sbusd.relay.http.connections import ConnectionLimiter
+from sbusd.relay.http.server import HttpServer
 from sbusd.relay.log_messages import (
     FAULT,
     RECOVERED,
@@ -32,9 +31,9 @@ from sbusd.relay.log_messages import (
     UNAUTHENTICATED,
     RelayJournal,
 )
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisAwayError, RedisLink
+from sbusd.relay.redis.client import RedisClient, RedisUnavailableError
 from sbusd.relay.redis.store import Store
 from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import Sender
@@ -42,7 +41,7 @@ from sbusd.relay.sender import Sender
 BATCH = 64
 """Messages taken at a time: enough to make the way to Redis small, and few enough to be given back quickly."""
 
-AGAIN_SECONDS = 0.25
+RETRY_SECONDS = 0.25
 """How long a Redis that is away is left alone."""
 
 EXPIRY_SECONDS = 0.5
@@ -60,7 +59,7 @@ class Relay:
         *,
         ready: Callable[[str], object] = lambda _listen: None,
         alive: Callable[[], object] = lambda: None,
-        witness: Witness | None = None,
+        observer: AttemptObserver = lambda _attempt: None,
     ) -> None:
         """*ready* is told the address when other hosts are heard; *alive* is called again and again while the loop turns.
 
@@ -75,13 +74,15 @@ class Relay:
         self._alive = alive
         self._keys = read_keys(settings)
         self._tls: ssl.SSLContext | None = server_context(settings.tls) if settings.tls.is_on else None
-        self._link = RedisLink(settings.redis)
-        self._store = Store(self._link, settings, uuid.uuid4().hex)
-        self._gate = make_gate(settings, twin, self._keys)
-        self._desk = Desk(twin, settings, self._store, journal, wake=self._wake)
-        self._witness = witness or NoWitness()
-        self._told = BusWitness(settings.bus, self._store.count, self._witness.saw) if settings.bus else None
-        self._join = Join(twin, settings, store=self._store, desk=self._desk, journal=journal) if settings.bus else None
+        self._redis = RedisClient(settings.redis)
+        self._store = Store(self._redis, settings, uuid.uuid4().hex)
+        self._authentication = make_authentication(settings, twin, self._keys)
+        self._handler = QueueHandler(twin, settings, self._store, journal, wake=self._wake)
+        self._observer = observer
+        self._publisher = AttemptPublisher(settings.bus, self._store.count, observer) if settings.bus else None
+        self._membership = (
+            BusMembership(twin, settings, store=self._store, handler=self._handler, journal=journal) if settings.bus else None
+        )
         self._sender: Sender | None = None
         self._away_since: float | None = None
         self._is_known = asyncio.Event()
@@ -93,18 +94,18 @@ class Relay:
             OSError: the address cannot be listened at.
         """
         resolver = make_resolver(self._settings, lambda reason: self._journal.tell_of(RESOLVER_AWAY, "resolver", reason=reason))
-        courier = Courier(self._twin, self._settings, self._keys)
+        client = HttpClient(self._twin, self._settings, self._keys)
         self._sender = Sender(
             self._settings,
             self._store,
-            self._desk,
-            courier=courier,
+            self._handler,
+            client=client,
             resolver=resolver,
             journal=self._journal,
-            witness=self._told or self._witness,
-            call_of=self._join.callers.digest_of if self._join is not None else lambda _uid: None,
+            observer=self._publisher.publish if self._publisher is not None else self._observer,
+            call_of=self._membership.calls.digest_of if self._membership is not None else lambda _uid: None,
         )
-        self._desk.sends = self._sender
+        self._handler.sender = self._sender
         try:
             async with self._listening() as listen, asyncio.TaskGroup() as tasks:
                 self._tell_started(listen)
@@ -113,26 +114,26 @@ class Relay:
                 tasks.create_task(self._again(self._sender.run))
                 tasks.create_task(self._again(self._keep_time))
                 tasks.create_task(self._again(self._live))
-                if self._told is not None:
-                    tasks.create_task(self._again(self._told.run))
-                if self._join is not None:
-                    for work in (self._join.run, self._join.hand_out, self._join.count):
+                if self._publisher is not None:
+                    tasks.create_task(self._again(self._publisher.run))
+                if self._membership is not None:
+                    for work in (self._membership.run, self._membership.deliver_answers, self._membership.count):
                         tasks.create_task(self._again(work))
                 tasks.create_task(self._again(functools.partial(network_changes.watch, self.hasten)))
                 self._ready(listen)
                 try:
                     await asyncio.Event().wait()
                 finally:
-                    self._link.stop()
+                    self._redis.stop()
         finally:
-            await courier.close()
+            await client.close()
             await resolver.close()
-            await self._link.close()
+            await self._redis.close()
             self._journal.tell(STOPPED, twin=self._twin)
 
     async def hasten(self) -> None:
         """Try at once what waits: the network has changed."""
-        with contextlib.suppress(RedisAwayError):
+        with contextlib.suppress(RedisUnavailableError):
             await self._store.hasten(1_000)
         self._wake()
 
@@ -141,12 +142,12 @@ class Relay:
         """Listen for other hosts; yields the address."""
         settings = self._settings
         host, port = split_address(settings.listen or f"{'[::]' if settings.is_authenticated else '127.0.0.1'}:{PORT}") or ("", 0)
-        door = Door(self._twin, settings, self._store, self._gate, self._journal, keys=self._keys)
-        connections = Connections(settings, door.parties, door.refused)
-        http = door.server()
+        handler = HttpServer(self._twin, settings, self._store, self._authentication, self._journal, keys=self._keys)
+        limiter = ConnectionLimiter(settings, handler.groups, handler.report_rejection)
+        http = handler.server()
         # On "::" other hosts of IPv4 are to be heard too.
         server = await asyncio.get_running_loop().create_server(
-            handshakes.factory(connections, http, self._tls, settings.body_timeout),
+            handshakes.protocol_factory(limiter, http, self._tls, settings.body_timeout),
             [host] if host != "::" else ["0.0.0.0", "::"],
             port,
             reuse_address=True,
@@ -159,7 +160,7 @@ class Relay:
             # Whom asyncio has accepted but not yet attached to its server it forgets, unclosed, when that closes (before Python 3.12).
             for listening in server.sockets:
                 asyncio.get_running_loop().remove_reader(listening.fileno())
-            connections.close()
+            limiter.close()
             try:
                 await asyncio.sleep(0)
             finally:
@@ -169,7 +170,7 @@ class Relay:
 
     def _tell_started(self, listen: str) -> None:
         """Tell that it works, and on what its word about other hosts rests."""
-        self._journal.tell(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._gate.trust)
+        self._journal.tell(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._authentication.trust)
         if not self._settings.is_authenticated:
             self._journal.tell(UNAUTHENTICATED, listen=listen)
 
@@ -178,7 +179,7 @@ class Relay:
         await self._is_known.wait()  # else others, who see no lease, would take it for dead
         while True:
             for raw in await self._store.take(queue, BATCH):
-                await self._desk.take(queue, raw)
+                await self._handler.take(queue, raw)
             self._note_redis_back()
 
     def _wake(self) -> None:
@@ -189,7 +190,7 @@ class Relay:
     async def _keep_time(self) -> None:
         """Answer requests whose time is over."""
         while True:
-            while await self._desk.expire(BATCH) >= BATCH:
+            while await self._handler.expire(BATCH) >= BATCH:
                 await asyncio.sleep(0)
             await asyncio.sleep(EXPIRY_SECONDS)
 
@@ -208,14 +209,14 @@ class Relay:
         while True:
             try:
                 await work()
-            except RedisAwayError as error:
+            except RedisUnavailableError as error:
                 if self._away_since is None:
                     self._away_since = time.monotonic()
                     self._journal.tell(REDIS_AWAY, reason=str(error))
                 self._alive()
             except Exception as mistake:
                 self._journal.tell_of(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     def _note_redis_back(self) -> None:
         """Tell that Redis is back, if it was away."""

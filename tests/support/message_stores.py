@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.message_model import Message
+from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisLink
-from sbusd.relay.redis.store import Order, Store
+from sbusd.relay.redis.client import RedisClient
+from sbusd.relay.redis.store import OutgoingRequest, Store
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.relays import RedisServer
 
@@ -20,7 +20,7 @@ from tests.support.relays import RedisServer
 @contextlib.asynccontextmanager
 async def opened(server: RedisServer, **settings: Any) -> AsyncIterator[Store]:
     """Open the store of a relay of its own at *server*."""
-    link = RedisLink(str(server.path))
+    link = RedisClient(str(server.path))
     try:
         yield Store(link, RelaySettings(twin=FIRST, **settings), uuid.uuid4().hex)
     finally:
@@ -38,13 +38,13 @@ def run_with(server: RedisServer, body: Callable[[Store, Any], Awaitable[None]],
     asyncio.run(run())
 
 
-def order(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: int = SECOND, what: str = "send") -> Order:
+def order(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: int = SECOND, what: str = "send") -> OutgoingRequest:
     """Return a request of the first twin whose answer comes in ``ret-<number>``."""
-    message = Message(uid=f"{twin}.{number}", cmd="x", src=FIRST, dst=(twin,), ret=f"ret-{number}", try_=tries)
-    return Order(what, message, message.ret, twin, 60.0, message.failure("no room", 1.0), hold_seconds)
+    message = RelayMessage(uid=f"{twin}.{number}", cmd="x", src=FIRST, dst=(twin,), ret=f"ret-{number}", try_=tries)
+    return OutgoingRequest(what, message, message.ret, twin, 60.0, message.failure("no room", 1.0), hold_seconds)
 
 
-def reply_to(request: Message, **members: Any) -> Message:
+def reply_to(request: RelayMessage, **members: Any) -> RelayMessage:
     """Return the answer to *request*."""
     return request.with_(src=request.dst[0], dst=(request.src,), ret=names.REPLY, **members)
 

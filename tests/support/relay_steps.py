@@ -32,7 +32,7 @@ async def end_of_relay(relay: Relay, _ask: Callable[[], Awaitable[Any]]) -> Any:
     async def never(*_words: Any) -> Any:
         return await asyncio.Event().wait()
 
-    relay._link._execute = never
+    relay._redis._execute = never
     return await never()
 
 
@@ -47,8 +47,8 @@ class Step:
 
     def watch(self, relay: Relay) -> None:
         """Wait for the step of *relay*."""
-        execute = relay._link._execute
-        names = {digest: name for name, digest in relay._link._digests.items()}
+        execute = relay._redis._execute
+        names = {digest: name for name, digest in relay._redis._digests.items()}
 
         async def watched(*words: Any) -> Any:
             name = names[words[1]] if words[0] == "EVALSHA" else str(words[0])
@@ -61,7 +61,7 @@ class Step:
             self.happened.set()
             return await self._blow(relay, lambda: execute(*words))
 
-        relay._link._execute = watched
+        relay._redis._execute = watched
 
 
 class World:

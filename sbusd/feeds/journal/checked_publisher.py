@@ -19,18 +19,18 @@ from typing import Protocol
 from sbusd.client import AnswerLost, Bus, Disconnected, NoBus, PayloadTooLarge, RemoteRefusal, Scope, Statistics
 from sbusd.client.backoff import Backoff
 from sbusd.feeds.journal.entry import PREFIX
-from sbusd.feeds.rate_limit import Tally
+from sbusd.feeds.rate_limit import LogThrottle
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
 Batch = Sequence[tuple[str, bytes]]
 
 
-class GateError(SbusError):
+class AccessCheckError(SbusError):
     """The bus must not have the journal as it is configured now: trying again would not help."""
 
 
-class Connection(Protocol):
+class BusConnection(Protocol):
     """A connection to a bus, as :class:`sbusd.client.Bus` is one."""
 
     @property
@@ -53,34 +53,34 @@ class Connection(Protocol):
         """End the connection."""
 
 
-class Gate:
+class CheckedPublisher:
     """A connection to a bus that is made anew when it is lost. Call :meth:`open` first, :meth:`close` at the end."""
 
     def __init__(
         self,
-        connect: Callable[[], Connection],
-        say: Callable[[str], None],
+        connect: Callable[[], BusConnection],
+        log: Callable[[str], None],
         *,
         is_public: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a gate to the bus of *connect*. With *is_public* anybody may read the journal there. *say* takes a line."""
+        """Make a gate to the bus of *connect*. With *is_public* anybody may read the journal there. *log* takes a line."""
         self._connect = connect
-        self._say = say
+        self._log = log
         self._is_public = is_public
         self._sleep = sleep
         self._clock = clock
         self._backoff = Backoff(clock())
-        self._bus: Connection | None = None
-        self._refusals = Tally()
+        self._bus: BusConnection | None = None
+        self._refusals = LogThrottle()
         self.reconnects = 0
         """Times that the bus was lost and found again."""
 
     @classmethod
-    def to_bus(cls, address: str | None, scope: Scope | None, say: Callable[[str], None], *, is_public: bool) -> Gate:
+    def to_bus(cls, address: str | None, scope: Scope | None, log: Callable[[str], None], *, is_public: bool) -> CheckedPublisher:
         """Return a gate to the bus at *address*, or to that of *scope*."""
-        return cls(lambda: Bus.connect(address, scope=scope, timeout=None), say, is_public=is_public)
+        return cls(lambda: Bus.connect(address, scope=scope, timeout=None), log, is_public=is_public)
 
     def open(self) -> None:
         """Connect, once.
@@ -99,12 +99,12 @@ class Gate:
             GateError: as :meth:`open`.
         """
         while True:
-            bus = self._bus if self._bus is not None else self._connected_anew()
+            bus = self._bus if self._bus is not None else self._reconnect()
             try:
                 self._check(bus)
                 return self._publish(bus, batch)
             except (Disconnected, AnswerLost) as lost:
-                self._say(f"{lost}; publishing the last batch of entries again")
+                self._log(f"{lost}; publishing the last batch of entries again")
                 self.close()
                 self._backoff.lost(self._clock())
 
@@ -114,7 +114,7 @@ class Gate:
             self._bus.close()
             self._bus = None
 
-    def _connected_anew(self) -> Connection:
+    def _reconnect(self) -> BusConnection:
         """Return a new connection, after as many tries as it takes."""
         while True:
             self._sleep(max(0.0, self._backoff.due - self._clock()))
@@ -126,10 +126,10 @@ class Gate:
             self._backoff.connected(self._clock())
             self._bus = bus
             self.reconnects += 1
-            self._say("reconnected to the bus")
+            self._log("reconnected to the bus")
             return bus
 
-    def _publish(self, bus: Connection, batch: Batch) -> int:
+    def _publish(self, bus: BusConnection, batch: Batch) -> int:
         """Publish *batch*, wait until it is routed, and return how many of it were refused."""
         refused = 0
         before = bus.statistics.refusals
@@ -148,34 +148,34 @@ class Gate:
             else:
                 return refused + bus.statistics.refusals - before
 
-    def _check(self, bus: Connection) -> None:
+    def _check(self, bus: BusConnection) -> None:
         """Raise GateError unless the public is kept out, and the feed is not."""
         # A key that no rule can name; what is true of it is true of units that nobody has thought of.
         key = f"{PREFIX}{secrets.token_hex(8)}.service/info".encode()
         if not self._is_public and _is_allowed(bus, b"\0subscribe\0" + key):
-            raise GateError(
+            raise AccessCheckError(
                 f"every user of this bus can subscribe to {PREFIX} and read the journal; "
                 "install the rules of sbus-feed(8), section RULES, or use --public"
             )
         if not _is_allowed(bus, b"%d\0publish\0%b" % (os.geteuid(), key)):
-            raise GateError(f"the rules of this bus do not allow the feed to publish to {PREFIX}; see sbus-feed(8), section RULES")
+            raise AccessCheckError(f"the rules of this bus do not allow the feed to publish to {PREFIX}; see sbus-feed(8), section RULES")
 
     def _note_refusal(self, words: str) -> None:
         """Say that a publication was refused, rarely: the line comes back as an entry of the journal."""
         count = self._refusals.next()
         if count is not None:
-            self._say(f"{words} ({count} so far)")
+            self._log(f"{words} ({count} so far)")
 
 
-def _is_allowed(bus: Connection, question: bytes) -> bool:
+def _is_allowed(bus: BusConnection, question: bytes) -> bool:
     """Return the bus's answer to *question*. Spec: sbus-protocol(7) §6, !/bus/explain. Raises GateError if it has none."""
     try:
         answer = json.loads(bus.control(controls.EXPLAIN, question))
     except RemoteRefusal as refusal:
-        raise GateError(f"the bus does not report who can subscribe to {PREFIX}: {refusal.said}; upgrade the bus") from refusal
+        raise AccessCheckError(f"the bus does not report who can subscribe to {PREFIX}: {refusal.said}; upgrade the bus") from refusal
     except ValueError as wrong:
-        raise GateError("the response of the bus to !/bus/explain is not JSON; check that it is sbusd") from wrong
+        raise AccessCheckError("the response of the bus to !/bus/explain is not JSON; check that it is sbusd") from wrong
     allowed = answer.get("allowed") if isinstance(answer, dict) else None
     if not isinstance(allowed, bool):
-        raise GateError(f"the bus does not report who can subscribe to {PREFIX}; upgrade the bus")
+        raise AccessCheckError(f"the bus does not report who can subscribe to {PREFIX}; upgrade the bus")
     return allowed

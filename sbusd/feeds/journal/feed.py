@@ -19,7 +19,7 @@ from sbusd.feeds.journal.cursor import BadCursorError, Cursor, CursorFile
 from sbusd.feeds.journal.echo import is_echo
 from sbusd.feeds.journal.entry import LOST, JournalEntry
 from sbusd.feeds.journal.reader import UnreadableEntryError
-from sbusd.feeds.rate_limit import Tally
+from sbusd.feeds.rate_limit import LogThrottle
 
 BATCH_ENTRIES = 256
 """Entries between two questions to the bus whether the public is still kept out."""
@@ -43,7 +43,7 @@ BACKLOG_SECONDS = 86_400.0
 """How old an entry may be that is published after the feed was stopped."""
 
 
-class Source(Protocol):
+class JournalSource(Protocol):
     """The journal, as :class:`sbusd.feeds.journal.reader.JournalReader` has it."""
 
     def fileno(self) -> int:
@@ -68,8 +68,8 @@ class Source(Protocol):
         """Return the next entry. Raises UnreadableEntryError."""
 
 
-class Outlet(Protocol):
-    """The bus, as :class:`sbusd.feeds.journal.checked_publisher.Gate` has it."""
+class BatchPublisher(Protocol):
+    """The bus, as :class:`sbusd.feeds.journal.checked_publisher.CheckedPublisher` has it."""
 
     reconnects: int
 
@@ -78,7 +78,7 @@ class Outlet(Protocol):
 
 
 @dataclass(slots=True)
-class Counters:
+class JournalCounters:
     """What the feed has done; told with each loss, and to the service manager."""
 
     entries: int = 0
@@ -98,7 +98,7 @@ class Counters:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartPosition:
     """Where to begin: with the last ``lines`` entries the first time, later where it stopped, but no further back than the backlog."""
 
     lines: int = 0
@@ -108,28 +108,28 @@ class Start:
 class JournalFeed:
     """One feed from a journal to a bus; both stay the caller's.
 
-    *say* takes one line for the person who runs it; *ready* is called with a line of status. *clock* gives seconds that
+    *log* takes one line for the person who runs it; *ready* is called with a line of status. *clock* gives seconds that
     never go back, *wall* those since 1970.
     """
 
     def __init__(
         self,
-        source: Source,
-        outlet: Outlet,
+        source: JournalSource,
+        publisher: BatchPublisher,
         file: CursorFile,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         ready: Callable[[str], None],
         *,
-        start: Start = Start(),
+        start: StartPosition = StartPosition(),
         rate: int = RATE,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self.counters = Counters()
+        self.counters = JournalCounters()
         self._source = source
-        self._outlet = outlet
+        self._publisher = publisher
         self._file = file
-        self._say = say
+        self._log = log
         self._ready = ready
         self._start = start
         self._rate = rate
@@ -140,13 +140,13 @@ class JournalFeed:
         self._routed: Cursor | None = None
         """Of the last that the bus has routed, or that needs no routing: what is saved."""
         self._saved: Cursor | None = None
-        self._unsure: str | None = None
+        self._gap_reason: str | None = None
         """Why entries may be missing before the next one, until that is read."""
         self._damaged = 0
         """Damaged entries since the last that was read."""
-        self._untold: dict[str, int | None] = {}
+        self._unreported: dict[str, int | None] = {}
         """Losses to be told with the next batch: how many entries by reason, None if that is not known."""
-        self._tallies = {reason: Tally() for reason in ("unreadable", "missing", "unsaved")}
+        self._throttles = {reason: LogThrottle() for reason in ("unreadable", "missing", "unsaved")}
         self._due = self._save_due = self._status_due = clock()
 
     def run(self) -> None:
@@ -172,12 +172,12 @@ class JournalFeed:
             self._saved = self._routed = self._read = saved
             oldest = self._wall() - self._start.backlog_seconds
             is_too_old = saved.realtime / 1e6 < oldest
-            self._unsure = "backlog" if is_too_old else "vacuumed"
+            self._gap_reason = "backlog" if is_too_old else "vacuumed"
             if is_too_old:
                 self._source.seek_time(oldest)
             else:
                 self._source.seek(saved)
-        self._tell_status()
+        self._report_status()
 
     def turn(self) -> None:
         """Publish a batch of what there is, or wait for more."""
@@ -199,7 +199,7 @@ class JournalFeed:
             self._file.save(self._routed)
         except OSError as wrong:
             self.counters.unsaved += 1
-            self._say_rarely("unsaved", f"{self._file.path}: cannot save the journal cursor: {wrong.strerror or wrong}")
+            self._log_throttled("unsaved", f"{self._file.path}: cannot save the journal cursor: {wrong.strerror or wrong}")
             return
         self._saved = self._routed
 
@@ -208,8 +208,8 @@ class JournalFeed:
         try:
             return self._file.load()
         except (BadCursorError, OSError) as wrong:
-            self._say(f"{self._file.path}: {getattr(wrong, 'strerror', None) or wrong}; starting without a saved cursor")
-            self._untold["cursor"] = None
+            self._log(f"{self._file.path}: {getattr(wrong, 'strerror', None) or wrong}; starting without a saved cursor")
+            self._unreported["cursor"] = None
             return None
 
     def _collect(self) -> tuple[Batch, bool]:
@@ -235,18 +235,18 @@ class JournalFeed:
         """Return whether *entry* has not been published yet, and take note of what is missing before it."""
         last, place = self._read, entry.cursor
         if last is not None:
-            if self._unsure is not None and (place.is_same_entry(last) or last.is_behind(place)):
+            if self._gap_reason is not None and (place.is_same_entry(last) or last.is_behind(place)):
                 if not last.is_behind(place):
                     # Nothing is missing before what comes next, whatever file that is in.
-                    self._unsure = None
+                    self._gap_reason = None
                 return False
             missing = place.missing_since(last)
             if missing is not None:
                 missing = max(0, missing - self._damaged)
             # Another source in the midst of reading is another journal file of journald's, and no sign of a loss.
-            if missing or (missing is None and self._unsure is not None):
-                self._note_missing(self._unsure or "vacuumed", missing)
-        self._unsure = None
+            if missing or (missing is None and self._gap_reason is not None):
+                self._note_missing(self._gap_reason or "vacuumed", missing)
+        self._gap_reason = None
         self._damaged = 0
         self._read = place
         return True
@@ -267,7 +267,7 @@ class JournalFeed:
 
     def _deliver(self, batch: Batch) -> None:
         """Have *batch* routed."""
-        refused = self._outlet.deliver(batch)
+        refused = self._publisher.deliver(batch)
         if refused:
             self.counters.refused += refused
             # Told with the next entry, not by itself: that would be refused too, and so on.
@@ -275,10 +275,10 @@ class JournalFeed:
 
     def _with_losses(self, batch: list[tuple[str, bytes]]) -> Batch:
         """Return *batch* with a word on each kind of loss in front. Those that need no entry to be told with go alone."""
-        if not batch and not self._untold.keys() - {"refused"}:
+        if not batch and not self._unreported.keys() - {"refused"}:
             return batch
-        losses = [self._loss(reason, count) for reason, count in self._untold.items()]
-        self._untold.clear()
+        losses = [self._loss(reason, count) for reason, count in self._unreported.items()]
+        self._unreported.clear()
         return losses + batch
 
     def _loss(self, reason: str, count: int | None) -> tuple[str, bytes]:
@@ -291,25 +291,25 @@ class JournalFeed:
         self.counters.missing += count or 0
         self._note_loss(reason, count)
         why = "older than --backlog" if reason == "backlog" else "that are no longer in the journal"
-        self._say_rarely("missing", f"skipped {'an unknown number of' if count is None else count} entries {why}")
+        self._log_throttled("missing", f"skipped {'an unknown number of' if count is None else count} entries {why}")
 
     def _note_damaged(self, wrong: UnreadableEntryError) -> None:
         """Take note of a damaged entry."""
         self._damaged += 1
         self.counters.unreadable += 1
         self._note_loss("unreadable", 1)
-        self._say_rarely("unreadable", str(wrong))
+        self._log_throttled("unreadable", str(wrong))
 
     def _note_loss(self, reason: str, count: int | None) -> None:
         """Add to what is to be told; a number that is not known stays so."""
-        before = self._untold.get(reason, 0)
-        self._untold[reason] = None if count is None or before is None else before + count
+        before = self._unreported.get(reason, 0)
+        self._unreported[reason] = None if count is None or before is None else before + count
 
-    def _say_rarely(self, tally: str, line: str) -> None:
+    def _log_throttled(self, throttle: str, line: str) -> None:
         """Say *line* the 1st, 10th, 100th … time: it comes back as an entry of the journal."""
-        count = self._tallies[tally].next()
+        count = self._throttles[throttle].next()
         if count is not None:
-            self._say(f"{line} ({count} so far)" if count > 1 else line)
+            self._log(f"{line} ({count} so far)" if count > 1 else line)
 
     def _do_due(self, now: float) -> None:
         """Save the place and tell the status, if it is time to."""
@@ -317,14 +317,14 @@ class JournalFeed:
             self.save()
             self._save_due = now + SAVE_SECONDS
         if now >= self._status_due:
-            self._tell_status()
+            self._report_status()
             self._status_due = now + STATUS_SECONDS
 
-    def _tell_status(self) -> None:
+    def _report_status(self) -> None:
         """Tell the service manager what was done."""
         counters = self.counters
         lost = counters.missing + counters.unreadable + counters.refused
-        self._ready(f"{counters.entries} entries, {lost} lost, {counters.cut} cut, {self._outlet.reconnects} reconnects")
+        self._ready(f"{counters.entries} entries, {lost} lost, {counters.cut} cut, {self._publisher.reconnects} reconnects")
 
     def _wait(self, *, is_idle: bool) -> None:
         """Wait until the next batch may be published; if there is nothing to publish, also for something new."""

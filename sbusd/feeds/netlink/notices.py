@@ -51,7 +51,7 @@ class Notice:
 
     entry: Entry
     gone: bool = False
-    unsure: bool = False
+    is_partial: bool = False
 
 
 def parse_notices(data: bytes) -> Iterator[Notice]:
@@ -130,8 +130,8 @@ def _route_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
         return None
     flags = message["header"]["flags"]
     # A replaced route is not named; an IPv6 route appended to another becomes part of it.
-    unsure = bool(flags & _NLM_F_REPLACE) or (message["family"] == socket.AF_INET6 and bool(flags & _NLM_F_APPEND))
-    return Notice(_route(message), gone, unsure and not gone)
+    is_partial = bool(flags & _NLM_F_REPLACE) or (message["family"] == socket.AF_INET6 and bool(flags & _NLM_F_APPEND))
+    return Notice(_route(message), gone, is_partial and not gone)
 
 
 def _route(message: nlmsg_base) -> Route:

@@ -61,7 +61,7 @@ class KernelError(SbusError, OSError):
     """The kernel refuses what the feed needs."""
 
 
-class Namespace:
+class NetworkNamespace:
     """The network namespace that the sockets are made in: a named one, or the process's own.
 
     A socket stays where it was made, so the process itself is inside only while it makes one, and reaches the bus from outside.
@@ -118,7 +118,7 @@ class Namespace:
 class Monitor:
     """The kernel's messages about changes, from the moment it is made."""
 
-    def __init__(self, namespace: Namespace, receive_bytes: int = RECEIVE_BYTES) -> None:
+    def __init__(self, namespace: NetworkNamespace, receive_bytes: int = RECEIVE_BYTES) -> None:
         self._channel = namespace.route_socket()
         try:
             # Over the limit of net.core.rmem_max where that is allowed.
@@ -165,10 +165,10 @@ class Monitor:
         self._channel.close()
 
 
-class Tables:
+class KernelTables:
     """The kernel's tables of links, addresses, routes and neighbours, read whole."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: NetworkNamespace) -> None:
         self._channel = namespace.route_socket()
         self._channel.settimeout(_DUMP_SECONDS)
         self._sequence = 0
@@ -243,9 +243,9 @@ class Kernel:
         Raises:
             KernelError: there is none, or the process may not enter it.
         """
-        self._namespace = Namespace(namespace)
+        self._namespace = NetworkNamespace(namespace)
         self._receive_bytes = receive_bytes
-        self._tables = Tables(self._namespace)
+        self._tables = KernelTables(self._namespace)
 
     @property
     def interrupted(self) -> int:
@@ -257,7 +257,7 @@ class Kernel:
         return Monitor(self._namespace, self._receive_bytes)
 
     def read_tables(self) -> list[Entry]:
-        """Return all entries now, links first. Raises what :meth:`Tables.read` raises."""
+        """Return all entries now, links first. Raises what :meth:`KernelTables.read` raises."""
         return self._tables.read()
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ _ORDER = (Link, Address, Route, Neighbour)
 """The order of a snapshot: links first, since the others name them."""
 
 
-class What(enum.Enum):
+class EventKind(enum.Enum):
     """What an event says about its entry; the value is the payload's ``event``."""
 
     SNAPSHOT = "snapshot"
@@ -28,10 +28,10 @@ class What(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class NetworkEvent:
     """One message to publish."""
 
-    what: What
+    kind: EventKind
     key: str
     attributes: Attributes
 
@@ -44,7 +44,7 @@ class _View:
     attributes: Attributes
 
 
-class State:
+class NetworkState:
     """The entries, and the views that were told of them.
 
     ``is_doubtful`` is set when the entries may differ from the kernel's: then :meth:`reconcile` is due, and clears it.
@@ -53,37 +53,37 @@ class State:
     def __init__(self) -> None:
         self._entries: dict[Identity, Entry] = {}
         self._views: dict[Identity, _View] = {}
-        self.is_doubtful = False
+        self.is_uncertain = False
 
     def __len__(self) -> int:
         """Return how many entries a snapshot would tell."""
         return len(self._views)
 
-    def apply(self, notice: Notice) -> list[Event]:
+    def apply(self, notice: Notice) -> list[NetworkEvent]:
         """Take in one notice and return what there is to tell."""
-        if notice.unsure:
+        if notice.is_partial:
             # Told as it stands, a replaced default route would be "new", and the old one "remove" only later, on the same key.
-            self.is_doubtful = True
+            self.is_uncertain = True
             return []
         if notice.gone:
             return self._remove(notice.entry)
         return self._put(notice.entry)
 
-    def reconcile(self, entries: Iterable[Entry]) -> list[Event]:
+    def reconcile(self, entries: Iterable[Entry]) -> list[NetworkEvent]:
         """Make *entries*, all that the kernel has, the state, and return what there is to tell: first what is gone."""
         self._entries = {entry.identity: entry for entry in entries}
         # What names a link made after the links were read comes once more, as messages behind that of the link.
         for identity in [identity for identity, entry in self._entries.items() if entry.key(self._name) is None]:
             del self._entries[identity]
-        self.is_doubtful = False
+        self.is_uncertain = False
         return self._difference()
 
-    def snapshot(self) -> list[Event]:
+    def snapshot(self) -> list[NetworkEvent]:
         """Return all that is known: links, addresses, routes, neighbours."""
         views = (self._views[identity] for identity in sorted(self._views, key=_rank))
-        return [Event(What.SNAPSHOT, view.key, view.attributes) for view in views]
+        return [NetworkEvent(EventKind.SNAPSHOT, view.key, view.attributes) for view in views]
 
-    def _put(self, entry: Entry) -> list[Event]:
+    def _put(self, entry: Entry) -> list[NetworkEvent]:
         """Add or change one entry."""
         before = self._entries.get(entry.identity)
         self._entries[entry.identity] = entry
@@ -92,57 +92,57 @@ class State:
         if entry.key(self._name) is None:
             # Its link is not known: a message was missed, or the link went while this one was on its way.
             del self._entries[entry.identity]
-            self.is_doubtful = True
+            self.is_uncertain = True
             return []
-        return list(self._tell(entry.identity))
+        return list(self._changes(entry.identity))
 
-    def _put_link(self, before: Link | None, link: Link) -> list[Event]:
+    def _put_link(self, before: Link | None, link: Link) -> list[NetworkEvent]:
         """Add or change a link."""
         if before is not None and before.flags != link.flags:
             # The kernel drops the IPv4 routes of a link that goes down, and marks others, without a message for each.
-            self.is_doubtful = True
+            self.is_uncertain = True
         if before is None or before.name == link.name:
-            return list(self._tell(link.identity))
+            return list(self._changes(link.identity))
         return self._difference()
 
-    def _remove(self, entry: Entry) -> list[Event]:
+    def _remove(self, entry: Entry) -> list[NetworkEvent]:
         """Take one entry out, and with a link all that cannot be without it."""
         if self._entries.pop(entry.identity, None) is None:
             # Never told, or known in another form: one hop of a route with several is removed by a message of its own.
-            self.is_doubtful = self.is_doubtful or isinstance(entry, Route)
+            self.is_uncertain = self.is_uncertain or isinstance(entry, Route)
             return []
         if isinstance(entry, Link):
             for identity in [identity for identity, other in self._entries.items() if _needs(other, entry.index)]:
                 del self._entries[identity]
-            self.is_doubtful = True
+            self.is_uncertain = True
             return self._difference()
         if isinstance(entry, Address):
             # Routes that prefer this address as their source go with it, without a message.
-            self.is_doubtful = True
-        return list(self._tell(entry.identity))
+            self.is_uncertain = True
+        return list(self._changes(entry.identity))
 
-    def _difference(self) -> list[Event]:
+    def _difference(self) -> list[NetworkEvent]:
         """Return what there is to tell about all entries: removals first, children before their links, so no key is taken twice."""
-        removed: list[Event] = []
-        added: list[Event] = []
+        removed: list[NetworkEvent] = []
+        added: list[NetworkEvent] = []
         for identity in sorted({**self._views, **self._entries}, key=_rank):
-            for event in self._tell(identity):
-                (removed if event.what is What.REMOVE else added).append(event)
+            for event in self._changes(identity):
+                (removed if event.kind is EventKind.REMOVE else added).append(event)
         return removed[::-1] + added
 
-    def _tell(self, identity: Identity) -> Iterator[Event]:
+    def _changes(self, identity: Identity) -> Iterator[NetworkEvent]:
         """Yield what there is to tell about one entry, and note it as told."""
-        told = self._views.pop(identity, None)
+        published = self._views.pop(identity, None)
         view = self._view(identity)
         if view is not None:
             self._views[identity] = view
-        if told is not None and (view is None or view.key != told.key):
-            yield Event(What.REMOVE, told.key, told.attributes)
-            told = None
-        if view is not None and told is None:
-            yield Event(What.NEW, view.key, view.attributes)
-        elif view is not None and view != told:
-            yield Event(What.CHANGE, view.key, view.attributes)
+        if published is not None and (view is None or view.key != published.key):
+            yield NetworkEvent(EventKind.REMOVE, published.key, published.attributes)
+            published = None
+        if view is not None and published is None:
+            yield NetworkEvent(EventKind.NEW, view.key, view.attributes)
+        elif view is not None and view != published:
+            yield NetworkEvent(EventKind.CHANGE, view.key, view.attributes)
 
     def _view(self, identity: Identity) -> _View | None:
         """Return what there is to be told of an entry now; None if it is gone, or its link is unknown."""

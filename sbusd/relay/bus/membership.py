@@ -10,16 +10,16 @@ from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.peers import parse_address
 from sbusd.relay.bus.client import RelayBus
-from sbusd.relay.bus.outgoing_calls import Callers
-from sbusd.relay.bus.services import Services
-from sbusd.relay.concurrency_limit import Allowance
+from sbusd.relay.bus.outgoing_calls import OutgoingCalls
+from sbusd.relay.bus.services import BusServices
+from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Store
 
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """How long a bus that is away is left alone: one that is started anew is back in less."""
 
 COUNT_SECONDS = 1.0
@@ -31,11 +31,11 @@ BATCH = 64
 _TIMEOUT_SECONDS = 10.0
 
 
-class Join:
-    """One relay on one bus: :meth:`run`, :meth:`hand_out` and :meth:`count` it beside each other, each again after RedisAwayError."""
+class BusMembership:
+    """One relay on one bus: :meth:`run`, :meth:`deliver_answers` and :meth:`count` it beside each other, each again after RedisAwayError."""
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, desk: Desk, journal: RelayJournal) -> None:
-        """*twin* is this host's; the requests of other hosts that *desk* has go to the bus's services from now on."""
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayJournal) -> None:
+        """*twin* is this host's; the requests of other hosts that *handler* has go to the bus's services from now on."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
         self._twin = twin
@@ -45,8 +45,10 @@ class Join:
         self._is_away = False
         self._left = ""
         self._counted: Counter[str] = Counter()
-        self.callers = Callers(read_envelope, desk, names.answers(store.relay), Allowance(settings.bus_calls, settings.bus_bytes))
-        self._services = desk.services = Services(twin, settings, self, store=store, desk=desk, journal=journal)
+        self.calls = OutgoingCalls(
+            read_envelope, handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes)
+        )
+        self._services = handler.services = BusServices(twin, settings, self, store=store, handler=handler, journal=journal)
 
     async def run(self) -> None:
         """Be joined until cancelled."""
@@ -56,21 +58,21 @@ class Join:
                 if not self._is_away:
                     self._is_away = True
                     self._journal.tell(BUS_AWAY, bus=self._address, reason=reason)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         finally:
             await self._services.close()
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
         """End the connection *bus*, and make a new one; *reason* says why."""
         if bus is self.bus:
             self.bus, self._left = None, reason
             await bus.close()
 
-    async def hand_out(self) -> None:
+    async def deliver_answers(self) -> None:
         """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
         while True:
             raws = await self._store.take_answers(BATCH)
-            if orphaned := sum(not self.callers.hand(Message.parse(raw)) for raw in raws):
+            if orphaned := sum(not self.calls.deliver(RelayMessage.parse(raw)) for raw in raws):
                 await self._store.count("answers-orphaned", orphaned)
             if raws:
                 await self._store.answered(len(raws))
@@ -79,7 +81,7 @@ class Join:
         """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""
         while True:
             # A copy: while one is written down, calls of another kind may be counted for the first time.
-            for name, number in tuple(self.callers.counts.items()):
+            for name, number in tuple(self.calls.counts.items()):
                 if more := number - self._counted[name]:
                     await self._store.count(f"bus-{name.replace('_', '-')}", more)
                     self._counted[name] = number
@@ -107,12 +109,12 @@ class Join:
                 is_told = True
                 self._is_away = False
                 self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, bus: RelayBus) -> None:
         """Serve the bus's users, unless another relay has begun in the same moment. Raises what ended it."""
         ready = asyncio.Event()
-        serving = asyncio.ensure_future(bus.relay(self.callers, ready.set))
+        serving = asyncio.ensure_future(bus.relay(self.calls, ready.set))
         waiting = asyncio.ensure_future(ready.wait())
         try:
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

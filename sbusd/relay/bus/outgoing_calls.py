@@ -18,10 +18,10 @@ from functools import partial
 
 from sbusd.client.rpc.service import Reception, Request, Result, Service, ServiceError, Task
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
-from sbusd.relay.concurrency_limit import Allowance
-from sbusd.relay.message_model import Message, MessageError
-from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.concurrency_limit import ConcurrencyLimit
+from sbusd.relay.message_model import InvalidMessageError, RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
+from sbusd.relay.redis.client import RedisUnavailableError
 
 PATTERN = RELAY_HEAD + b"*/"
 """All commands of all twins."""
@@ -32,18 +32,18 @@ class _Call:
     """A call that is under way: its digest, and where its answer is waited for."""
 
     digest: str
-    reply: asyncio.Future[Message]
+    reply: asyncio.Future[RelayMessage]
 
 
-class Callers(Reception):
+class OutgoingCalls(Reception):
     """Takes the calls of users, and hands them their answers."""
 
-    def __init__(self, read_envelope: Callable[[bytes], Envelope], desk: Desk, ret: str, allowance: Allowance) -> None:
-        """*ret* is the list in Redis that answers come into; *allowance* holds for each user."""
+    def __init__(self, read_envelope: Callable[[bytes], Envelope], handler: QueueHandler, ret: str, limit: ConcurrencyLimit) -> None:
+        """*ret* is the list in Redis that answers come into; *limit* holds for each user."""
         super().__init__(read_envelope)
-        self._desk = desk
+        self._handler = handler
         self._ret = ret
-        self._allowance = allowance
+        self._limit = limit
         self._calls: dict[str, _Call] = {}
 
     def patterns(self, address: bytes) -> list[bytes]:
@@ -62,13 +62,13 @@ class Callers(Reception):
             self.counts["malformed"] += 1
             return task.error(f"dst: must be exactly the host that the key names, {destination and destination[0]}")
         user, size = task.request.caller.uid, len(task.envelope.data)
-        if crowded := self._allowance.problem(user, size):
+        if crowded := self._limit.problem(user, size):
             self.counts["busy"] += 1
             return task.error(f"busy: {crowded} for user {user}; try again when some have completed")
         waiting = len(self.docket)
         packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope)), problem, now)
         if len(self.docket) > waiting:
-            self._allowance.take(user, size)
+            self._limit.acquire(user, size)
         return packet
 
     def next(self, now: float) -> tuple[Task | None, list[bytes]]:  # noqa: ARG002 - what it replaces needs it
@@ -80,7 +80,7 @@ class Callers(Reception):
         call = self._calls.get(uid)
         return call.digest if call else None
 
-    def hand(self, reply: Message) -> bool:
+    def deliver(self, reply: RelayMessage) -> bool:
         """Hand *reply* to the call that it is for; return False if nobody waits for it."""
         call = self._calls.get(reply.uid)
         if call is None or call.reply.done():
@@ -91,7 +91,7 @@ class Callers(Reception):
     async def _send(self, twin: int, envelope: Envelope, request: Request) -> bytes:
         """Return what *twin* answers. Raises ServiceError with the words of its error, or of this relay's."""
         user, size = request.caller.uid, len(envelope.data)
-        message = Message(
+        message = RelayMessage(
             cmd=envelope.command,
             exp=envelope.expires_seconds,
             try_=envelope.tries,
@@ -104,17 +104,17 @@ class Callers(Reception):
         call = _Call(digest, asyncio.get_running_loop().create_future())
         uid = ""
         try:
-            uid = await self._desk.next_uid(twin)
+            uid = await self._handler.next_uid(twin)
             self._calls[uid] = call
-            await self._desk.call(message, uid)
+            await self._handler.call(message, uid)
             reply = await call.reply
-        except MessageError as wrong:
+        except InvalidMessageError as wrong:
             raise ServiceError(str(wrong)) from None
-        except RedisAwayError as away:
+        except RedisUnavailableError as away:
             raise ServiceError(f"relay unavailable: {away}; the call may have been sent") from None
         finally:
             self._calls.pop(uid, None)
-            self._allowance.give_back(user, size)
+            self._limit.release(user, size)
         if reply.err:
             raise ServiceError(reply.err)
         return decode_data(reply.dat)

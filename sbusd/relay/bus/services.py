@@ -19,12 +19,12 @@ from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
-from sbusd.relay.concurrency_limit import Allowance
+from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayJournal
-from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 AT_ONCE = WAITING_PER_USER // 4
@@ -33,7 +33,7 @@ AT_ONCE = WAITING_PER_USER // 4
 TWIN_BYTES = 64 << 20
 """Bytes of one twin's requests that are held in memory, each larger than some packets of the bus can be: beyond, they are refused."""
 
-AGAIN_SECONDS = 0.25
+RETRY_SECONDS = 0.25
 """How long a Redis that is away is left alone."""
 
 
@@ -42,16 +42,16 @@ ASK_SECONDS = 5.0
 All requests of other hosts wait for it, those for Redis too."""
 
 
-class Joined(Protocol):
+class Membership(Protocol):
     """Knows whether the relay is joined to its bus."""
 
     bus: RelayBus | None
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
         """End the connection *bus*, and make a new one."""
 
 
-class _Turn:
+class _CommandSlots:
     """Requests of one twin for one command: places with the service, and how many want one or have it."""
 
     def __init__(self) -> None:
@@ -59,44 +59,46 @@ class _Turn:
         self.wanted = 0
 
 
-class Services:
+class BusServices:
     """Has requests run by services of the bus."""
 
     def __init__(
         self,
         twin: int,
         settings: RelaySettings,
-        joined: Joined,
+        membership: Membership,
         *,
         store: Store,
-        desk: Desk,
+        handler: QueueHandler,
         journal: RelayJournal,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*twin* is this host's; *desk* knows how a request is answered."""
+        """*twin* is this host's; *handler* knows how a request is answered."""
         self._twin = twin
         self._settings = settings
-        self._joined = joined
+        self._membership = membership
         self._store = store
-        self._desk = desk
+        self._handler = handler
         self._journal = journal
         self._clock = clock
-        self._allowance = Allowance(settings.peer_requests, TWIN_BYTES)
-        self._turns: dict[tuple[int, str], _Turn] = {}
+        self._limit = ConcurrencyLimit(settings.peer_requests, TWIN_BYTES)
+        self._turns: dict[tuple[int, str], _CommandSlots] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def take(self, raw: bytes, request: Message) -> bool:
+    async def take(self, raw: bytes, request: RelayMessage) -> bool:
         """See to *request*, which is *raw* of the queue of requests, if somebody on the bus serves it. Raises RedisAwayError."""
-        bus = self._joined.bus
+        bus = self._membership.bus
         if bus is None or not await self._is_served(bus, request.cmd):
             return False
-        if crowded := self._allowance.problem(request.src, len(raw)):
+        if crowded := self._limit.problem(request.src, len(raw)):
             await self._store.count("requests-crowded")
-            await self._desk.decline(raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE)
+            await self._handler.decline(
+                raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE
+            )
             return True
         said, left = await self._engage(raw, request)
         if said == "engaged":
-            self._allowance.take(request.src, len(raw))
+            self._limit.acquire(request.src, len(raw))
             task = asyncio.create_task(self._run(bus, raw, request, time.monotonic() + left))
             self._tasks.add(task)
             task.add_done_callback(self._done)
@@ -115,36 +117,36 @@ class Services:
             async with asyncio.timeout(ASK_SECONDS):
                 return bool(await bus.members(relayed_key(command)))
         except TimeoutError:
-            await self._joined.leave(bus, f"no response for {ASK_SECONDS:g} s")
+            await self._membership.reconnect(bus, f"no response for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
             self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
             pass  # The bus has gone, which whoever holds the connection tells.
         return False
 
-    async def _engage(self, raw: bytes, request: Message) -> tuple[str, float]:
+    async def _engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
         """Take *request* for the bus. Asked again until Redis answers: what nobody knows of would lie there until this relay ends."""
         while True:
             try:
                 return await self._store.engage(raw, request)
-            except RedisAwayError:
-                await asyncio.sleep(AGAIN_SECONDS)
+            except RedisUnavailableError:
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _run(self, bus: RelayBus, raw: bytes, request: Message, end: float) -> None:
+    async def _run(self, bus: RelayBus, raw: bytes, request: RelayMessage, end: float) -> None:
         """Have *request* run until *end*, by the monotonic clock, and answer it."""
         try:
             reply = await self._reply(bus, request, end)
             while True:
                 try:
                     if reply is None:
-                        return await self._desk.hand_over(raw, request, names.BUS)
-                    return await self._desk.conclude(raw, reply, names.BUS)
-                except RedisAwayError:
-                    await asyncio.sleep(AGAIN_SECONDS)
+                        return await self._handler.hand_over(raw, request, names.BUS)
+                    return await self._handler.conclude(raw, reply, names.BUS)
+                except RedisUnavailableError:
+                    await asyncio.sleep(RETRY_SECONDS)
         finally:
-            self._allowance.give_back(request.src, len(raw))
+            self._limit.release(request.src, len(raw))
 
-    async def _reply(self, bus: RelayBus, request: Message, end: float) -> Message | None:
+    async def _reply(self, bus: RelayBus, request: RelayMessage, end: float) -> RelayMessage | None:
         """Return the answer to *request*, None if nobody has run it."""
         async with self._turn(request.src, request.cmd):
             left = max(0.0, end - time.monotonic())
@@ -159,7 +161,7 @@ class Services:
     @contextlib.asynccontextmanager
     async def _turn(self, twin: int, command: str) -> AsyncIterator[None]:
         """Wait until *twin* may have one more request for *command* with its service. What nobody waits for any more is forgotten."""
-        turn = self._turns.setdefault((twin, command), _Turn())
+        turn = self._turns.setdefault((twin, command), _CommandSlots())
         turn.wanted += 1
         try:
             async with turn.places:
@@ -169,7 +171,7 @@ class Services:
             if not turn.wanted:
                 del self._turns[twin, command]
 
-    def _answer(self, request: Message, dat: str, err: str) -> Message:
+    def _answer(self, request: RelayMessage, dat: str, err: str) -> RelayMessage:
         """Return the answer to *request*."""
         reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()))
         size = len(reply.encode())

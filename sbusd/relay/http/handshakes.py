@@ -11,16 +11,16 @@ from collections.abc import Callable
 from aiohttp import web
 
 from sbusd.protocol.printable import printable
-from sbusd.relay.http.connections import Connections, Place
+from sbusd.relay.http.connections import ConnectionLimiter, ConnectionSlot
 from sbusd.relay.log_messages import STRANGER
 
 
-class Handshake(asyncio.Protocol):
+class TlsHandshake(asyncio.Protocol):
     """A connection until its handshake is done; then it is a connection of HTTP."""
 
-    def __init__(self, connections: Connections, server: web.Server, context: ssl.SSLContext, seconds: float) -> None:
+    def __init__(self, connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext, seconds: float) -> None:
         """*seconds* bounds the handshake."""
-        self._connections = connections
+        self._limiter = connections
         self._server = server
         self._context = context
         self._seconds = seconds
@@ -31,47 +31,47 @@ class Handshake(asyncio.Protocol):
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a listening socket has streams")
         address = str(transport.get_extra_info("peername")[0])
-        place = self._connections.enter(address)
-        if place is None:
+        slot = self._limiter.admit(address)
+        if slot is None:
             transport.abort()
             return
-        place.close = transport.abort
+        slot.close = transport.abort
         transport.pause_reading()  # until the handshake takes what comes
-        self._task = asyncio.get_running_loop().create_task(self._shake(transport, place))
+        self._task = asyncio.get_running_loop().create_task(self._shake(transport, slot))
 
-    async def _shake(self, transport: asyncio.Transport, place: Place) -> None:
+    async def _shake(self, transport: asyncio.Transport, slot: ConnectionSlot) -> None:
         """Do the handshake, and hand the connection on."""
-        early = Early()
+        early = EarlyData()
         loop = asyncio.get_running_loop()
         try:
             secure = await loop.start_tls(
                 transport, early, self._context, server_side=True, ssl_handshake_timeout=self._seconds, ssl_shutdown_timeout=1.0
             )
         except OSError as error:
-            self._fail(place, error)
+            self._fail(slot, error)
             transport.abort()
             return
-        if secure is None or early.is_lost or place.is_left:
-            self._connections.leave(place)
+        if secure is None or early.is_lost or slot.is_left:
+            self._limiter.release(slot)
             return
-        connection = self._connections.connection(self._server, place=place)
+        connection = self._limiter.connection(self._server, slot=slot)
         secure.set_protocol(connection)
         connection.connection_made(secure)
         for data in early.data:
             connection.data_received(data)
 
-    def _fail(self, place: Place, error: OSError) -> None:
+    def _fail(self, slot: ConnectionSlot, error: OSError) -> None:
         """Tell that the handshake failed, and why as far as this side knows."""
-        if place.is_left:
+        if slot.is_left:
             return  # closed to make room, and reported as such
-        self._connections.leave(place)
+        self._limiter.release(slot)
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
             reason = error.verify_message
-        self._connections.refused(STRANGER, place.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed")
+        self._limiter.report_rejection(STRANGER, slot.address, f"TLS handshake failed: {printable(reason)}", "handshakes-failed")
 
 
-class Early(asyncio.Protocol):
+class EarlyData(asyncio.Protocol):
     """Keeps what comes right behind the handshake."""
 
     def __init__(self) -> None:
@@ -89,8 +89,10 @@ class Early(asyncio.Protocol):
         super().connection_lost(exc)
 
 
-def factory(connections: Connections, server: web.Server, context: ssl.SSLContext | None, seconds: float) -> Callable[[], asyncio.Protocol]:
+def protocol_factory(
+    connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext | None, seconds: float
+) -> Callable[[], asyncio.Protocol]:
     """Return what makes the protocol of a new connection: with *context* it begins with a handshake of at most *seconds*."""
     if context is None:
         return lambda: connections.connection(server)
-    return lambda: Handshake(connections, server, context, seconds)
+    return lambda: TlsHandshake(connections, server, context, seconds)

@@ -42,7 +42,7 @@ _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
+class SignatureHeaders:
     """What the headers of a request say of its sender; nothing of it is believed before the signature is right."""
 
     twin: int
@@ -97,34 +97,34 @@ def _owners() -> set[int]:
 
 def signed_headers(key: bytes, twin: int, to: int, path: str, body: bytes, *, now: float) -> dict[str, str]:
     """Return the headers of a request of *twin* to the twin *to*, with a nonce of their own."""
-    stamp = Stamp(twin, int(now), secrets.token_hex(16), "")
-    return {FROM: str(twin), TIME: str(stamp.time), NONCE: stamp.nonce, SIGNATURE: request_signature(key, stamp, to, path, body)}
+    signed = SignatureHeaders(twin, int(now), secrets.token_hex(16), "")
+    return {FROM: str(twin), TIME: str(signed.time), NONCE: signed.nonce, SIGNATURE: request_signature(key, signed, to, path, body)}
 
 
-def read_stamp(headers: Mapping[str, str]) -> Stamp | None:
+def read_signature_headers(headers: Mapping[str, str]) -> SignatureHeaders | None:
     """Return what *headers* say, None if that is not all there or malformed."""
     twin, time, nonce, signature = (headers.get(name, "") for name in (FROM, TIME, NONCE, SIGNATURE))
     if not (_NUMBER.fullmatch(twin) and _NUMBER.fullmatch(time) and _NONCE.fullmatch(nonce) and _SIGNATURE.fullmatch(signature)):
         return None
-    return Stamp(int(twin), int(time), nonce, signature)
+    return SignatureHeaders(int(twin), int(time), nonce, signature)
 
 
-def request_signature(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> str:
+def request_signature(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> str:
     """Return the signature of a request, in hexadecimal."""
-    return _hmac(key, _HEAD, *_request_parts(stamp, to, path, body))
+    return _hmac(key, _HEAD, *_request_parts(signed, to, path, body))
 
 
-def is_of_old_version(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> bool:
+def is_of_old_version(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> bool:
     """Return whether an older relay has signed the request."""
-    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(stamp, to, path, body)), stamp.signature)
+    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(signed, to, path, body)), signed.signature)
 
 
-def _request_parts(stamp: Stamp, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:
+def _request_parts(signed: SignatureHeaders, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:
     """Return what the signature of a request is over."""
-    return (b"POST", path.encode(), str(stamp.twin), str(to), str(stamp.time), stamp.nonce, hashlib.sha256(body).hexdigest())
+    return (b"POST", path.encode(), str(signed.twin), str(to), str(signed.time), signed.nonce, hashlib.sha256(body).hexdigest())
 
 
-def response_signature(key: bytes, request: Stamp, status: int, body: bytes) -> str:
+def response_signature(key: bytes, request: SignatureHeaders, status: int, body: bytes) -> str:
     """Return the signature of the response to *request*."""
     return _hmac(key, _HEAD, "response", request.nonce, request.signature, str(status), hashlib.sha256(body).hexdigest())
 

@@ -39,7 +39,7 @@ Address = tuple[str, int]
 """A numeric address and a port."""
 
 
-class ServedSocket(Protocol):
+class AcceptedSocket(Protocol):
     """What is asked of an accepted socket; asyncio wraps those that it serves."""
 
     def getpeername(self) -> tuple[str, int]:
@@ -57,7 +57,7 @@ def is_trusted(user: int | None) -> bool:
     return user is not None and user != OVERFLOW_UID and user in {0, os.geteuid()}
 
 
-def client_user(served: ServedSocket) -> int | None:
+def client_user(served: AcceptedSocket) -> int | None:
     """Return the uid of the user whose socket is connected to *served*; None if the kernel does not report one. Takes microseconds.
 
     It is the user who created that socket, whatever process has it now.

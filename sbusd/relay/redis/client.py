@@ -24,11 +24,11 @@ TIMEOUT_SECONDS = 10.0
 Argument = str | bytes | int | float
 
 
-class RedisAwayError(SbusError, ConnectionError):
+class RedisUnavailableError(SbusError, ConnectionError):
     """Redis did not answer, or refused. Whether it has done what it was asked is unknown: every script may be run again."""
 
 
-class BadRedisError(SbusError, ValueError):
+class InvalidRedisError(SbusError, ValueError):
     """A ``redis`` that names none."""
 
 
@@ -49,10 +49,10 @@ def redis_url(spelling: str) -> str:
             host, port = spelling, "6379"
         if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
             return f"redis://{host}:{port}"
-    raise BadRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
+    raise InvalidRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
 
 
-class RedisLink:
+class RedisClient:
     """Connections to one Redis. Close it at the end."""
 
     def __init__(self, spelling: str) -> None:
@@ -69,7 +69,7 @@ class RedisLink:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise BadRedisError(f'redis = "{spelling}": {error}') from None
+            raise InvalidRedisError(f'redis = "{spelling}": {error}') from None
         self._redis = Redis(connection_pool=pool)
         # redis-py has no types for what any command can be sent by.
         self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
@@ -138,9 +138,9 @@ SCRIPTS = (
 """Files under ``scripts/``: each is one change from one state of a message to the next."""
 
 
-def _away(error: Exception) -> RedisAwayError:
+def _away(error: Exception) -> RedisUnavailableError:
     """Return what kept Redis away."""
-    return RedisAwayError(f"Redis: {reason_of(error)}")
+    return RedisUnavailableError(f"Redis: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import redis
 
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisAwayError, reason_of, redis_url
+from sbusd.relay.redis.client import RedisUnavailableError, reason_of, redis_url
 
 TIMEOUT_SECONDS = 5.0
 """When a Redis does not answer a person."""
@@ -29,7 +29,7 @@ def read_status(spelling: str) -> Status:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS) as client:
             return _status(client)
     except (redis.RedisError, OSError) as error:
-        raise RedisAwayError(f"Redis at {spelling}: {reason_of(error)}") from None
+        raise RedisUnavailableError(f"Redis at {spelling}: {reason_of(error)}") from None
 
 
 def _status(client: Any) -> Status:

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.message_model import Message
+from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import Argument, RedisLink
+from sbusd.relay.redis.client import Argument, RedisClient
 
 MAX_REFUSED = 1_000
 """Messages that are none and are kept for a person: who looks at a thousand has understood."""
@@ -38,17 +38,17 @@ WAIT_SECONDS = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class OutgoingRequest:
     """What is to become of a client's request for one destination."""
 
     what: str
     """``send``, ``here``, or ``fail``."""
-    message: Message
+    message: RelayMessage
     """The request for that destination, as the backlog has it; for ``fail`` the answer."""
     ret: str
     twin: int
     seconds_left: float
-    full: Message
+    full: RelayMessage
     """The answer if there is no room."""
     hold_seconds: float = 0.0
     """For how long it is held to be sent at once; 0: whoever claims it sends it."""
@@ -92,7 +92,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Once:
+class Nonce:
     """What a message was signed with, so that it is taken once."""
 
     twin: int
@@ -104,31 +104,31 @@ class Once:
 class Store:
     """The states of all messages. Every method raises RedisAwayError; then whether it was done is unknown, and doing it again is safe."""
 
-    def __init__(self, link: RedisLink, settings: RelaySettings, relay: str) -> None:
+    def __init__(self, redis: RedisClient, settings: RelaySettings, relay: str) -> None:
         """*relay* names this process among those that share the Redis, and none before it."""
         self.relay = relay
-        self._link = link
+        self._redis = redis
         self._settings = settings
         self._lifetime = math.ceil(settings.answer_lifetime)
 
     async def live(self) -> int:
         """Say that this relay lives; return how many messages of dead ones went back to their queues."""
-        return int(await self._link.script("live", self.relay, int(self._settings.lease * 1_000), *names.QUEUES))
+        return int(await self._redis.script("live", self.relay, int(self._settings.lease * 1_000), *names.QUEUES))
 
     async def take(self, queue: str, most: int) -> list[bytes]:
         """Return up to *most* messages of *queue*; waits for the first. What was taken before and not dealt with comes first."""
         taken = names.taken(self.relay, queue)
-        raws: list[bytes] = await self._link.script("take", queue, taken, most, self.relay)
+        raws: list[bytes] = await self._redis.script("take", queue, taken, most, self.relay)
         if raws:
             return raws
-        first = await self._link.command("BLMOVE", queue, taken, "LEFT", "RIGHT", WAIT_SECONDS)
+        first = await self._redis.command("BLMOVE", queue, taken, "LEFT", "RIGHT", WAIT_SECONDS)
         return [] if first is None else [first]
 
     async def next_number(self, twin: int) -> int:
         """Return the number of the next request to *twin*: no other ever has it."""
-        return int(await self._link.command("INCR", names.counter(twin)))
+        return int(await self._redis.command("INCR", names.counter(twin)))
 
-    async def dispatch(self, raw: bytes, orders: Sequence[Order]) -> list[tuple[str, Claim | None]]:
+    async def dispatch(self, raw: bytes, orders: Sequence[OutgoingRequest]) -> list[tuple[str, Claim | None]]:
         """Turn the client's request *raw* into *orders*; return what became of each, nothing if another relay has it.
 
         With it comes what is ours to send at once.
@@ -139,7 +139,7 @@ class Store:
         taken = self._taken(names.LOCAL) if raw else ""
         bounds = (settings.backlog_messages, settings.queue_messages, self._lifetime, settings.peer_memory, settings.max_expiry)
         head = (taken, raw, *bounds)
-        said = await self._link.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
+        said = await self._redis.script("dispatch", *head, *(each for order in orders for each in order.arguments()))
         return [
             (
                 str(word, "ascii"),
@@ -148,12 +148,12 @@ class Store:
             for order, (word, token) in zip(orders, said, strict=False)
         ]
 
-    async def waiting_request(self, uid: str) -> Message | None:
+    async def waiting_request(self, uid: str) -> RelayMessage | None:
         """Return the request *uid* of this host that waits for an answer, None if there is none."""
-        body = await self._link.command("HGET", names.BACKLOG, uid)
-        return None if body is None else Message.parse(body)
+        body = await self._redis.command("HGET", names.BACKLOG, uid)
+        return None if body is None else RelayMessage.parse(body)
 
-    async def asker(self, raw: bytes, error: Message, queue: str) -> str:
+    async def asker(self, raw: bytes, error: RelayMessage, queue: str) -> str:
         """Return the number of the one twin that *error*, which is *raw* of *queue* and does not name its asker, is for; else ``none``.
 
         ``ambiguous``: more than one twin could have asked, and the error is dropped. ``lost``: another relay has it.
@@ -162,8 +162,8 @@ class Store:
 
     async def answer(
         self,
-        request: Message,
-        reply: Message,
+        request: RelayMessage,
+        reply: RelayMessage,
         outcome: str,
         *,
         raw: bytes = b"",
@@ -182,18 +182,18 @@ class Store:
         bounds = (settings.queue_messages, self._lifetime)
         return await self._said("answer", taken, raw, request.uid, request.dst[0], told, request.ret, *bounds, outcome, token, int(vetted))
 
-    async def deliver(self, raw: bytes, request: Message, queue: str) -> str:
+    async def deliver(self, raw: bytes, request: RelayMessage, queue: str) -> str:
         """Hand *request* to the applications of its command: ``delivered``, ``full``, or ``lost``; ``late`` if nobody waits for it."""
         to = names.command_queue(request.cmd)
         return await self._said("deliver", self._taken(queue), raw, to, self._settings.queue_messages, request.src, request.uid)
 
-    async def engage(self, raw: bytes, request: Message) -> tuple[str, float]:
+    async def engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
         """Take *request* for a service of the bus: ``engaged`` and for how many seconds it is waited for, or ``lost``, or ``late``.
 
         It is safe to ask again whether it was done.
         """
         taken, bus = self._taken(names.REMOTE), self._taken(names.BUS)
-        said, left = await self._link.script("engage", taken, bus, raw, request.src, request.uid)
+        said, left = await self._redis.script("engage", taken, bus, raw, request.src, request.uid)
         return str(said, "ascii"), float(left)
 
     async def take_answers(self, most: int) -> list[bytes]:
@@ -202,31 +202,31 @@ class Store:
 
     async def answered(self, number: int) -> None:
         """Be done with so many answers, the first of those that were taken."""
-        await self._link.command("LPOP", self._taken(names.answers(self.relay)), number)
+        await self._redis.command("LPOP", self._taken(names.answers(self.relay)), number)
 
     async def respond(
-        self, raw: bytes, reply: Message, queue: str, seconds_left: float, hold_seconds: float = 0.0
+        self, raw: bytes, reply: RelayMessage, queue: str, seconds_left: float, hold_seconds: float = 0.0
     ) -> tuple[str, Claim | None]:
         """Send *reply*, which is what *raw* of *queue* became, to its host: ``ready``, ``unasked`` or ``lost``.
 
         With *hold_seconds* it is ours to send at once, and comes with that.
         """
         twin, body = reply.dst[0], reply.encode()
-        word, token = await self._link.script("respond", self._taken(queue), raw, reply.uid, twin, body, seconds_left, hold_seconds)
+        word, token = await self._redis.script("respond", self._taken(queue), raw, reply.uid, twin, body, seconds_left, hold_seconds)
         return str(word, "ascii"), Claim(f"r:{twin}:{reply.uid}", token, body, 0, 1, twin) if token else None
 
-    async def discard(self, raw: bytes, queue: str, answers: Sequence[tuple[str, Message]] = ()) -> str:
+    async def discard(self, raw: bytes, queue: str, answers: Sequence[tuple[str, RelayMessage]] = ()) -> str:
         """Be done with *raw*, which is no message: ``answered``, ``kept`` for a person, or ``gone``."""
         flat = (each for ret, message in answers for each in (ret, message.with_(ret=ret).encode()))
         return await self._said("discard", self._taken(queue), raw, MAX_REFUSED, self._settings.queue_messages, self._lifetime, *flat)
 
     async def twins(self) -> list[int]:
         """Return the twins that messages wait for."""
-        return [int(each) for each in await self._link.command("SMEMBERS", names.TWINS)]
+        return [int(each) for each in await self._redis.command("SMEMBERS", names.TWINS)]
 
     async def claim(self, twin: int, most: int, seconds: float) -> tuple[float, list[Claim]]:
         """Return up to *most* messages for *twin* that are due, ours for *seconds*; and when the next is due, -1 if there is none."""
-        due, found = await self._link.script("claim", twin, most, seconds)
+        due, found = await self._redis.script("claim", twin, most, seconds)
         claims = [Claim(id_.decode(), token, body, int(tries), int(attempt), twin) for id_, token, body, tries, attempt in found]
         return float(due), claims
 
@@ -244,34 +244,34 @@ class Store:
         """Be done with an answer that its host does not take."""
         return await self._said("drop", claim.id, claim.twin, claim.token, counted)
 
-    async def accept(self, twin: int, request: Message, digest: str, seconds_left: float, once: Once | None = None) -> str:
+    async def accept(self, twin: int, request: RelayMessage, digest: str, seconds_left: float, nonce: Nonce | None = None) -> str:
         """Take the request of another host: ``accepted``, ``repeated``, or what is full: ``queue``, ``open``, ``memory``.
 
-        ``replayed`` if *once* was used before.
+        ``replayed`` if *nonce* was used before.
         """
         settings = self._settings
         bounds = (settings.queue_messages, settings.peer_requests, settings.peer_memory)
         head = (twin, request.uid, digest, seconds_left, request.encode())
-        return await self._said("accept", *head, *bounds, *_signed_with(once), request.cmd, settings.max_expiry)
+        return await self._said("accept", *head, *bounds, *_signed_with(nonce), request.cmd, settings.max_expiry)
 
-    async def admit(self, reply: Message, once: Once | None = None) -> str:
+    async def admit(self, reply: RelayMessage, nonce: Nonce | None = None) -> str:
         """Take the answer of another host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full.
 
-        ``forged`` if another twin was asked, ``replayed`` if *once* was used before.
+        ``forged`` if another twin was asked, ``replayed`` if *nonce* was used before.
         """
-        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages, reply.src, *_signed_with(once))
+        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages, reply.src, *_signed_with(nonce))
 
-    async def expired(self, most: int) -> list[Message]:
+    async def expired(self, most: int) -> list[RelayMessage]:
         """Return up to *most* requests of this host whose time is over."""
-        return [Message.parse(body) for body in await self._link.script("expired", most)]
+        return [RelayMessage.parse(body) for body in await self._redis.script("expired", most)]
 
     async def hasten(self, most: int) -> int:
         """Let what waits for another try be due now, *most* for each twin; return how many did."""
-        return int(await self._link.script("hasten", most))
+        return int(await self._redis.script("hasten", most))
 
     async def count(self, name: str, number: int = 1) -> None:
         """Count *name*."""
-        await self._link.command("HINCRBY", names.COUNTERS, name, number)
+        await self._redis.command("HINCRBY", names.COUNTERS, name, number)
 
     def _taken(self, queue: str) -> str:
         """Return the list of what this relay has taken from *queue*."""
@@ -279,9 +279,9 @@ class Store:
 
     async def _said(self, script: str, *arguments: Argument) -> str:
         """Run a script that says one word."""
-        return str(await self._link.script(script, *arguments), "ascii")
+        return str(await self._redis.script(script, *arguments), "ascii")
 
 
-def _signed_with(once: Once | None) -> tuple[str, int]:
-    """Return *once* as the scripts take it."""
-    return ("", 0) if once is None else (names.nonce(once.twin, once.nonce), math.ceil(once.seconds))
+def _signed_with(nonce: Nonce | None) -> tuple[str, int]:
+    """Return *nonce* as the scripts take it."""
+    return ("", 0) if nonce is None else (names.nonce(nonce.twin, nonce.nonce), math.ceil(nonce.seconds))

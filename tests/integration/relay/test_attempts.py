@@ -11,7 +11,7 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowMaker
-from sbusd.relay.attempt_publisher import KEY
+from sbusd.relay.attempts import KEY
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
 from tests.support.tapped import message_packet

@@ -25,7 +25,7 @@ from tests.support.relays import RedisServer, data_of, request
 from tests.support.servants import serving
 
 
-class Joined(World):
+class Membership(World):
     """Two twins, of which the second is joined to a bus."""
 
     def __init__(self, folder: Path, servers: dict[int, RedisServer], bus: str) -> None:
@@ -43,7 +43,7 @@ class Joined(World):
 
     def is_joined(self) -> bool:
         """Return whether it is; a request that comes before goes to Redis."""
-        return self.latest is not None and self.latest._join is not None and self.latest._join.bus is not None
+        return self.latest is not None and self.latest._membership is not None and self.latest._membership.bus is not None
 
 
 def note(file: Path, _request: Request) -> bytes:
@@ -76,7 +76,7 @@ DEATHS = [
 @pytest.mark.parametrize("death", DEATHS, ids=lambda death: f"{'after' if death.after else 'before'}-{death.step}")
 def test_a_relay_that_dies_over_a_request_answers_once(folder: Path, bus: Daemon, servers: dict[int, RedisServer], death: Death) -> None:
     async def run() -> None:
-        world = Joined(folder, servers, bus.path)
+        world = Membership(folder, servers, bus.path)
         step = Step(death.step, after=death.after)
         for each in (FIRST, SECOND):
             await world.start(each, step if each == SECOND else None)

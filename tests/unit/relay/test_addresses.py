@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from sbusd.relay.addresses import Parties, Party, is_of_another_host, plain_address
+from sbusd.relay.addresses import AddressGroup, AddressGroups, is_of_another_host, plain_address
 
 NOT_OF_ANOTHER = [
     *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1"),
@@ -67,8 +67,8 @@ def test_an_address_is_written_in_one_way(text: str, plain: str) -> None:
 
 
 def test_a_party_is_a_peer_an_address_or_a_network() -> None:
-    parties = Parties(["10.0.0.2", "fd00::2"])
-    assert parties.party("::ffff:10.0.0.2") == Party("10.0.0.2", is_peer=True)
-    assert parties.party("fd00::0002") == Party("fd00::2", is_peer=True)
-    assert parties.party("fd00::3") == Party("fd00::/64", is_peer=False)
-    assert parties.party("10.0.0.3") == Party("10.0.0.3", is_peer=False)
+    groups = AddressGroups(["10.0.0.2", "fd00::2"])
+    assert groups.group("::ffff:10.0.0.2") == AddressGroup("10.0.0.2", is_peer=True)
+    assert groups.group("fd00::0002") == AddressGroup("fd00::2", is_peer=True)
+    assert groups.group("fd00::3") == AddressGroup("fd00::/64", is_peer=False)
+    assert groups.group("10.0.0.3") == AddressGroup("10.0.0.3", is_peer=False)

@@ -17,12 +17,12 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
-from sbusd.relay.attempt_publisher import KEY
+from sbusd.relay.attempts import KEY
 from sbusd.relay.bus import services
 from sbusd.relay.http import client, server, signature
 from sbusd.relay.http.certificates import twin_name
 from sbusd.relay.log_messages import EVENTS, QUIET_SECONDS
-from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, Message
+from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
 from tests.support import skips
@@ -99,7 +99,7 @@ def test_the_bounds_are_documented() -> None:
 
 def test_every_member_of_a_message_is_documented() -> None:
     items = re.findall(r"^\.It Cm (\w+)$", section("Message format", "Ss"), re.MULTILINE)
-    assert items == [field.alias or name for name, field in Message.model_fields.items()]
+    assert items == [field.alias or name for name, field in RelayMessage.model_fields.items()]
     assert f"0 means {DEFAULT_EXPIRY_SECONDS}" in words(section("Message format", "Ss"))
     assert f"at most {MAX_DESTINATIONS}" in words(section("Message format", "Ss"))
 
@@ -130,7 +130,7 @@ def test_the_signature_is_made_as_documented() -> None:
     import hashlib
     import hmac
 
-    stamp = signature.Stamp(1001, 1_795_000_000, "0" * 32, "")
+    stamp = signature.SignatureHeaders(1001, 1_795_000_000, "0" * 32, "")
     lines = ["sbus-relay-2", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
     assert signature.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made

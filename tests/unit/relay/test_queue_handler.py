@@ -11,8 +11,8 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.log_messages import RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, Store
 from tests.support.bus_hosts import FIRST, SECOND
@@ -46,8 +46,8 @@ class Office:
         self.client = client
         self.room = room
         self.woken = 0
-        self.desk = Desk(FIRST, settings, store, RelayJournal({}), wake=self._wake, clock=lambda: NOW)
-        self.desk.sends = room
+        self.handler = QueueHandler(FIRST, settings, store, RelayJournal({}), wake=self._wake, clock=lambda: NOW)
+        self.handler.sender = room
 
     def _wake(self) -> None:
         self.woken += 1
@@ -56,12 +56,12 @@ class Office:
         """Put *message* into *queue*, and have the desk deal with it."""
         self.client.rpush(queue, message if isinstance(message, bytes) else json.dumps(message))
         for raw in await self.store.take(queue, 10):
-            await self.desk.take(queue, raw)
+            await self.handler.take(queue, raw)
         assert self.client.llen(names.taken(self.store.relay, queue)) == 0
 
-    def answers(self, ret: str) -> list[Message]:
+    def answers(self, ret: str) -> list[RelayMessage]:
         """Return what is in the queue *ret*."""
-        return [Message.parse(raw) for raw in self.client.lrange(ret, 0, -1)]
+        return [RelayMessage.parse(raw) for raw in self.client.lrange(ret, 0, -1)]
 
 
 def open_office(server: RedisServer, body: Callable[[Office], Awaitable[None]], *, room: int = 100, **settings: Any) -> None:
@@ -84,7 +84,7 @@ def test_a_request_becomes_one_for_each_destination_and_is_sent_at_once(server: 
     async def body(office: Office) -> None:
         await office.put(names.LOCAL, asked(SECOND, 1003))
         assert [(claim.id, claim.twin) for claim in office.room.begun] == [("q:1002.1", SECOND), ("q:1003.1", 1003)]
-        sent = [Message.parse(claim.body) for claim in office.room.begun]
+        sent = [RelayMessage.parse(claim.body) for claim in office.room.begun]
         assert [(message.src, message.dst, message.ret) for message in sent] == [(FIRST, (SECOND,), "ret"), (FIRST, (1003,), "ret")]
         assert office.woken == 0
 
@@ -105,7 +105,7 @@ def test_one_for_this_twin_needs_no_other_host(server: RedisServer) -> None:
         await office.put(names.LOCAL, asked(FIRST))
         assert (office.room.begun, office.woken) == ([], 0)
         (raw,) = await office.store.take(names.REMOTE, 10)
-        await office.desk.take(names.REMOTE, raw)
+        await office.handler.take(names.REMOTE, raw)
         (delivered,) = office.answers("msgbus.x")
         await office.put(names.REPLY, json.loads(delivered.with_(dat="eA==").encode()))
         assert [(answer.dat, answer.src) for answer in office.answers("ret")] == [("eA==", FIRST)]
@@ -175,16 +175,16 @@ def test_a_full_backlog_is_told_to_who_asks_and_to_who_runs_it(server: RedisServ
     assert "queue msgbus.system.backlog full" in capsys.readouterr().err
 
 
-async def received(office: Office, number: int = 1) -> Message:
+async def received(office: Office, number: int = 1) -> RelayMessage:
     """Have a request of the second twin come in; return it."""
-    message = Message(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY, exp=60, now=int(NOW))
+    message = RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY, exp=60, now=int(NOW))
     assert await office.store.accept(SECOND, message, str(number), 60.0) == "accepted"
     (raw,) = await office.store.take(names.REMOTE, 10)
-    await office.desk.take(names.REMOTE, raw)
+    await office.handler.take(names.REMOTE, raw)
     return message
 
 
-def answer_of(message: Message, **members: Any) -> dict[str, Any]:
+def answer_of(message: RelayMessage, **members: Any) -> dict[str, Any]:
     """Return the answer of an application."""
     value: dict[str, Any] = json.loads(message.with_(src=FIRST, dst=(SECOND,), dat="eA==").encode())
     return {**value, **members}
@@ -196,7 +196,7 @@ def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: Redi
         assert office.answers("msgbus.x") == [message]
         await office.put(names.REPLY, answer_of(message))
         (claim,) = office.room.begun
-        assert (claim.id, Message.parse(claim.body).dat) == ("r:1002:1001.1", "eA==")
+        assert (claim.id, RelayMessage.parse(claim.body).dat) == ("r:1002:1001.1", "eA==")
         await office.put(names.REPLY, answer_of(message))
         assert len(office.room.begun) == 1
 
@@ -212,7 +212,7 @@ def test_an_application_cannot_answer_for_another_twin(server: RedisServer, caps
         await office.put(names.REPLY, answer_of(message, src=1003))
         await office.put(names.LOCAL, asked(SECOND))
         begun = office.room.begun[:]
-        forged = json.loads(Message.parse(begun[0].body).with_(src=SECOND, dst=(FIRST,)).encode())
+        forged = json.loads(RelayMessage.parse(begun[0].body).with_(src=SECOND, dst=(FIRST,)).encode())
         await office.put(names.REPLY, forged)
         await office.put(names.REPLY, {**forged, "src": 1003})
         assert office.answers("ret") == []
@@ -229,7 +229,7 @@ def test_a_command_that_nobody_serves_is_declined_when_its_queue_is_full(server:
         office.client.rpush("msgbus.x", "another")
         await received(office)
         (claim,) = office.room.begun
-        reply = Message.parse(claim.body)
+        reply = RelayMessage.parse(claim.body)
         assert (reply.src, reply.dst) == (FIRST, (SECOND,))
         assert "too many unfetched requests for x" in reply.err
 
@@ -238,12 +238,12 @@ def test_a_command_that_nobody_serves_is_declined_when_its_queue_is_full(server:
 
 def test_what_a_service_had_when_its_relay_died_is_answered(server: RedisServer) -> None:
     async def body(office: Office) -> None:
-        message = Message(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY)
+        message = RelayMessage(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY)
         await office.store.accept(SECOND, message, "d", 60.0)
         office.client.delete(names.REMOTE)
         await office.put(names.ABANDONED, message.encode())
         (claim,) = office.room.begun
-        assert Message.parse(claim.body).err == ABANDONED_WORDS.format(twin=FIRST, cmd="x")
+        assert RelayMessage.parse(claim.body).err == ABANDONED_WORDS.format(twin=FIRST, cmd="x")
 
     open_office(server, body)
 
@@ -251,10 +251,10 @@ def test_what_a_service_had_when_its_relay_died_is_answered(server: RedisServer)
 def test_what_expires_is_answered_once(server: RedisServer) -> None:
     async def body(office: Office) -> None:
         await office.put(names.LOCAL, asked(SECOND, exp=7))
-        assert await office.desk.expire(10) == 0
+        assert await office.handler.expire(10) == 0
         office.client.zadd(names.DEADLINES, {"1002.1": 1})
-        assert await office.desk.expire(10) == 1
-        assert await office.desk.expire(10) == 0
+        assert await office.handler.expire(10) == 1
+        assert await office.handler.expire(10) == 0
         assert [answer.err for answer in office.answers("ret")] == ["expired: no response within 7 s"]
 
     open_office(server, body)
@@ -265,7 +265,7 @@ def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capsys: pyte
         office.client.set("ret", "is no list")
         await office.put(names.LOCAL, asked(SECOND))
         office.client.zadd(names.DEADLINES, {"1002.1": 1})
-        assert await office.desk.expire(10) == 1
+        assert await office.handler.expire(10) == 1
 
     open_office(server, body)
     assert "dropped 1 responses for return queue ret" in capsys.readouterr().err

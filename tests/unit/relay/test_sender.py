@@ -11,11 +11,12 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.attempts import Attempt
-from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
+from sbusd.relay.http.client import PeerRejectedError, PeerUnreachableError
 from sbusd.relay.log_messages import RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim
+from sbusd.relay.resolver import ResolverUnavailableError, UnknownHostError
 from sbusd.relay.sender import TWIN_SENDS, Sender
 from tests.support.bus_hosts import SECOND
 from tests.support.message_stores import order
@@ -60,7 +61,7 @@ class Books:
         self.noted.append(("dropped", counted))
         return "dropped"
 
-    async def answer(self, request: Message, reply: Message, outcome: str, *, token: bytes) -> str:
+    async def answer(self, request: RelayMessage, reply: RelayMessage, outcome: str, *, token: bytes) -> str:
         """Note that its client is told."""
         assert token == b"7.5"
         assert (reply.src, reply.dst) == (request.dst[0], (request.src,))
@@ -77,19 +78,19 @@ class Road:
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
-        self.brought: list[tuple[str, Message]] = []
+        self.brought: list[tuple[str, RelayMessage]] = []
         self.is_open = asyncio.Event()
         self.is_open.set()
 
     async def resolve(self, twin: int) -> str:
         """Return where *twin* is."""
-        if isinstance(self.error, UnknownTwinError | ResolverAwayError):
+        if isinstance(self.error, UnknownHostError | ResolverUnavailableError):
             raise self.error
         return "10.0.0.2:8051"
 
-    async def bring(self, twin: int, address: str, path: str, body: bytes) -> None:
+    async def send(self, twin: int, address: str, path: str, body: bytes) -> None:
         """Bring a message."""
-        self.brought.append((path, Message.parse(body)))
+        self.brought.append((path, RelayMessage.parse(body)))
         await self.is_open.wait()
         if self.error is not None:
             raise self.error
@@ -104,9 +105,9 @@ class Made:
         self.attempts: list[Attempt] = []
         around: Any = self.books
         road: Any = self.road
-        self.sender = Sender(RelaySettings(), around, around, courier=road, resolver=road, journal=RelayJournal({}), witness=self)
+        self.sender = Sender(RelaySettings(), around, around, client=road, resolver=road, journal=RelayJournal({}), observer=self.observe)
 
-    def saw(self, attempt: Attempt) -> None:
+    def observe(self, attempt: Attempt) -> None:
         """Take note of an attempt."""
         self.attempts.append(attempt)
 
@@ -139,7 +140,7 @@ def test_what_arrives_is_done() -> None:
     assert [(attempt.twin, attempt.number, attempt.outcome) for attempt in made.attempts] == [(SECOND, 2, "sent")] * 2
 
 
-@pytest.mark.parametrize("error", [PeerAwayError("no route"), ResolverAwayError("no route")])
+@pytest.mark.parametrize("error", [PeerUnreachableError("no route"), ResolverUnavailableError("no route")])
 def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(made: Made) -> None:
         await made.settle(claim(1), claim(2))
@@ -158,7 +159,7 @@ def test_the_last_try_is_answered() -> None:
         made.books.says = "exhausted"
         await made.settle(claim(), claim(2, is_request=False))
 
-    made = run(body, PeerAwayError("no route"))
+    made = run(body, PeerUnreachableError("no route"))
     failed = ("failed", "destination not reached after 2 attempts: no route")
     assert made.books.noted == [
         ("exhausted", "no route"),
@@ -169,7 +170,7 @@ def test_the_last_try_is_answered() -> None:
     ]
 
 
-@pytest.mark.parametrize(("error", "outcome"), [(PeerRefusalError("no"), "refused"), (UnknownTwinError("no"), "unknown")])
+@pytest.mark.parametrize(("error", "outcome"), [(PeerRejectedError("no"), "refused"), (UnknownHostError("no"), "unknown")])
 def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
     made = run(lambda made: made.settle(claim(), claim(2, is_request=False)), error)
     assert made.books.noted == [("failed", "no"), ("answered", "ret-1"), ("dropped", "answers-refused")]
@@ -227,7 +228,7 @@ def test_who_comes_while_others_wait_stands_behind_them() -> None:
 
 
 def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
-    run(lambda made: made.settle(claim()), RedisAwayError("away"))
+    run(lambda made: made.settle(claim()), RedisUnavailableError("away"))
     assert capsys.readouterr().err == ""
     run(lambda made: made.settle(claim()), ZeroDivisionError("by zero"))
     assert "internal error in the sender: ZeroDivisionError: by zero" in capsys.readouterr().err

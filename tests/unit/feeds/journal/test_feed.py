@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from sbusd.feeds.journal.checked_publisher import Batch, GateError
+from sbusd.feeds.journal.checked_publisher import AccessCheckError, Batch
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
-from sbusd.feeds.journal.feed import BATCH_BYTES, BATCH_ENTRIES, JournalFeed, Start
+from sbusd.feeds.journal.feed import BATCH_BYTES, BATCH_ENTRIES, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import UnreadableEntryError
 
 NOW = 1_000_000.0
@@ -71,7 +71,7 @@ class FakeJournal:
             os.close(descriptor)
 
 
-class FakeGate:
+class FakePublisher:
     """A bus that takes what it is given, but for as many as it refuses."""
 
     def __init__(self) -> None:
@@ -102,7 +102,7 @@ class World:
 
     def __init__(self, folder: Path, *items: JournalEntry | Exception) -> None:
         self.journal = FakeJournal(*items)
-        self.gate = FakeGate()
+        self.publisher = FakePublisher()
         self.file = CursorFile(folder / "cursor")
         self.said: list[str] = []
         self.status: list[str] = []
@@ -112,10 +112,10 @@ class World:
         self.now += 100.0  # whatever is due is due at each look
         return self.now
 
-    def feed(self, start: Start | None = None) -> JournalFeed:
-        given = start if start is not None else Start()
+    def feed(self, start: StartPosition | None = None) -> JournalFeed:
+        given = start if start is not None else StartPosition()
         made = JournalFeed(
-            self.journal, self.gate, self.file, self.said.append, self.status.append, start=given, clock=self.clock, wall=lambda: NOW
+            self.journal, self.publisher, self.file, self.said.append, self.status.append, start=given, clock=self.clock, wall=lambda: NOW
         )
         made.begin()
         return made
@@ -135,7 +135,7 @@ def world(folder: Path) -> Iterator[World]:
 
 def test_first_time_begins_where_it_is_told_and_keeps_that(world: World) -> None:
     world.journal.last = cursor(7)
-    world.feed(Start(lines=3))
+    world.feed(StartPosition(lines=3))
     assert world.journal.sought == [3]
     assert world.file.load() == cursor(7), "an end before the first entry must not lose what comes meanwhile"
 
@@ -146,7 +146,7 @@ def test_empty_journal(world: World) -> None:
     assert world.file.load() is None
     world.journal.items.extend([entry(1), entry(2)])
     feed.turn()
-    assert world.gate.told == ["1", "2"]
+    assert world.publisher.told == ["1", "2"]
     assert world.file.load() == cursor(2)
 
 
@@ -155,14 +155,14 @@ def test_begins_where_it_stopped(world: World) -> None:
     world.journal.items.extend([entry(5), entry(6)])
     world.feed().turn()
     assert world.journal.sought == [cursor(5)]
-    assert world.gate.told == ["6"]
+    assert world.publisher.told == ["6"]
 
 
 def test_begins_where_it_stopped_at_the_end_of_a_file(world: World) -> None:
     world.file.save(cursor(5))
     world.journal.items.extend([entry(5), entry(1, source="c"), entry(2, source="c")])
     world.feed().turn()
-    assert world.gate.told == ["1", "2"]
+    assert world.publisher.told == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_entry_of_the_cursor_is_gone(world: World, first: JournalEntry, told: li
     world.file.save(cursor(5))
     world.journal.items.append(first)
     world.feed().turn()
-    assert world.gate.told == told
+    assert world.publisher.told == told
 
 
 def test_entries_that_vanish_before_they_are_read_are_counted(world: World) -> None:
@@ -187,7 +187,7 @@ def test_entries_that_vanish_before_they_are_read_are_counted(world: World) -> N
     world.journal.items.extend([entry(2), entry(5), entry(1, source="c"), entry(2, source="c")])
     feed = world.feed()
     feed.turn()
-    assert world.gate.told == ["vacuumed 2", "2", "5", "1", "2"]
+    assert world.publisher.told == ["vacuumed 2", "2", "5", "1", "2"]
     assert feed.counters.missing == 2
     assert world.said == ["skipped 2 entries that are no longer in the journal"]
 
@@ -195,17 +195,17 @@ def test_entries_that_vanish_before_they_are_read_are_counted(world: World) -> N
 def test_backlog_bounds_how_far_back_it_goes(world: World) -> None:
     world.file.save(cursor(5, age=7200))
     world.journal.items.extend([entry(100), entry(101)])
-    world.feed(Start(backlog_seconds=3600)).turn()
+    world.feed(StartPosition(backlog_seconds=3600)).turn()
     assert world.journal.sought == [NOW - 3600]
-    assert world.gate.told == ["backlog 94", "100", "101"]
+    assert world.publisher.told == ["backlog 94", "100", "101"]
     assert world.said == ["skipped 94 entries older than --backlog"]
 
 
 def test_clock_that_was_wrong_does_not_bring_entries_twice(world: World) -> None:
     world.file.save(cursor(5, age=7200))
     world.journal.items.extend([entry(3), entry(4), entry(5), entry(6)])
-    world.feed(Start(backlog_seconds=3600)).turn()
-    assert world.gate.told == ["6"]
+    world.feed(StartPosition(backlog_seconds=3600)).turn()
+    assert world.publisher.told == ["6"]
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "s=1;i=2"])
@@ -216,7 +216,7 @@ def test_damaged_cursor_file_is_told(world: World, content: str) -> None:
     world.journal.last = cursor(8)
     world.feed().turn()
     assert world.journal.sought == [0]
-    assert world.gate.told == ["cursor None", "9"]
+    assert world.publisher.told == ["cursor None", "9"]
     assert len(world.said) == 1
     assert str(world.file.path) in world.said[0]
     assert world.file.load() == cursor(9)
@@ -227,29 +227,29 @@ def test_damaged_entries_are_counted_once(world: World) -> None:
     world.journal.items.extend([entry(2), UnreadableEntryError("damaged"), UnreadableEntryError("damaged"), entry(5), entry(7)])
     feed = world.feed()
     feed.turn()
-    assert world.gate.told == ["unreadable 2", "vacuumed 1", "2", "5", "7"]
+    assert world.publisher.told == ["unreadable 2", "vacuumed 1", "2", "5", "7"]
     assert (feed.counters.unreadable, feed.counters.missing) == (2, 1)
     assert "damaged" in world.said[0]
 
 
 def test_refusals_are_told_with_the_next_entry_and_not_by_themselves(world: World) -> None:
     world.journal.items.extend([entry(1), entry(2)])
-    world.gate.refused.append(2)
+    world.publisher.refused.append(2)
     feed = world.feed()
     for _ in range(3):
         feed.turn()
-    assert len(world.gate.batches) == 1
+    assert len(world.publisher.batches) == 1
     assert (feed.counters.entries, feed.counters.refused) == (2, 2)
     world.journal.items.append(entry(3))
     feed.turn()
-    assert world.gate.told[2:] == ["refused 2", "3"]
+    assert world.publisher.told[2:] == ["refused 2", "3"]
 
 
 def test_echo_is_left_out_but_not_its_place(world: World) -> None:
     world.journal.items.append(entry(4, _SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=b"42f13a4bdc354a9fb0e263134c20ef30"))
     feed = world.feed()
     feed.turn()
-    assert world.gate.batches == []
+    assert world.publisher.batches == []
     assert feed.counters.echoes == 1
     assert world.file.load() == cursor(4)
 
@@ -262,28 +262,28 @@ def test_echoes_do_not_hide_what_comes_behind_them(world: World) -> None:
     feed = world.feed()
     feed.turn()
     feed.turn()
-    assert world.gate.told == [str(BATCH_ENTRIES + 1)]
+    assert world.publisher.told == [str(BATCH_ENTRIES + 1)]
 
 
 def test_batches_are_bounded(world: World) -> None:
     world.journal.items.extend(entry(number) for number in range(1, 2 * BATCH_ENTRIES))
     feed = world.feed()
     feed.turn()
-    assert len(world.gate.batches[0]) == BATCH_ENTRIES
+    assert len(world.publisher.batches[0]) == BATCH_ENTRIES
     world.journal.items.clear()
     world.journal.items.extend(entry(BATCH_ENTRIES + number, MESSAGE=b"x" * 40_000) for number in range(1, 100))
     feed.turn()
-    sizes = [len(payload) for _, payload in world.gate.batches[1]]
+    sizes = [len(payload) for _, payload in world.publisher.batches[1]]
     assert sum(sizes[:-1]) < BATCH_BYTES <= sum(sizes)
 
 
-@pytest.mark.parametrize("error", [GateError("closed"), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [AccessCheckError("closed"), KeyboardInterrupt()])
 def test_place_is_that_of_what_was_routed(world: World, error: BaseException) -> None:
     world.journal.items.extend([entry(1), entry(2)])
     feed = world.feed()
     feed.turn()
     world.journal.items.append(entry(3))
-    world.gate.error = error
+    world.publisher.error = error
     with pytest.raises(type(error)):
         feed.turn()
     feed.save()
@@ -294,7 +294,7 @@ def test_run_saves_at_its_end(world: World) -> None:
     feed = world.feed()
     world.journal.last = cursor(4)
     world.journal.items.append(entry(5))
-    world.gate.error = KeyboardInterrupt()
+    world.publisher.error = KeyboardInterrupt()
     with pytest.raises(KeyboardInterrupt):
         feed.run()
     assert world.file.load() == cursor(4)
@@ -306,7 +306,7 @@ def test_place_that_cannot_be_saved_is_said_and_counted(world: World, tmp_path: 
     for number in range(1, 31):
         world.journal.items.append(entry(number))
         feed.turn()
-    assert len(world.gate.told) == 30, "it goes on"
+    assert len(world.publisher.told) == 30, "it goes on"
     assert feed.counters.unsaved >= 30
     assert len(world.said) == 2
     assert "No such file or directory" in world.said[0]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.feeds.bus_publisher import Arrived
+from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.entries import Entry, Link
 from sbusd.feeds.netlink.feed import NetlinkFeed
 from sbusd.feeds.netlink.sockets import OverrunError
@@ -19,7 +19,7 @@ LO = Link(1, b"lo", "unknown", ("up", "loopback", "running", "lower_up"), 65536,
 BRIDGE_ADDED = captured()["ip link add 'br*!' type bridge"]
 
 
-class FakeListener:
+class FakeMonitor:
     """Datagrams from a list; an exception in it is raised in its place."""
 
     def __init__(self) -> None:
@@ -59,13 +59,13 @@ class FakeKernel:
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
         self.interrupted = 0
-        self.listeners: list[FakeListener] = []
+        self.listeners: list[FakeMonitor] = []
         self.reads = 0
         self.during_read: list[bytes] = []
         """What the kernel says while its tables are read."""
 
-    def listen(self) -> FakeListener:
-        self.listeners.append(FakeListener())
+    def listen(self) -> FakeMonitor:
+        self.listeners.append(FakeMonitor())
         return self.listeners[-1]
 
     def read_tables(self) -> list[Entry]:
@@ -77,10 +77,10 @@ class FakeKernel:
         return list(self.entries)
 
 
-class FakeOutlet:
+class FakePublisher:
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, object]]] = []
-        self.arrivals: deque[Arrived] = deque()
+        self.arrivals: deque[BusActivity] = deque()
 
     def fileno(self) -> int | None:
         return None  # so that no turn sleeps
@@ -88,8 +88,8 @@ class FakeOutlet:
     def publish(self, key: str, payload: bytes) -> None:
         self.told.append((key, json.loads(payload)))
 
-    def arrived(self) -> Arrived:
-        return self.arrivals.popleft() if self.arrivals else Arrived()
+    def activity(self) -> BusActivity:
+        return self.arrivals.popleft() if self.arrivals else BusActivity()
 
     def take(self) -> list[tuple[str, object]]:
         """Return what was told since the last time: keys, with the event, or the reason of a snapshot's delimiter."""
@@ -102,20 +102,22 @@ class Scene:
     def __init__(self, namespace: str | None = None) -> None:
         self.now = 1000.0
         self.kernel = FakeKernel([LO])
-        self.outlet = FakeOutlet()
+        self.publisher = FakePublisher()
         self.said: list[str] = []
         self.ready: list[str] = []
-        self.feed = NetlinkFeed(self.kernel, self.outlet, self.said.append, self.ready.append, namespace=namespace, clock=lambda: self.now)
+        self.feed = NetlinkFeed(
+            self.kernel, self.publisher, self.said.append, self.ready.append, namespace=namespace, clock=lambda: self.now
+        )
 
     @property
-    def listener(self) -> FakeListener:
+    def listener(self) -> FakeMonitor:
         return self.kernel.listeners[-1]
 
     def turn(self, seconds: float = 0.0) -> list[tuple[str, object]]:
         """Let *seconds* pass, take a turn, and return what was told in it."""
         self.now += seconds
         self.feed.turn()
-        return self.outlet.take()
+        return self.publisher.take()
 
 
 SNAPSHOT = [("net/link/lo", "snapshot")]
@@ -163,16 +165,16 @@ def test_overruns_are_counted_and_paced(scene: Scene) -> None:
         assert scene.turn(0.5) == []
         assert scene.turn(0.5) == whole("overrun")
     scene.now += 1
-    scene.outlet.arrivals.append(Arrived(requests=1))
+    scene.publisher.arrivals.append(BusActivity(requests=1))
     scene.feed.turn()
     scene.feed.turn()
-    key, end = scene.outlet.told[-1]
+    key, end = scene.publisher.told[-1]
     assert (key, end["overruns"], end["requests"], end["entries"]) == ("net/snapshot/end", 3, 1, 1)
     assert end["receive_kib"] == 64
 
 
 def test_requests_are_answered_by_one_snapshot_a_second(scene: Scene) -> None:
-    scene.outlet.arrivals.extend([Arrived(requests=500), Arrived(requests=500)])
+    scene.publisher.arrivals.extend([BusActivity(requests=500), BusActivity(requests=500)])
     assert scene.turn() == []
     assert scene.turn() == []
     assert scene.turn(0.9) == [], "the first snapshot was less than a second ago"
@@ -183,24 +185,24 @@ def test_requests_are_answered_by_one_snapshot_a_second(scene: Scene) -> None:
 
 
 def test_requests_do_not_make_a_costly_snapshot_more_than_a_tenth_of_the_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = scene.outlet.publish
+    publish = scene.publisher.publish
 
     def slow(key: str, payload: bytes) -> None:
         scene.now += 1.0
         publish(key, payload)
 
-    monkeypatch.setattr(scene.outlet, "publish", slow)
-    scene.outlet.arrivals.append(Arrived(requests=1))
+    monkeypatch.setattr(scene.publisher, "publish", slow)
+    scene.publisher.arrivals.append(BusActivity(requests=1))
     scene.turn(2.0)
     assert scene.turn() == whole("request")  # took 3 seconds
-    scene.outlet.arrivals.append(Arrived(requests=1))
+    scene.publisher.arrivals.append(BusActivity(requests=1))
     scene.turn()
     assert scene.turn(26.0) == []
     assert scene.turn(1.1) == whole("request")
 
 
 def test_reconnection_makes_a_fresh_snapshot(scene: Scene) -> None:
-    scene.outlet.arrivals.append(Arrived(requests=3, reconnected=True))
+    scene.publisher.arrivals.append(BusActivity(requests=3, reconnected=True))
     scene.turn(2.0)
     assert scene.turn() == whole("reconnect")
     assert scene.said == ["reconnected to the bus; publishing a new snapshot"]
@@ -208,7 +210,7 @@ def test_reconnection_makes_a_fresh_snapshot(scene: Scene) -> None:
 
 def test_overrun_is_the_reason_even_after_a_reconnection(scene: Scene) -> None:
     scene.listener.put(OverrunError("lost"))
-    scene.outlet.arrivals.append(Arrived(reconnected=True))
+    scene.publisher.arrivals.append(BusActivity(reconnected=True))
     scene.turn()
     assert scene.turn(1.0) == whole("overrun")
 
@@ -270,7 +272,7 @@ def test_undecodable_message_is_counted_and_said_once(scene: Scene) -> None:
 def test_forged_and_refused_are_counted(scene: Scene) -> None:
     scene.listener.forged = 7
     scene.listener.put()
-    scene.outlet.arrivals.append(Arrived(refused=2))
+    scene.publisher.arrivals.append(BusActivity(refused=2))
     scene.turn()
     assert (scene.feed.counters.forged, scene.feed.counters.refused) == (7, 2)
 
@@ -278,5 +280,5 @@ def test_forged_and_refused_are_counted(scene: Scene) -> None:
 def test_namespace_is_in_every_payload() -> None:
     scene = Scene("blue")
     scene.feed.turn()
-    assert [payload["namespace"] for _, payload in scene.outlet.told] == ["blue"] * 3
+    assert [payload["namespace"] for _, payload in scene.publisher.told] == ["blue"] * 3
     scene.feed.close()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from sbusd.feeds.netlink.entries import Link
-from sbusd.feeds.netlink.sockets import Kernel, KernelError, Monitor, Namespace, OverrunError, Tables
+from sbusd.feeds.netlink.sockets import Kernel, KernelError, KernelTables, Monitor, NetworkNamespace, OverrunError
 from tests.support.netlink_captures import captured
 
 [DATAGRAM] = captured()["ip link add $(printf 'x\\377y') type bridge"][-1:]
@@ -53,7 +53,7 @@ def test_monitor_is_quiet_without_changes(kernel: Kernel) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/proc/1/ns/net", "no such", "\0", "\udcff"])
 def test_namespace_that_is_none(name: str) -> None:
     with pytest.raises(KernelError, match=r"network namespace .*: .*; list the namespaces with: ip netns list"):
-        Namespace(name)
+        NetworkNamespace(name)
 
 
 class FakeChannel:
@@ -86,7 +86,7 @@ class FakeChannel:
 
 
 def monitor_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> Monitor:
-    monitor = Monitor(Namespace())
+    monitor = Monitor(NetworkNamespace())
     monitor.close()
     monkeypatch.setattr(monitor, "_channel", FakeChannel(*items))
     return monitor
@@ -143,8 +143,8 @@ def numbered(datagram: bytes, sequence: int, flags: int = 2) -> bytes:
     return datagram[:6] + struct.pack("=HI", flags, sequence) + datagram[12:]
 
 
-def tables_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> Tables:
-    tables = Tables(Namespace())
+def tables_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> KernelTables:
+    tables = KernelTables(NetworkNamespace())
     tables.close()
     monkeypatch.setattr(tables, "_channel", FakeChannel(*items))
     return tables

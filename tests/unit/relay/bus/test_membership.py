@@ -9,10 +9,10 @@ from typing import cast
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.bus.membership import Join
+from sbusd.relay.bus.membership import BusMembership
 from sbusd.relay.log_messages import RelayJournal
-from sbusd.relay.queue_handler import Desk
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.queue_handler import QueueHandler
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 
@@ -22,29 +22,31 @@ class Books:
     relay = "ab"
 
     def __init__(self) -> None:
-        self.join: Join | None = None
+        self.join: BusMembership | None = None
         self.counted: list[tuple[str, int]] = []
 
     async def count(self, name: str, number: int) -> None:
         assert self.join is not None
         self.counted.append((name, number))
         if name == "bus-never-seen":
-            raise RedisAwayError("the end of the test")
-        self.join.callers.counts["never_seen"] += 2
+            raise RedisUnavailableError("the end of the test")
+        self.join.calls.counts["never_seen"] += 2
 
 
 def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.relay.bus.membership.COUNT_SECONDS", 0.0)
     books = Books()
-    desk = SimpleNamespace(services=None)
+    handler = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")
-    books.join = join = Join(1001, settings, store=cast(Store, books), desk=cast(Desk, desk), journal=RelayJournal({}))
-    join.callers.counts["too_many"] += 3
+    books.join = join = BusMembership(
+        1001, settings, store=cast(Store, books), handler=cast(QueueHandler, handler), journal=RelayJournal({})
+    )
+    join.calls.counts["too_many"] += 3
 
     async def count() -> None:
         async with asyncio.timeout(30):
             await join.count()
 
-    with pytest.raises(RedisAwayError):
+    with pytest.raises(RedisUnavailableError):
         asyncio.run(count())
     assert books.counted == [("bus-too-many", 3), ("bus-never-seen", 2)]

@@ -13,12 +13,12 @@ from sbusd.client import CallTimeout, Disconnected, ErrorCode, NoRecipient, Payl
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import services as bus_services
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
-from sbusd.relay.bus.services import AT_ONCE, Services
+from sbusd.relay.bus.services import AT_ONCE, BusServices
 from sbusd.relay.log_messages import RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisAwayError
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 RAW = b"as it lies in Redis"
@@ -59,7 +59,7 @@ class Books:
         self.said = ("engaged", 30.0)
         self.engaged: list[bytes] = []
         self.counted: list[str] = []
-        self.concluded: list[tuple[bytes, Message, str]] = []
+        self.concluded: list[tuple[bytes, RelayMessage, str]] = []
         self.handed: list[tuple[bytes, str]] = []
         self.declined: list[tuple[str, str]] = []
         self.done = asyncio.Event()
@@ -67,9 +67,9 @@ class Books:
     def fail(self) -> None:
         if self.away:
             self.away -= 1
-            raise RedisAwayError("Redis: gone")
+            raise RedisUnavailableError("Redis: gone")
 
-    async def engage(self, raw: bytes, request: Message) -> tuple[str, float]:
+    async def engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
         self.fail()
         self.engaged.append(raw)
         return self.said
@@ -77,41 +77,47 @@ class Books:
     async def count(self, name: str) -> None:
         self.counted.append(name)
 
-    async def conclude(self, raw: bytes, reply: Message, queue: str) -> None:
+    async def conclude(self, raw: bytes, reply: RelayMessage, queue: str) -> None:
         self.fail()
         self.concluded.append((raw, reply, queue))
         self.done.set()
 
-    async def hand_over(self, raw: bytes, request: Message, queue: str) -> None:
+    async def hand_over(self, raw: bytes, request: RelayMessage, queue: str) -> None:
         self.fail()
         self.handed.append((raw, queue))
         self.done.set()
 
-    async def decline(self, raw: bytes, request: Message, words: str, queue: str) -> None:
+    async def decline(self, raw: bytes, request: RelayMessage, words: str, queue: str) -> None:
         self.declined.append((words, queue))
 
 
-class Joined:
+class Membership:
     """Has the bus, or none."""
 
     def __init__(self, bus: Bus | None) -> None:
         self.bus = cast("RelayBus | None", bus)
         self.left = ""
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
         assert bus is self.bus
         self.bus, self.left = None, reason
 
 
-def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> Message:
-    return Message(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
+def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
+    return RelayMessage(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
 
 
-def services(books: Books, joined: Joined, told: list[str], **settings: Any) -> Services:
+def services(books: Books, membership: Membership, told: list[str], **settings: Any) -> BusServices:
     journal = RelayJournal({}, send=lambda text, **_fields: told.append(text))
     journal.tell_of = lambda event, about, **facts: told.append(event.text(facts | {"count": 1}))  # type: ignore[method-assign]
-    return Services(
-        1002, RelaySettings(**settings), joined, store=cast(Store, books), desk=cast(Desk, books), journal=journal, clock=lambda: 7.0
+    return BusServices(
+        1002,
+        RelaySettings(**settings),
+        membership,
+        store=cast(Store, books),
+        handler=cast(QueueHandler, books),
+        journal=journal,
+        clock=lambda: 7.0,
     )
 
 
@@ -129,7 +135,7 @@ def outcome(answer: bytes | Exception, **settings: Any) -> tuple[Books, list[str
 
     async def main() -> None:
         books.done = asyncio.Event()
-        made = services(books, Joined(Bus(answer)), told, **settings)
+        made = services(books, Membership(Bus(answer)), told, **settings)
         assert await made.take(RAW, asked())
         await books.done.wait()
         await made.close()
@@ -148,7 +154,7 @@ def test_a_request_is_run_and_answered() -> None:
 def test_what_the_service_is_told() -> None:
     async def main() -> None:
         bus, books = Bus(), Books()
-        made = services(books, Joined(bus), [])
+        made = services(books, Membership(bus), [])
         await made.take(RAW, asked())
         await books.done.wait()
         (call,) = bus.calls
@@ -199,13 +205,13 @@ def test_nobody_is_there() -> None:
     async def main() -> None:
         bus, books, told = Bus(), Books(), list[str]()
         bus.members_of = {b"rpc/echo": 1}
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
-        assert not await services(books, Joined(None), told).take(RAW, asked())
+        assert not await services(books, Membership(bus), told).take(RAW, asked())
+        assert not await services(books, Membership(None), told).take(RAW, asked())
         bus.refusal = Disconnected("/run/sbus.socket")
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
+        assert not await services(books, Membership(bus), told).take(RAW, asked())
         assert told == []
         bus.refusal = RemoteRefusal(ErrorCode.EPERM, "a rule")
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
+        assert not await services(books, Membership(bus), told).take(RAW, asked())
         assert "EPERM a rule" in told[0]
         assert books.engaged == []
 
@@ -219,10 +225,10 @@ def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> 
     async def main() -> None:
         bus, books = Bus(), Books()
         bus.members = lambda _key: asyncio.sleep(3_600)  # type: ignore[method-assign, assignment, return-value]
-        joined = Joined(bus)
-        made = services(books, joined, [])
+        membership = Membership(bus)
+        made = services(books, membership, [])
         assert not await made.take(RAW, asked())
-        assert joined.left == "no response for 0.001 s"
+        assert membership.left == "no response for 0.001 s"
         assert not await made.take(RAW, asked())
 
     run(main)
@@ -233,7 +239,7 @@ def test_one_that_is_not_ours_or_too_late_is_not_run(said: str) -> None:
     async def main() -> None:
         bus, books = Bus(), Books()
         books.said = (said, 0.0)
-        assert await services(books, Joined(bus), []).take(RAW, asked())
+        assert await services(books, Membership(bus), []).take(RAW, asked())
         assert bus.calls == []
 
     run(main)
@@ -241,12 +247,12 @@ def test_one_that_is_not_ours_or_too_late_is_not_run(said: str) -> None:
 
 def test_while_redis_is_away_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it was asked for may have been done, so it is asked again until it answers."""
-    monkeypatch.setattr(bus_services, "AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr(bus_services, "RETRY_SECONDS", 0.001)
 
     async def main() -> None:
         bus, books = Bus(), Books()
         bus.gate.clear()
-        made = services(books, Joined(bus), [])
+        made = services(books, Membership(bus), [])
         books.away = 3
         assert await made.take(RAW, asked())
         assert (books.engaged, books.away) == ([RAW], 0)
@@ -262,7 +268,7 @@ def test_of_one_host_and_command_not_too_many_run_at_once() -> None:
     async def main() -> None:
         bus, books = Bus(), Books()
         bus.gate.clear()
-        made = services(books, Joined(bus), [])
+        made = services(books, Membership(bus), [])
         for number in range(AT_ONCE + 5):
             assert await made.take(b"%d" % number, asked(number))
         assert await made.take(b"other", asked(0, src=1003))
@@ -283,7 +289,7 @@ def test_a_host_with_too_much_under_way_is_told() -> None:
     async def main() -> None:
         bus, books = Bus(), Books()
         bus.gate.clear()
-        made = services(books, Joined(bus), [], peer_requests=1)
+        made = services(books, Membership(bus), [], peer_requests=1)
         assert await made.take(b"1", asked(1))
         assert await made.take(b"2", asked(2))
         assert await made.take(b"3", asked(3, src=1003))
@@ -305,7 +311,7 @@ def test_at_the_end_nothing_is_answered() -> None:
     async def main() -> None:
         bus, books = Bus(), Books()
         bus.gate.clear()
-        made = services(books, Joined(bus), [])
+        made = services(books, Membership(bus), [])
         await made.take(RAW, asked())
         await made.close()
         bus.gate.set()

@@ -12,35 +12,35 @@ import aiohttp
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.http.authentication import Caller, RefusedError, Speaker
-from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, Door
+from sbusd.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
+from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, HttpServer
 from sbusd.relay.log_messages import STRANGER, RelayJournal
-from sbusd.relay.message_model import Message
+from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
-from sbusd.relay.redis.client import RedisAwayError
-from sbusd.relay.redis.store import Once
+from sbusd.relay.redis.client import RedisUnavailableError
+from sbusd.relay.redis.store import Nonce
 from tests.support.bus_hosts import FIRST, SECOND
 
 NOW = 1_795_000_000.0
 
-ONCE = Once(SECOND, "0" * 32, 10.0)
+ONCE = Nonce(SECOND, "0" * 32, 10.0)
 
 
 @dataclass
 class Guard:
     """A gate that lets in the second twin."""
 
-    refusal: RefusedError | None = None
+    refusal: RejectedRequestError | None = None
     trust: str = "a guard"
 
-    def precheck(self, _caller: Caller) -> None:
+    def precheck(self, _unverified_request: UnverifiedRequest) -> None:
         """Refuse, if it is to."""
         if self.refusal is not None:
             raise self.refusal
 
-    def identify(self, _caller: Caller) -> Speaker:
+    def identify(self, _unverified_request: UnverifiedRequest) -> SenderIdentity:
         """Let in."""
-        return Speaker(SECOND, ONCE)
+        return SenderIdentity(SECOND, ONCE)
 
 
 @dataclass
@@ -48,19 +48,19 @@ class Shelf:
     """A store that says what it is told to."""
 
     says: str | Exception = "accepted"
-    accepted: list[tuple[Message, float]] = field(default_factory=list)
-    admitted: list[Message] = field(default_factory=list)
+    accepted: list[tuple[RelayMessage, float]] = field(default_factory=list)
+    admitted: list[RelayMessage] = field(default_factory=list)
     counted: list[str] = field(default_factory=list)
 
-    async def accept(self, twin: int, request: Message, _digest: str, seconds_left: float, once: Once) -> str:
+    async def accept(self, twin: int, request: RelayMessage, _digest: str, seconds_left: float, nonce: Nonce) -> str:
         """Take a request."""
-        assert (twin, once) == (SECOND, ONCE)
+        assert (twin, nonce) == (SECOND, ONCE)
         self.accepted.append((request, seconds_left))
         return self._said()
 
-    async def admit(self, reply: Message, once: Once) -> str:
+    async def admit(self, reply: RelayMessage, nonce: Nonce) -> str:
         """Take an answer."""
-        assert once == ONCE
+        assert nonce == ONCE
         self.admitted.append(reply)
         return self._said()
 
@@ -89,14 +89,16 @@ class Visit:
     def __init__(self, shelf: Shelf, guard: Guard, **settings: Any) -> None:
         around: Any = shelf
         self.shelf = shelf
-        self.door = Door(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, guard, RelayJournal({}), keys={})
-        self.door._clock = lambda: NOW
+        self.server_under_test = HttpServer(
+            FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, guard, RelayJournal({}), keys={}
+        )
+        self.server_under_test._clock = lambda: NOW
 
     def knock(self, path: str, body: Any, method: str = "POST", headers: dict[str, str] | None = None) -> Said:
         """Return what is said to one request."""
 
         async def run() -> Said:
-            http = self.door.server()
+            http = self.server_under_test.server()
             server = await asyncio.get_running_loop().create_server(http, "127.0.0.1", 0)
             url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{path}"
             try:
@@ -109,14 +111,14 @@ class Visit:
         return asyncio.run(run())
 
 
-def visit(says: str | Exception = "accepted", refusal: RefusedError | None = None, **settings: Any) -> Visit:
+def visit(says: str | Exception = "accepted", refusal: RejectedRequestError | None = None, **settings: Any) -> Visit:
     """Return a visit to a door whose store *says* this."""
     return Visit(Shelf(says), Guard(refusal), **settings)
 
 
 def message(**members: Any) -> bytes:
     """Return a message of the second twin to the first."""
-    made = Message(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret="r", exp=60, now=int(NOW) - 10)
+    made = RelayMessage(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret="r", exp=60, now=int(NOW) - 10)
     return json.dumps({**json.loads(made.encode()), **members}).encode()
 
 
@@ -197,7 +199,7 @@ def test_what_the_store_does_not_take(path: str, says: str, status: int, words: 
 
 
 def test_a_redis_that_is_away_is_no_end() -> None:
-    said = visit(RedisAwayError("where")).knock(REMOTE_PATH, message())
+    said = visit(RedisUnavailableError("where")).knock(REMOTE_PATH, message())
     assert (said.status, said.words) == (503, {"error": "Redis is unavailable on this host; try again later"})
     assert said.headers["Retry-After"] == "5"
 
@@ -216,7 +218,7 @@ def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.Capture
         yield b"{"
         await asyncio.Event().wait()
 
-    made = visit(refusal=RefusedError(401, "is not signed", STRANGER, "peers-refused"))
+    made = visit(refusal=RejectedRequestError(401, "is not signed", STRANGER, "peers-refused"))
     assert made.knock(REMOTE_PATH, endless()).status == 401
     assert made.shelf.counted == ["peers-refused"]
     assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capsys.readouterr().err
@@ -243,13 +245,13 @@ def test_bodies_of_senders_who_are_not_verified_are_bounded_in_sum() -> None:
     made = visit(body_bytes=2_000, pending_bytes=2_000)
 
     async def run() -> list[int]:
-        http = made.door.server()
+        http = made.server_under_test.server()
         server = await asyncio.get_running_loop().create_server(http, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{REMOTE_PATH}"
         statuses = []
         async with aiohttp.ClientSession() as session:
             slow = [asyncio.ensure_future(session.post(url, data=half())) for _ in range(2)]
-            while sum(made.door._pending._of.values()) < 2_000:
+            while sum(made.server_under_test._unverified_bytes._of.values()) < 2_000:
                 await asyncio.sleep(0)
             async with session.post(url, data=message()) as response:
                 statuses.append(response.status)
@@ -258,7 +260,7 @@ def test_bodies_of_senders_who_are_not_verified_are_bounded_in_sum() -> None:
             for each in others:
                 each.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            while sum(made.door._pending._of.values()):
+            while sum(made.server_under_test._unverified_bytes._of.values()):
                 await asyncio.sleep(0)
         server.close()
         await http.shutdown(1.0)

@@ -13,10 +13,10 @@ from sbusd.relay.http.signature import (
     NONCE,
     SIGNATURE,
     TIME,
-    Stamp,
+    SignatureHeaders,
     is_same,
     read_key,
-    read_stamp,
+    read_signature_headers,
     request_signature,
     response_signature,
     signed_headers,
@@ -27,18 +27,18 @@ KEY = b"0123456789abcdef"
 
 def test_a_signature_is_that_of_what_was_signed() -> None:
     headers = signed_headers(KEY, 1001, 1002, "/zbus-remote", b"body", now=1_795_000_000.9)
-    stamp = read_stamp(headers)
-    assert stamp is not None
-    assert (stamp.twin, stamp.time) == (1001, 1_795_000_000)
-    right = request_signature(KEY, stamp, 1002, "/zbus-remote", b"body")
-    assert is_same(right, stamp.signature)
+    signed = read_signature_headers(headers)
+    assert signed is not None
+    assert (signed.twin, signed.time) == (1001, 1_795_000_000)
+    right = request_signature(KEY, signed, 1002, "/zbus-remote", b"body")
+    assert is_same(right, signed.signature)
     for key, to, path, body in [
         (b"x" * 16, 1002, "/zbus-remote", b"body"),
         (KEY, 1001, "/zbus-remote", b"body"),
         (KEY, 1002, "/zbus-reply", b"body"),
         (KEY, 1002, "/zbus-remote", b"bodY"),
     ]:
-        assert not is_same(request_signature(key, stamp, to, path, body), stamp.signature)
+        assert not is_same(request_signature(key, signed, to, path, body), signed.signature)
 
 
 def test_no_two_requests_have_the_same_nonce() -> None:
@@ -47,11 +47,11 @@ def test_no_two_requests_have_the_same_nonce() -> None:
 
 
 def test_the_answer_is_signed_for_its_request_and_status() -> None:
-    asked = Stamp(1001, 1, "a" * 32, "c" * 64)
+    asked = SignatureHeaders(1001, 1, "a" * 32, "c" * 64)
     right = response_signature(KEY, asked, 200, b"{}")
     assert right == response_signature(KEY, asked, 200, b"{}")
-    assert right != response_signature(KEY, Stamp(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
-    assert right != response_signature(KEY, Stamp(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
+    assert right != response_signature(KEY, SignatureHeaders(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
+    assert right != response_signature(KEY, SignatureHeaders(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
     assert right != response_signature(KEY, asked, 503, b"{}")
     assert right != response_signature(KEY, asked, 200, b"")
 
@@ -71,8 +71,8 @@ def test_the_answer_is_signed_for_its_request_and_status() -> None:
 )
 def test_headers_that_are_none_are_none(name: str, value: str) -> None:
     headers = signed_headers(KEY, 1001, 1002, "/", b"", now=1)
-    assert read_stamp(headers | {name: value}) is None
-    assert read_stamp({each: text for each, text in headers.items() if each != name}) is None
+    assert read_signature_headers(headers | {name: value}) is None
+    assert read_signature_headers({each: text for each, text in headers.items() if each != name}) is None
 
 
 def test_a_key_is_read_without_its_line_end(tmp_path: Path) -> None:

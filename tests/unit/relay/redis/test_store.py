@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sbusd.relay.message_model import Message
+from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names as queues
-from sbusd.relay.redis.store import Once, Store
+from sbusd.relay.redis.store import Nonce, Store
 from tests.support.bus_hosts import FIRST, SECOND
 from tests.support.message_stores import opened, order, reply_to, run_with, taken
 from tests.support.relays import RedisServer
@@ -72,7 +72,7 @@ def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
         assert said == "accepted"
         assert claim is not None
         assert (claim.id, claim.attempt, claim.tries, claim.twin, claim.is_request) == (f"q:{made.message.uid}", 1, 1, SECOND, True)
-        assert Message.parse(claim.body) == made.message
+        assert RelayMessage.parse(claim.body) == made.message
         async with opened(server) as other:
             assert (await other.claim(SECOND, 10, 60.0))[1] == []
             assert await other.twins() == [SECOND]
@@ -150,7 +150,7 @@ def test_a_request_has_one_answer(server: RedisServer) -> None:
         assert await store.answer(made.message, made.full, "expired") == "late"
         assert await store.waiting_request(made.message.uid) is None
         (answer,) = client.lrange("ret-1", 0, -1)
-        assert Message.parse(answer).dat == "eA=="
+        assert RelayMessage.parse(answer).dat == "eA=="
         assert left(client) == set()
 
     run_with(server, body)
@@ -161,7 +161,7 @@ def test_a_full_backlog_is_answered(server: RedisServer) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         said = await store.dispatch(raw, [order(1, hold_seconds=60.0), order(2, hold_seconds=60.0)])
         assert [(word, claim is None) for word, claim in said] == [("accepted", False), ("answered", True)]
-        assert Message.parse(client.lpop("ret-2")).err == "no room"
+        assert RelayMessage.parse(client.lpop("ret-2")).err == "no room"
 
     run_with(server, body, backlog_messages=1)
 
@@ -177,9 +177,9 @@ def test_no_answer_is_put_into_a_queue_of_the_bus(server: RedisServer, ret: str)
     run_with(server, body)
 
 
-def request_of_second(number: int = 1) -> Message:
+def request_of_second(number: int = 1) -> RelayMessage:
     """Return a request that the second twin sends here."""
-    return Message(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
+    return RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
 
 
 def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
@@ -194,7 +194,7 @@ def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
 
 def test_what_it_was_signed_with_is_good_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        once = Once(SECOND, "0" * 32, 10.0)
+        once = Nonce(SECOND, "0" * 32, 10.0)
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0, once) == "accepted"
         assert await store.accept(SECOND, request_of_second(2), "e", 60.0, once) == "replayed"
         assert await store.admit(reply_to(order().message), once) == "replayed"
