@@ -1,4 +1,4 @@
-"""The program sbus-feed(8): one command for each feed."""
+"""The program sbus-feed(8), with one command for each feed."""
 
 from __future__ import annotations
 
@@ -39,21 +39,21 @@ app = typer.Typer(
 _RECEIVE_MIB_MOST = 1024
 
 _LINES_MOST = 1_000_000
-"""Looking back for so many takes a second or two, before the feed is ready."""
+"""Seeking back that many entries takes a second or two before the feed is ready."""
 
 _RATE_MOST = 1_000_000
-"""More than a journal is read at."""
+"""More than can be read from a journal."""
 
 _BACKLOG = Duration(0.0, 3650 * 86_400.0, "which is ten years")
 
 _BACKLOG_TEXT = show_duration(BACKLOG_SECONDS)
 
 EX_CONFIG = 78
-"""The bus must be configured otherwise first: the unit does not start the feed again. Source: sysexits.h."""
+"""Exit status if the configuration of the bus must change first: the unit does not restart the feed. Source: sysexits.h."""
 
 
 def _duration(text: str) -> float:
-    """Return the seconds that an option spells. Raises BadParameter."""
+    """Return the seconds of an option. Raises BadParameter."""
     try:
         return _BACKLOG.parse(text)
     except ValueError as wrong:
@@ -101,7 +101,7 @@ def journal_command(
 
 
 def main() -> None:
-    """Run the program. SIGTERM ends it as SIGINT does: with status 0, wherever it waits."""
+    """Run the program. SIGTERM and SIGINT end it with status 0 at any time."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="sbus-feed")
@@ -125,14 +125,14 @@ def _feed_journal(publisher: CheckedPublisher, directory: Path | None, file: Cur
 
 
 def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
-    """Return which bus the options name. Raises BadParameter if they name two."""
+    """Return the bus that the options name. Raises BadParameter if they name two."""
     if (address is not None) + system + user > 1:
         raise typer.BadParameter("--address, --system and --user are mutually exclusive")
     return "system" if system else "user" if user else None
 
 
 def _run(name: str, feed: Callable[[], None]) -> None:
-    """Run a feed; however it ends, it is with a status and at most one line."""
+    """Run a feed; it ends with a status and at most one line."""
     try:
         feed()
     except KeyboardInterrupt:
@@ -146,13 +146,13 @@ def _run(name: str, feed: Callable[[], None]) -> None:
 
 
 def _kept_cursor() -> Path | None:
-    """Return where a service keeps its cursor, None outside of one. Source: systemd.exec(5), StateDirectory=."""
+    """Return the cursor file of a service, None outside of one. Source: systemd.exec(5), StateDirectory=."""
     folders = os.environ.get("STATE_DIRECTORY", "")
     return Path(folders.split(":")[0]) / "journal.cursor" if folders else None
 
 
 def _ready(status: str) -> None:
-    """Tell the service manager, if there is one, that the feed is at work."""
+    """Notify the service manager, if there is one, that the feed is ready."""
     try:
         daemon.notify(f"READY=1\nSTATUS={status}")
     except OSError as wrong:
@@ -160,20 +160,20 @@ def _ready(status: str) -> None:
 
 
 def _log(line: str) -> None:
-    """Write one line to standard error: the journal, for a service."""
-    # What cannot be said must not end the feed; the counters in net/snapshot/end say it too.
+    """Write one line to standard error, which is the journal for a service."""
+    # A closed stderr must not end the feed; the counters in net/snapshot/end contain the same facts.
     with contextlib.suppress(OSError, ValueError):
         print(f"sbus-feed: {line}", file=sys.stderr, flush=True)
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:
-    """End with *status* and one line."""
+    """Log *line* and exit with *status*."""
     _log(line)
     raise typer.Exit(status)
 
 
 def _end_quietly() -> NoReturn:
-    """End with status 0, and let no further signal in between."""
+    """Exit with status 0, ignoring further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise typer.Exit(0)

@@ -1,4 +1,4 @@
-"""What one party may have under way at a time, in number and in bytes, so that none can use up what others need."""
+"""A limit on the concurrent calls of each owner, in number and bytes, so that no owner uses the resources of the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 
 class ConcurrencyLimit:
-    """*calls* and *size* bytes for each party, such as a user."""
+    """At most *calls* concurrent calls and *size* bytes for each owner, such as a user."""
 
     def __init__(self, calls: int, size: int) -> None:
         self.calls = calls
@@ -16,7 +16,7 @@ class ConcurrencyLimit:
         self._size: Counter[Hashable] = Counter()
 
     def problem(self, owner: Hashable, size: int) -> str:
-        """Return why *owner* cannot have one more call of *size* bytes under way, or no words."""
+        """Return why *owner* may not start another call of *size* bytes; empty if it may."""
         if self._calls[owner] >= self.calls:
             return f"{self.calls} calls are already in progress"
         if self._size[owner] + size > self.size:
@@ -24,18 +24,17 @@ class ConcurrencyLimit:
         return ""
 
     def acquire(self, owner: Hashable, size: int) -> None:
-        """Note that a call has begun. Duty: :meth:`release` the same."""
+        """Record the start of a call. Duty: :meth:`release` it with the same arguments."""
         self._calls[owner] += 1
         self._size[owner] += size
 
     def release(self, owner: Hashable, size: int) -> None:
-        """Note that a call is over."""
+        """Record the end of a call."""
         self._calls[owner] -= 1
         self._size[owner] -= size
         if not self._calls[owner]:
-            # Who has nothing under way is not remembered.
             del self._calls[owner], self._size[owner]
 
     def __len__(self) -> int:
-        """Return how many calls are under way."""
+        """Return the number of concurrent calls of all owners."""
         return self._calls.total()

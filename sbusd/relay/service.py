@@ -1,4 +1,4 @@
-"""The relay at work: the queues, the sender, the door, the time-keeper, until a signal ends it. Spec: sbus-relay(8)."""
+"""The relay: queues, sender, HTTP server and timers, until a signal ends it. Spec: sbus-relay(8)."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from sbusd.relay.resolver import make_resolver
 from sbusd.relay.sender import Sender
 
 BATCH = 64
-"""Messages taken at a time: enough to make the way to Redis small, and few enough to be given back quickly."""
+"""Messages taken at a time: few round trips to Redis, and quick recovery after a crash."""
 
 RETRY_SECONDS = 0.25
-"""How long a Redis that is away is left alone."""
+"""Pause before the next attempt while Redis is unavailable."""
 
 EXPIRY_SECONDS = 0.5
-"""How often requests whose time is over are looked for; ``exp`` is in seconds."""
+"""Interval between searches for expired requests; ``exp`` is in seconds."""
 
 
 class Relay:
-    """One relay. :meth:`run` it within a running loop, until it is cancelled."""
+    """One relay. Await :meth:`run` within a running loop; cancel it to stop."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Relay:
         alive: Callable[[], object] = lambda: None,
         observer: AttemptObserver = lambda _attempt: None,
     ) -> None:
-        """*ready* is told the address when other hosts are heard; *alive* is called again and again while the loop turns.
+        """*ready* is called with the listen address; *alive* is called repeatedly while the loop runs.
 
         Raises:
-            ConfigError: a key or a certificate is none.
-            BadRedisError: ``redis`` names none.
+            ConfigError: a key or a certificate is invalid.
+            InvalidRedisError: ``redis`` is invalid.
         """
         self._twin = twin
         self._settings = settings
@@ -91,7 +91,7 @@ class Relay:
         """Relay until cancelled.
 
         Raises:
-            OSError: the address cannot be listened at.
+            OSError: cannot listen on the address.
         """
         resolver = make_resolver(self._settings, lambda reason: self._journal.tell_of(RESOLVER_AWAY, "resolver", reason=reason))
         client = HttpClient(self._twin, self._settings, self._keys)
@@ -108,18 +108,18 @@ class Relay:
         self._handler.sender = self._sender
         try:
             async with self._listening() as listen, asyncio.TaskGroup() as tasks:
-                self._tell_started(listen)
+                self._log_started(listen)
                 for queue in names.QUEUES:
-                    tasks.create_task(self._again(functools.partial(self._serve, queue)))
-                tasks.create_task(self._again(self._sender.run))
-                tasks.create_task(self._again(self._keep_time))
-                tasks.create_task(self._again(self._live))
+                    tasks.create_task(self._repeat(functools.partial(self._serve, queue)))
+                tasks.create_task(self._repeat(self._sender.run))
+                tasks.create_task(self._repeat(self._expire))
+                tasks.create_task(self._repeat(self._live))
                 if self._publisher is not None:
-                    tasks.create_task(self._again(self._publisher.run))
+                    tasks.create_task(self._repeat(self._publisher.run))
                 if self._membership is not None:
                     for work in (self._membership.run, self._membership.deliver_answers, self._membership.count):
-                        tasks.create_task(self._again(work))
-                tasks.create_task(self._again(functools.partial(network_changes.watch, self.hasten)))
+                        tasks.create_task(self._repeat(work))
+                tasks.create_task(self._repeat(functools.partial(network_changes.watch, self.hasten)))
                 self._ready(listen)
                 try:
                     await asyncio.Event().wait()
@@ -132,20 +132,20 @@ class Relay:
             self._journal.tell(STOPPED, twin=self._twin)
 
     async def hasten(self) -> None:
-        """Try at once what waits: the network has changed."""
+        """Retry waiting messages at once: the network has changed."""
         with contextlib.suppress(RedisUnavailableError):
             await self._store.hasten(1_000)
         self._wake()
 
     @contextlib.asynccontextmanager
     async def _listening(self) -> AsyncIterator[str]:
-        """Listen for other hosts; yields the address."""
+        """Listen for remote hosts; yield the address."""
         settings = self._settings
         host, port = split_address(settings.listen or f"{'[::]' if settings.is_authenticated else '127.0.0.1'}:{PORT}") or ("", 0)
         handler = HttpServer(self._twin, settings, self._store, self._authentication, self._journal, keys=self._keys)
         limiter = ConnectionLimiter(settings, handler.groups, handler.report_rejection)
         http = handler.server()
-        # On "::" other hosts of IPv4 are to be heard too.
+        # "::" means IPv4 too.
         server = await asyncio.get_running_loop().create_server(
             handshakes.protocol_factory(limiter, http, self._tls, settings.body_timeout),
             [host] if host != "::" else ["0.0.0.0", "::"],
@@ -157,7 +157,7 @@ class Relay:
             bound = server.sockets[0].getsockname()
             yield f"[{host}]:{bound[1]}" if ":" in host else f"{host}:{bound[1]}"
         finally:
-            # Whom asyncio has accepted but not yet attached to its server it forgets, unclosed, when that closes (before Python 3.12).
+            # Before Python 3.12, closing a server leaks connections that asyncio has accepted but not yet attached to the server.
             for listening in server.sockets:
                 asyncio.get_running_loop().remove_reader(listening.fileno())
             limiter.close()
@@ -168,34 +168,34 @@ class Relay:
             http.pre_shutdown()
             await http.shutdown(1.0)
 
-    def _tell_started(self, listen: str) -> None:
-        """Tell that it works, and on what its word about other hosts rests."""
+    def _log_started(self, listen: str) -> None:
+        """Log the start, and how remote hosts are authenticated."""
         self._journal.tell(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._authentication.trust)
         if not self._settings.is_authenticated:
             self._journal.tell(UNAUTHENTICATED, listen=listen)
 
     async def _serve(self, queue: str) -> None:
-        """Deal with what comes in *queue*."""
-        await self._is_known.wait()  # else others, who see no lease, would take it for dead
+        """Process the messages of *queue*."""
+        await self._is_known.wait()  # other relays would recover the messages of a relay without a lease
         while True:
             for raw in await self._store.take(queue, BATCH):
                 await self._handler.take(queue, raw)
-            self._note_redis_back()
+            self._log_redis_back()
 
     def _wake(self) -> None:
-        """Have sent at once what is due."""
+        """Have messages that are due sent at once."""
         if self._sender is not None:
             self._sender.wake()
 
-    async def _keep_time(self) -> None:
-        """Answer requests whose time is over."""
+    async def _expire(self) -> None:
+        """Respond to expired requests."""
         while True:
             while await self._handler.expire(BATCH) >= BATCH:
                 await asyncio.sleep(0)
             await asyncio.sleep(EXPIRY_SECONDS)
 
     async def _live(self) -> None:
-        """Say that this relay lives, and take over from those that do not."""
+        """Renew the lease of this relay, and recover the messages of relays whose lease has expired."""
         while True:
             recovered = await self._store.live()
             self._is_known.set()
@@ -204,8 +204,8 @@ class Relay:
             self._alive()
             await asyncio.sleep(self._settings.lease / 4)
 
-    async def _again(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do *work* for ever, whatever goes wrong: what is not done is still in Redis."""
+    async def _repeat(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Repeat *work* until cancelled, whatever it raises: unprocessed messages are still in Redis."""
         while True:
             try:
                 await work()
@@ -218,8 +218,8 @@ class Relay:
                 self._journal.tell_of(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
             await asyncio.sleep(RETRY_SECONDS)
 
-    def _note_redis_back(self) -> None:
-        """Tell that Redis is back, if it was away."""
+    def _log_redis_back(self) -> None:
+        """Log that Redis is available again, if it was not."""
         if self._away_since is not None:
             self._journal.tell(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
             self._away_since = None

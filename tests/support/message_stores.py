@@ -1,4 +1,4 @@
-"""The store of a relay in a real Redis, for a test that plays what is around it."""
+"""The store of a relay in a real Redis, for a test that plays action is around it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def run_with(server: RedisServer, body: Callable[[Store, Any], Awaitable[None]],
     asyncio.run(run())
 
 
-def order(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: int = SECOND, what: str = "send") -> OutgoingRequest:
+def outgoing(number: int = 1, *, hold_seconds: float = 0.0, tries: int = 1, twin: int = SECOND, action: str = "send") -> OutgoingRequest:
     """Return a request of the first twin whose answer comes in ``ret-<number>``."""
     message = RelayMessage(uid=f"{twin}.{number}", cmd="x", src=FIRST, dst=(twin,), ret=f"ret-{number}", try_=tries)
-    return OutgoingRequest(what, message, message.ret, twin, 60.0, message.failure("no room", 1.0), hold_seconds)
+    return OutgoingRequest(action, message, message.ret, twin, 60.0, message.failure("no room", 1.0), hold_seconds)
 
 
 def reply_to(request: RelayMessage, **members: Any) -> RelayMessage:

@@ -1,9 +1,9 @@
-"""The bus as the journal feed sees it: publishes nothing there that the public could read. Spec: sbus-feed(8), RULES.
+"""A connection that publishes journal entries only if the rules of the bus protect them. Spec: sbus-feed(8), RULES.
 
-The journal is for root and a few groups; a key of the bus is for everyone unless a rule says otherwise. So before each batch the gate
-asks the bus itself whether somebody whom no rule names could subscribe, and whether the feed may publish: a bus may have been
-configured anew meanwhile, or be another one. A batch is delivered when the bus has routed it. When the bus goes away, the batch
-that it may not have routed is published again on the next one: a message can come twice, but none is missing.
+Root and a few groups can read the journal; without a rule, everyone can subscribe to a key. So before each batch the feed asks the bus
+whether a user without a rule could subscribe, and whether the feed may publish: the bus may have been reconfigured or replaced. A batch
+is delivered when the bus has routed it. If the connection is lost, a batch that may not have been routed is published again on the next
+one: a message can arrive twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ Batch = Sequence[tuple[str, bytes]]
 
 
 class AccessCheckError(SbusError):
-    """The bus must not have the journal as it is configured now: trying again would not help."""
+    """The configuration of the bus does not protect the journal; retrying would not help."""
 
 
 class BusConnection(Protocol):
-    """A connection to a bus, as :class:`sbusd.client.Bus` is one."""
+    """A connection to a bus, such as :class:`sbusd.client.Bus`."""
 
     @property
     def statistics(self) -> Statistics:
-        """The counts up to now."""
+        """The current counts."""
 
     def publish(self, key: str, payload: bytes) -> None:
         """Send one message. Raises Disconnected, PayloadTooLarge."""
 
     def coalesce(self) -> AbstractContextManager[None]:
-        """Let messages leave together until the end of the block. Raises Disconnected there."""
+        """Send messages together at the end of the block. Raises Disconnected there."""
 
     def control(self, key: bytes, payload: bytes) -> bytes:
-        """Return the answer to a control message. Raises Disconnected, RemoteRefusal."""
+        """Return the response to a control message. Raises Disconnected, RemoteRefusal."""
 
     def ping(self) -> float:
-        """Return when all that was sent has been routed. Raises Disconnected, RemoteRefusal for an earlier publication."""
+        """Return when all sent messages have been routed. Raises Disconnected, RemoteRefusal for an earlier publication."""
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
 
 class CheckedPublisher:
-    """A connection to a bus that is made anew when it is lost. Call :meth:`open` first, :meth:`close` at the end."""
+    """A connection that is restored when it is lost. Call :meth:`open` first, :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class CheckedPublisher:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make a gate to the bus of *connect*. With *is_public* anybody may read the journal there. *log* takes a line."""
+        """*connect* makes a connection. With *is_public* every user may read the journal. *log* is called with lines."""
         self._connect = connect
         self._log = log
         self._is_public = is_public
@@ -75,28 +75,28 @@ class CheckedPublisher:
         self._bus: BusConnection | None = None
         self._refusals = LogThrottle()
         self.reconnects = 0
-        """Times that the bus was lost and found again."""
+        """Number of reconnections."""
 
     @classmethod
     def to_bus(cls, address: str | None, scope: Scope | None, log: Callable[[str], None], *, is_public: bool) -> CheckedPublisher:
-        """Return a gate to the bus at *address*, or to that of *scope*."""
+        """Return a publisher for the bus at *address*, or for that of *scope*."""
         return cls(lambda: Bus.connect(address, scope=scope, timeout=None), log, is_public=is_public)
 
     def open(self) -> None:
-        """Connect, once.
+        """Connect once.
 
         Raises:
-            GateError: the bus does not keep the journal from the public, or does not let the feed publish.
-            SbusError: there is no bus.
+            AccessCheckError: the rules of the bus do not protect the journal, or do not allow the feed to publish.
+            SbusError: the bus is not running.
         """
         self._bus = self._connect()
         self._check(self._bus)
 
     def deliver(self, batch: Batch) -> int:
-        """Publish *batch*, and return how many of it the bus refused; waits while the bus is away.
+        """Publish *batch* and return how many messages the bus rejected; block while the bus is unavailable.
 
         Raises:
-            GateError: as :meth:`open`.
+            AccessCheckError: as :meth:`open`.
         """
         while True:
             bus = self._bus if self._bus is not None else self._reconnect()
@@ -109,13 +109,13 @@ class CheckedPublisher:
                 self._backoff.lost(self._clock())
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._bus is not None:
             self._bus.close()
             self._bus = None
 
     def _reconnect(self) -> BusConnection:
-        """Return a new connection, after as many tries as it takes."""
+        """Return a new connection; retry until there is one."""
         while True:
             self._sleep(max(0.0, self._backoff.due - self._clock()))
             try:
@@ -130,7 +130,7 @@ class CheckedPublisher:
             return bus
 
     def _publish(self, bus: BusConnection, batch: Batch) -> int:
-        """Publish *batch*, wait until it is routed, and return how many of it were refused."""
+        """Publish *batch*, wait until it is routed, and return how many messages were rejected."""
         refused = 0
         before = bus.statistics.refusals
         with bus.coalesce():
@@ -149,8 +149,8 @@ class CheckedPublisher:
                 return refused + bus.statistics.refusals - before
 
     def _check(self, bus: BusConnection) -> None:
-        """Raise GateError unless the public is kept out, and the feed is not."""
-        # A key that no rule can name; what is true of it is true of units that nobody has thought of.
+        """Raise AccessCheckError unless the rules protect the journal and allow the feed to publish."""
+        # No rule can name this key, so the result holds for units without a rule too.
         key = f"{PREFIX}{secrets.token_hex(8)}.service/info".encode()
         if not self._is_public and _is_allowed(bus, b"\0subscribe\0" + key):
             raise AccessCheckError(
@@ -161,14 +161,14 @@ class CheckedPublisher:
             raise AccessCheckError(f"the rules of this bus do not allow the feed to publish to {PREFIX}; see sbus-feed(8), section RULES")
 
     def _note_refusal(self, words: str) -> None:
-        """Say that a publication was refused, rarely: the line comes back as an entry of the journal."""
-        count = self._refusals.next()
+        """Log a rejected publication, with a rate limit, because the line becomes a journal entry."""
+        count = self._refusals.count()
         if count is not None:
             self._log(f"{words} ({count} so far)")
 
 
 def _is_allowed(bus: BusConnection, question: bytes) -> bool:
-    """Return the bus's answer to *question*. Spec: sbus-protocol(7) §6, !/bus/explain. Raises GateError if it has none."""
+    """Return the result of *question*. Spec: sbus-protocol(7) §6, !/bus/explain. Raises AccessCheckError if there is none."""
     try:
         answer = json.loads(bus.control(controls.EXPLAIN, question))
     except RemoteRefusal as refusal:

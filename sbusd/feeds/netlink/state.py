@@ -1,8 +1,8 @@
-"""What the feed knows of the network, and what there is to tell when that changes: pure, no socket and no clock.
+"""The feed's copy of the network state, and the events that follow from its changes; without I/O and clock.
 
-A subscriber is told an entry's key and attributes, its *view*. The views that were told are kept, and every change is the
-difference between them and the views that follow from the entries now: so nothing is told twice, a renamed link takes its
-addresses along to their new keys, and a look at the kernel's tables becomes events in the same way as a message does.
+Subscribers know an entry by its key and attributes, its *view*. The feed keeps the published views. An event is the difference between
+these and the views of the current entries. So nothing is published twice, the addresses of a renamed link move to new keys, and a read
+of the kernel's tables yields events in the same way as a message.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from sbusd.feeds.netlink.entries import Address, Attributes, Entry, Identity, Li
 from sbusd.feeds.netlink.notices import Notice
 
 _ORDER = (Link, Address, Route, Neighbour)
-"""The order of a snapshot: links first, since the others name them."""
+"""The order of a snapshot: links first, because the others contain their names."""
 
 
 class EventKind(enum.Enum):
-    """What an event says about its entry; the value is the payload's ``event``."""
+    """The kind of an event; the value is the payload's ``event``."""
 
     SNAPSHOT = "snapshot"
     NEW = "new"
@@ -38,16 +38,16 @@ class NetworkEvent:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What subscribers have been told of an entry."""
+    """The published key and attributes of an entry."""
 
     key: str
     attributes: Attributes
 
 
 class NetworkState:
-    """The entries, and the views that were told of them.
+    """The entries, and their published views.
 
-    ``is_doubtful`` is set when the entries may differ from the kernel's: then :meth:`reconcile` is due, and clears it.
+    ``is_uncertain`` is set when the entries may differ from the kernel's. Then :meth:`reconcile` is due, and clears it.
     """
 
     def __init__(self) -> None:
@@ -56,13 +56,13 @@ class NetworkState:
         self.is_uncertain = False
 
     def __len__(self) -> int:
-        """Return how many entries a snapshot would tell."""
+        """Return the number of entries in a snapshot."""
         return len(self._views)
 
     def apply(self, notice: Notice) -> list[NetworkEvent]:
-        """Take in one notice and return what there is to tell."""
+        """Apply one notice and return the events to publish."""
         if notice.is_partial:
-            # Told as it stands, a replaced default route would be "new", and the old one "remove" only later, on the same key.
+            # Published as is, a replaced default route would be "new", and the old one "remove" only later, with the same key.
             self.is_uncertain = True
             return []
         if notice.gone:
@@ -70,16 +70,16 @@ class NetworkState:
         return self._put(notice.entry)
 
     def reconcile(self, entries: Iterable[Entry]) -> list[NetworkEvent]:
-        """Make *entries*, all that the kernel has, the state, and return what there is to tell: first what is gone."""
+        """Replace the state with *entries*, all that the kernel has, and return the events to publish: first removals."""
         self._entries = {entry.identity: entry for entry in entries}
-        # What names a link made after the links were read comes once more, as messages behind that of the link.
+        # An entry of a link created after the links were read arrives again in a message, after that of the link.
         for identity in [identity for identity, entry in self._entries.items() if entry.key(self._name) is None]:
             del self._entries[identity]
         self.is_uncertain = False
         return self._difference()
 
     def snapshot(self) -> list[NetworkEvent]:
-        """Return all that is known: links, addresses, routes, neighbours."""
+        """Return all entries as events: links, addresses, routes, neighbours."""
         views = (self._views[identity] for identity in sorted(self._views, key=_rank))
         return [NetworkEvent(EventKind.SNAPSHOT, view.key, view.attributes) for view in views]
 
@@ -90,7 +90,7 @@ class NetworkState:
         if isinstance(entry, Link):
             return self._put_link(before if isinstance(before, Link) else None, entry)
         if entry.key(self._name) is None:
-            # Its link is not known: a message was missed, or the link went while this one was on its way.
+            # Its link is unknown: a message was lost, or the link was removed meanwhile.
             del self._entries[entry.identity]
             self.is_uncertain = True
             return []
@@ -99,16 +99,16 @@ class NetworkState:
     def _put_link(self, before: Link | None, link: Link) -> list[NetworkEvent]:
         """Add or change a link."""
         if before is not None and before.flags != link.flags:
-            # The kernel drops the IPv4 routes of a link that goes down, and marks others, without a message for each.
+            # When a link goes down, the kernel removes its IPv4 routes and marks others, without a message for each.
             self.is_uncertain = True
         if before is None or before.name == link.name:
             return list(self._changes(link.identity))
         return self._difference()
 
     def _remove(self, entry: Entry) -> list[NetworkEvent]:
-        """Take one entry out, and with a link all that cannot be without it."""
+        """Remove one entry, and with a link all entries that depend on it."""
         if self._entries.pop(entry.identity, None) is None:
-            # Never told, or known in another form: one hop of a route with several is removed by a message of its own.
+            # Never published, or known in another form: one hop of a multipath route is removed by a separate message.
             self.is_uncertain = self.is_uncertain or isinstance(entry, Route)
             return []
         if isinstance(entry, Link):
@@ -117,12 +117,12 @@ class NetworkState:
             self.is_uncertain = True
             return self._difference()
         if isinstance(entry, Address):
-            # Routes that prefer this address as their source go with it, without a message.
+            # The kernel removes routes with this preferred source address, without a message.
             self.is_uncertain = True
         return list(self._changes(entry.identity))
 
     def _difference(self) -> list[NetworkEvent]:
-        """Return what there is to tell about all entries: removals first, children before their links, so no key is taken twice."""
+        """Return the events for all entries: removals first, children before their links, so that no key is used twice."""
         removed: list[NetworkEvent] = []
         added: list[NetworkEvent] = []
         for identity in sorted({**self._views, **self._entries}, key=_rank):
@@ -131,7 +131,7 @@ class NetworkState:
         return removed[::-1] + added
 
     def _changes(self, identity: Identity) -> Iterator[NetworkEvent]:
-        """Yield what there is to tell about one entry, and note it as told."""
+        """Yield the events for one entry, and record its view as published."""
         published = self._views.pop(identity, None)
         view = self._view(identity)
         if view is not None:
@@ -145,7 +145,7 @@ class NetworkState:
             yield NetworkEvent(EventKind.CHANGE, view.key, view.attributes)
 
     def _view(self, identity: Identity) -> _View | None:
-        """Return what there is to be told of an entry now; None if it is gone, or its link is unknown."""
+        """Return the current view of an entry; None if it was removed or its link is unknown."""
         entry = self._entries.get(identity)
         key = entry.key(self._name) if entry is not None else None
         return _View(key, entry.attributes(self._name)) if entry is not None and key is not None else None
@@ -157,10 +157,10 @@ class NetworkState:
 
 
 def _needs(entry: Entry, index: int) -> bool:
-    """Return whether *entry* cannot be without the link *index*. A route with several hops may lose one and stay."""
+    """Return whether *entry* depends on the link *index*. A multipath route may lose one hop and stay."""
     return not isinstance(entry, Link) and entry.index == index
 
 
 def _rank(identity: Identity) -> int:
-    """Return where an entry of this identity stands in the order of links, addresses, routes, neighbours."""
+    """Return the position of an entry in the order of links, addresses, routes, neighbours."""
     return next(rank for rank, kind in enumerate(_ORDER) if identity[0] is kind)

@@ -1,4 +1,4 @@
-"""The relay's place on its host's bus: joined while the bus is there, and again when it is back. Spec: sbus-relay(8), "On the bus"."""
+"""The relay's connection to its host's bus, restored whenever the bus is available again. Spec: sbus-relay(8), "On the bus"."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Store
 
 RETRY_SECONDS = 1.0
-"""How long a bus that is away is left alone: one that is started anew is back in less."""
+"""Pause before the next attempt to connect; a restart of the bus takes less."""
 
 COUNT_SECONDS = 1.0
-"""How often what was counted is written down."""
+"""Interval at which counters are saved."""
 
 BATCH = 64
-"""Answers taken at a time."""
+"""Responses taken at a time."""
 
 _TIMEOUT_SECONDS = 10.0
 
 
 class BusMembership:
-    """One relay on one bus: :meth:`run`, :meth:`deliver_answers` and :meth:`count` it beside each other, each again after RedisAwayError."""
+    """One relay on one bus. Run :meth:`run`, :meth:`deliver_answers` and :meth:`count` concurrently.
+
+    Repeat each after RedisUnavailableError.
+    """
 
     def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayJournal) -> None:
-        """*twin* is this host's; the requests of other hosts that *handler* has go to the bus's services from now on."""
+        """*twin* is the number of this host. From now on *handler* passes requests of remote hosts to the services of the bus."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
         self._twin = twin
@@ -51,7 +54,7 @@ class BusMembership:
         self._services = handler.services = BusServices(twin, settings, self, store=store, handler=handler, journal=journal)
 
     async def run(self) -> None:
-        """Be joined until cancelled."""
+        """Stay joined until cancelled."""
         try:
             while True:
                 reason = await self._stay()
@@ -63,13 +66,13 @@ class BusMembership:
             await self._services.close()
 
     async def reconnect(self, bus: RelayBus, reason: str) -> None:
-        """End the connection *bus*, and make a new one; *reason* says why."""
+        """Close the connection *bus*, so that a new one is made; *reason* is logged."""
         if bus is self.bus:
             self.bus, self._left = None, reason
             await bus.close()
 
     async def deliver_answers(self) -> None:
-        """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
+        """Deliver responses to their calls until cancelled. Raises RedisUnavailableError."""
         while True:
             raws = await self._store.take_answers(BATCH)
             if orphaned := sum(not self.calls.deliver(RelayMessage.parse(raw)) for raw in raws):
@@ -78,9 +81,9 @@ class BusMembership:
                 await self._store.answered(len(raws))
 
     async def count(self) -> None:
-        """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""
+        """Save the counters of calls until cancelled. Raises RedisUnavailableError."""
         while True:
-            # A copy: while one is written down, calls of another kind may be counted for the first time.
+            # A copy: a new counter may appear while one is saved.
             for name, number in tuple(self.calls.counts.items()):
                 if more := number - self._counted[name]:
                     await self._store.count(f"bus-{name.replace('_', '-')}", more)
@@ -88,7 +91,7 @@ class BusMembership:
             await asyncio.sleep(COUNT_SECONDS)
 
     async def _stay(self) -> str:
-        """Be joined as long as the bus is there; return why it is not."""
+        """Stay joined while the bus is available; return why it is not."""
         try:
             async with RelayBus.connect(self._address, timeout=_TIMEOUT_SECONDS) as bus:
                 self.bus = bus
@@ -112,7 +115,7 @@ class BusMembership:
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, bus: RelayBus) -> None:
-        """Serve the bus's users, unless another relay has begun in the same moment. Raises what ended it."""
+        """Serve the users of the bus, unless another relay started at the same moment. Raises the error that ends it."""
         ready = asyncio.Event()
         serving = asyncio.ensure_future(bus.relay(self.calls, ready.set))
         waiting = asyncio.ensure_future(ready.wait())

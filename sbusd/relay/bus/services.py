@@ -1,7 +1,7 @@
-"""Requests of other hosts that services of this host's bus run. Spec: sbus-relay(8), "On the bus".
+"""Requests of remote hosts that services on this host's bus run. Spec: sbus-relay(8), "On the bus".
 
-A request is given to the bus at most once: from then on it lies in a list of its own until it is answered, and if the relay dies, it is
-answered with an error, for nobody knows whether the service has run it. One that the bus handed to nobody goes to Redis.
+A request is passed to the bus at most once. From then on it stays in a separate list until its response. If the relay dies, the response
+is an error, because it is unknown whether the service ran the request. A request that had no recipient on the bus goes to Redis.
 """
 
 from __future__ import annotations
@@ -28,39 +28,44 @@ from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 AT_ONCE = WAITING_PER_USER // 4
-"""Requests of one twin for one command that a service has at once: it lets four times as many wait, so several relays may call it."""
+"""Concurrent requests of one host for one command: a quarter of what a service queues per user, so that several relays may call it."""
 
 TWIN_BYTES = 64 << 20
-"""Bytes of one twin's requests that are held in memory, each larger than some packets of the bus can be: beyond, they are refused."""
+"""Bytes of one host's requests that are held in memory, because a request can be larger than several packets of the bus.
+
+Further requests are declined.
+"""
 
 RETRY_SECONDS = 0.25
-"""How long a Redis that is away is left alone."""
+"""Pause before the next attempt while Redis is unavailable."""
 
 
 ASK_SECONDS = 5.0
-"""How long the bus may take to say whether anybody serves a command: it takes microseconds, and when it is started anew a second.
-All requests of other hosts wait for it, those for Redis too."""
+"""Timeout of the question whether a service is subscribed to a command: it takes microseconds, during a restart of the bus a second.
+
+All requests of remote hosts wait for the answer, including those for Redis.
+"""
 
 
 class Membership(Protocol):
-    """Knows whether the relay is joined to its bus."""
+    """Knows whether the relay has joined its bus."""
 
     bus: RelayBus | None
 
     async def reconnect(self, bus: RelayBus, reason: str) -> None:
-        """End the connection *bus*, and make a new one."""
+        """Close the connection *bus*, so that a new one is made."""
 
 
 class _CommandSlots:
-    """Requests of one twin for one command: places with the service, and how many want one or have it."""
+    """Slots for the requests of one host for one command, and the number of requests that use or want one."""
 
     def __init__(self) -> None:
-        self.places = asyncio.Semaphore(AT_ONCE)
+        self.semaphore = asyncio.Semaphore(AT_ONCE)
         self.wanted = 0
 
 
 class BusServices:
-    """Has requests run by services of the bus."""
+    """Runs requests on services of the bus."""
 
     def __init__(
         self,
@@ -73,7 +78,7 @@ class BusServices:
         journal: RelayJournal,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*twin* is this host's; *handler* knows how a request is answered."""
+        """*twin* is the number of this host; *handler* stores responses."""
         self._twin = twin
         self._settings = settings
         self._membership = membership
@@ -82,11 +87,11 @@ class BusServices:
         self._journal = journal
         self._clock = clock
         self._limit = ConcurrencyLimit(settings.peer_requests, TWIN_BYTES)
-        self._turns: dict[tuple[int, str], _CommandSlots] = {}
+        self._slots: dict[tuple[int, str], _CommandSlots] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def take(self, raw: bytes, request: RelayMessage) -> bool:
-        """See to *request*, which is *raw* of the queue of requests, if somebody on the bus serves it. Raises RedisAwayError."""
+        """Run *request*, which is *raw* of the request queue; return False if no service is subscribed. Raises RedisUnavailableError."""
         bus = self._membership.bus
         if bus is None or not await self._is_served(bus, request.cmd):
             return False
@@ -105,14 +110,14 @@ class BusServices:
         return True
 
     async def close(self) -> None:
-        """Stop waiting for services. What they had is answered by the next relay."""
+        """Stop waiting for services. The next relay responds to their requests."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _is_served(self, bus: RelayBus, command: str) -> bool:
-        """Return whether a request for *command* would reach anybody on the bus."""
+        """Return whether a service on the bus is subscribed to *command*."""
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 return bool(await bus.members(relayed_key(command)))
@@ -121,11 +126,11 @@ class BusServices:
         except RemoteRefusal as refusal:
             self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
-            pass  # The bus has gone, which whoever holds the connection tells.
+            pass  # Disconnected: the owner of the connection reports it.
         return False
 
     async def _engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
-        """Take *request* for the bus. Asked again until Redis answers: what nobody knows of would lie there until this relay ends."""
+        """Take *request* for the bus. Repeat until Redis responds: a forgotten request would stay in the list until this relay ends."""
         while True:
             try:
                 return await self._store.engage(raw, request)
@@ -133,7 +138,7 @@ class BusServices:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def _run(self, bus: RelayBus, raw: bytes, request: RelayMessage, end: float) -> None:
-        """Have *request* run until *end*, by the monotonic clock, and answer it."""
+        """Run *request* until *end*, in monotonic time, and respond to it."""
         try:
             reply = await self._reply(bus, request, end)
             while True:
@@ -147,8 +152,8 @@ class BusServices:
             self._limit.release(request.src, len(raw))
 
     async def _reply(self, bus: RelayBus, request: RelayMessage, end: float) -> RelayMessage | None:
-        """Return the answer to *request*, None if nobody has run it."""
-        async with self._turn(request.src, request.cmd):
+        """Return the response to *request*, None if no service received it."""
+        async with self._slot(request.src, request.cmd):
             left = max(0.0, end - time.monotonic())
             try:
                 asked = RelayedInvocation(request.cmd, decode_data(request.dat), left, twin=self._twin, source=request.src)
@@ -159,20 +164,20 @@ class BusServices:
                 return self._answer(request, "", self._words(error, request.cmd))
 
     @contextlib.asynccontextmanager
-    async def _turn(self, twin: int, command: str) -> AsyncIterator[None]:
-        """Wait until *twin* may have one more request for *command* with its service. What nobody waits for any more is forgotten."""
-        turn = self._turns.setdefault((twin, command), _CommandSlots())
-        turn.wanted += 1
+    async def _slot(self, twin: int, command: str) -> AsyncIterator[None]:
+        """Wait for a slot for a request of *twin* for *command*. Slots that are not in use are forgotten."""
+        slot = self._slots.setdefault((twin, command), _CommandSlots())
+        slot.wanted += 1
         try:
-            async with turn.places:
+            async with slot.semaphore:
                 yield
         finally:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[twin, command]
+            slot.wanted -= 1
+            if not slot.wanted:
+                del self._slots[twin, command]
 
     def _answer(self, request: RelayMessage, dat: str, err: str) -> RelayMessage:
-        """Return the answer to *request*."""
+        """Return the response to *request*."""
         reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()))
         size = len(reply.encode())
         if size > self._settings.body_bytes:
@@ -182,7 +187,7 @@ class BusServices:
         return reply
 
     def _words(self, error: Exception, command: str) -> str:
-        """Return what the other host is told of *error*."""
+        """Return the text of *error* for the remote host."""
         here = f"for {command} on host {self._twin}"
         match error:
             case RemoteError():
@@ -199,7 +204,7 @@ class BusServices:
         return f"the relay lost its bus before the service {here} responded; it may have run the request"
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Tell of a mistake."""
+        """Log an unexpected error."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._journal.tell_of(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")

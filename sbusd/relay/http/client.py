@@ -1,4 +1,4 @@
-"""Takes messages to other hosts: HTTP, and a word that they are in the other's Redis. Spec: sbus-relay(8), "Between hosts"."""
+"""Sends messages to remote hosts by HTTP and returns when they are in the remote Redis. Spec: sbus-relay(8), "Between hosts"."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ MAX_RESPONSE_BYTES = 4_096
 """A response is one line."""
 
 MAX_WORDS = 500
-"""Characters of an error that are kept."""
+"""Longest error text that is kept, in characters."""
 
 PASSING = {401, 408, 421, 425, 429}
-"""Statuses besides 5xx that may be different the next time: a clock that is set, a key or a certificate that is renewed, a host that
-has moved."""
+"""Statuses besides 5xx that may change: a clock is set, a key or a certificate is renewed, a host moves."""
 
 
 class PeerUnreachableError(SbusError, ConnectionError):
@@ -50,23 +49,23 @@ async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
 
 
 class HttpClient:
-    """Brings messages to other hosts. Make it within a running loop; close it at the end."""
+    """Sends messages to remote hosts. Create it within a running loop; close it at the end."""
 
     def __init__(self, twin: int, settings: RelaySettings, keys: Mapping[int, bytes]) -> None:
-        """*keys* by twin. Raises ConfigError for certificates that are none."""
+        """*keys* by host. Raises ConfigError for invalid certificates."""
         self._twin = twin
         self._keys = keys
         self._tls: ssl.SSLContext | None = client_context(settings.tls) if settings.tls.is_on else None
         timeout = aiohttp.ClientTimeout(total=settings.request_timeout)
-        # Connections are kept for the next message; the sender bounds how many there are for one twin.
+        # Connections are reused; the sender limits their number for each host.
         self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
 
     async def send(self, twin: int, address: str, path: str, body: bytes) -> None:
-        """Return when the relay of *twin*, at *address*, has *body* in its Redis.
+        """Return when the relay of *twin*, at *address*, has stored *body* in its Redis.
 
         Raises:
-            PeerAwayError: it could not be reached, or may take it later.
-            PeerRefusalError: it will not.
+            PeerUnreachableError: the host is unreachable, or may accept the message later.
+            PeerRejectedError: the host rejects the message for good.
         """
         key = self._keys.get(twin)
         if self._keys and key is None:
@@ -85,7 +84,7 @@ class HttpClient:
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerUnreachableError(printable(f"{address}: {_words(error)}")) from None
         if key is not None and not _is_signed(key, headers, status, said, signature):
-            # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
+            # An attacker may have written this response. It decides nothing, but its error may help to find the cause.
             words = f"the HTTP response with status {status} is not signed by host {twin}"
             raise PeerUnreachableError(printable(f"{address}: {words}; its error: {_error_in(said)}", MAX_WORDS))
         _judge(address, status, said)
@@ -96,7 +95,7 @@ class HttpClient:
 
 
 def _judge(address: str, status: int, said: bytes) -> None:
-    """Return if the message was taken."""
+    """Return if the message was accepted, else raise."""
     if status == 200:
         return
     text = printable(f"{address}: status {status}: {_error_in(said)}", MAX_WORDS)
@@ -106,13 +105,13 @@ def _judge(address: str, status: int, said: bytes) -> None:
 
 
 def _is_signed(key: bytes, headers: Mapping[str, str], status: int, said: bytes, signature: str) -> bool:
-    """Return whether *signature* is that of a response to the request with *headers*."""
+    """Return whether *signature* is valid for a response to the request with *headers*."""
     signed = read_signature_headers(headers)
     return signed is not None and is_same(response_signature(key, signed, status, said), signature)
 
 
 def _error_in(said: bytes) -> str:
-    """Return the error that a response names."""
+    """Return the error text of a response."""
     try:
         return str(json.loads(said)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -120,7 +119,7 @@ def _error_in(said: bytes) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Return what kept a message from its host."""
+    """Return why a message could not be sent."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

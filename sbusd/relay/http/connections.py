@@ -1,8 +1,8 @@
-"""Connections of other hosts: how many there may be, and for how long one may say nothing.
+"""Connections of remote hosts: their maximum number, and how long they may be idle.
 
-A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
-party. Otherwise a user of a peer's host without a key could keep the peer out. One on which no whole header arrives in time is closed too;
-aiohttp itself waits without limit for the rest of a header.
+An excess connection is closed at once. A connection that has never carried a message of a verified sender is closed to make room for a
+new one of its address group. Otherwise a user without a key on a peer's host could keep the peer out. A connection without a complete
+header in time is closed too, because aiohttp has no timeout for the rest of a header.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from sbusd.relay.log_messages import CROWDED, FAULT, TOO_SLOW, UNWELCOME
 from sbusd.systemd.journal import Event
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
-"""What aiohttp raises when a peer hangs up within a message, or sends one that is not HTTP."""
+"""Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
 
 RejectionReporter = Callable[[Event, str, str, str], None]
-"""Takes the event, the address, the reason, and the counter."""
+"""Called with event, address, reason and name of the counter."""
 
 
 def _nothing() -> None:
@@ -37,42 +37,42 @@ def _nothing() -> None:
 
 @dataclass(eq=False, slots=True)
 class ConnectionSlot:
-    """The place of a connection. Duty: :meth:`ConnectionLimiter.release` it once."""
+    """The slot of a connection. Duty: :meth:`ConnectionLimiter.release` it once."""
 
     address: str
     group: str
     is_reserved: bool
-    """It is one of those for configured peers."""
+    """Whether it is one of the slots for configured peers."""
     close: Callable[[], None] = _nothing
     """Closes the connection."""
     is_left: bool = False
-    """The connection has ended, or its place is given to another one."""
+    """Whether the connection is closed, or its slot belongs to another one."""
 
 
 class ConnectionLimiter:
-    """All connections of one listening socket."""
+    """Limits the connections of one listening socket."""
 
     def __init__(self, settings: RelaySettings, groups: AddressGroups, report_rejection: RejectionReporter) -> None:
-        """*settings* say how many there may be, and how long each may wait."""
+        """*settings* contain the limits and timeouts."""
         self.idle_seconds = settings.idle_timeout
         self.header_seconds = settings.body_timeout
         self.asks_kernel = not settings.is_authenticated
-        """Whether a connection is asked for its user."""
+        """Whether to ask the kernel for the local user of a connection."""
         self.report_rejection = report_rejection
         self._settings = settings
         self._groups = groups
         self._of: Counter[str] = Counter()
         self._total: Counter[bool] = Counter()
         self._unverified: dict[str, dict[ConnectionSlot, None]] = {}
-        """Those of each party, the oldest first."""
+        """Unverified connections of each group, oldest first."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Let nobody in any more: who was accepted just before the listening socket was closed comes after all others are sent away."""
+        """Admit no further connections: one accepted just before the listening socket closed comes after all others are closed."""
         self._is_closed = True
 
     def admit(self, address: str) -> ConnectionSlot | None:
-        """Return the place of a connection from *address*, None if it may not stay."""
+        """Return a slot for a connection from *address*, None if there is none."""
         if self._is_closed:
             return None
         settings = self._settings
@@ -94,7 +94,7 @@ class ConnectionLimiter:
         return None
 
     def release(self, slot: ConnectionSlot) -> None:
-        """Note that a connection has ended; a second time does nothing."""
+        """Release the slot of a closed connection; repeated calls have no effect."""
         if slot.is_left:
             return
         slot.is_left = True
@@ -105,14 +105,14 @@ class ConnectionLimiter:
             del self._of[slot.group]
 
     def mark_verified(self, slot: ConnectionSlot) -> None:
-        """Note that the sender at the other end is verified: the connection is not closed for another."""
+        """Record that the sender is verified, so that the connection is not closed to make room."""
         unverified = self._unverified.get(slot.group, {})
         unverified.pop(slot, None)
         if not unverified:
             self._unverified.pop(slot.group, None)
 
     def _evict(self, group: str) -> None:
-        """Close the oldest connection of *group* that has never been verified, if there is one."""
+        """Close the oldest unverified connection of *group*, if there is one."""
         if oldest := next(iter(self._unverified.get(group, ())), None):
             self.release(oldest)
             oldest.close()
@@ -121,12 +121,12 @@ class ConnectionLimiter:
             self.report_rejection(CROWDED, oldest.address, reason, "connections-evicted")
 
     def report_slow(self, address: str) -> None:
-        """Tell that a connection is closed because its first request did not come."""
+        """Report a connection that is closed because its first request did not arrive in time."""
         self.report_rejection(TOO_SLOW, address, "no complete request header in time", "connections-slow")
 
     def connection(self, server: web.Server, *, slot: ConnectionSlot | None = None) -> HttpConnection:
-        """Return the protocol of a new connection to *server*; it has *slot* if :meth:`admit` has let it in already."""
-        # No body is inflated: the sender is not verified before it is read, and a few bytes can become very many.
+        """Return the protocol for a new connection to *server*; *slot* if :meth:`admit` was already called."""
+        # Bodies are not decompressed: a small one of an unverified sender could expand to a huge one.
         options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": self.idle_seconds,
@@ -137,21 +137,21 @@ class ConnectionLimiter:
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection, watched."""
+    """One connection with limits and timeouts."""
 
     __slots__ = ("_limiter", "_patience", "_served", "_slot", "user")
 
     def __init__(self, connections: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None, **options: Any) -> None:
         super().__init__(server, **options)
         self.user: int | None = None
-        """The user of this host who has connected, where other hosts are not authenticated and the kernel reports one."""
+        """The local user that connected. None if remote hosts are authenticated, or the kernel reports no user."""
         self._limiter = connections
         self._slot = slot
         self._served = False
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the connection stay, or close it."""
+        """Admit the connection, or close it."""
         super().connection_made(transport)
         if self._slot is None:
             peer = transport.get_extra_info("peername")
@@ -162,12 +162,12 @@ class HttpConnection(web.RequestHandler):
                 return
         self._slot.close = self._abort
         if self._limiter.asks_kernel:
-            # Now, and once: when the client closes its socket, the kernel forgets whose it was.
+            # Ask now: the kernel forgets the user when the client closes its socket.
             self.user = client_user(transport.get_extra_info("socket"))
         self._await_request(self._limiter.header_seconds)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Note that it has ended."""
+        """Release the slot."""
         if self._patience is not None:
             self._patience.cancel()
         if self._slot is not None:
@@ -182,7 +182,7 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
+        """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a rate limit."""
         if status >= 500:
             self._note(exc)
             words = "internal error in this relay; see its journal"
@@ -196,12 +196,12 @@ class HttpConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Note what aiohttp would log with a traceback."""
+        """Report an error that aiohttp would log with a traceback."""
         exc = kw.get("exc_info")
         self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
 
     def _note(self, exc: BaseException | None, words: str = "") -> None:
-        """Report an error that is not handled elsewhere: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
+        """Report an error: of the client, if it disconnected or does not send HTTP, else of this relay."""
         reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
         if isinstance(exc, PEER_ERRORS):
             self._limiter.report_rejection(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
@@ -210,23 +210,23 @@ class HttpConnection(web.RequestHandler):
 
     @property
     def _address(self) -> str:
-        """The address of the peer."""
+        """The address of the client."""
         return self._slot.address if self._slot is not None else "a closed connection"
 
     def mark_verified(self) -> None:
-        """Note that a message of a verified sender has come."""
+        """Record that a message of a verified sender has arrived."""
         if self._slot is not None:
             self._limiter.mark_verified(self._slot)
 
     def request_begins(self) -> None:
-        """Note that a whole header has come."""
+        """Record that a complete header has arrived."""
         self._served = True
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
     def request_ends(self) -> None:
-        """Wait for the next."""
+        """Start the timeout for the next request."""
         if self._slot is not None:
             self._await_request(self._limiter.idle_seconds)
 
@@ -235,7 +235,7 @@ class HttpConnection(web.RequestHandler):
         self._patience = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        """Close it; an idle one that has been of use is no offence."""
+        """Close the connection; report it unless it has carried a request before."""
         if not self._served and self._slot is not None:
             self._limiter.report_slow(self._slot.address)
         self._abort()

@@ -1,6 +1,4 @@
-"""Handshakes of TLS that somebody hears of: asyncio's own server drops in silence who shows a wrong certificate, and counts nobody
-who has not finished one.
-"""
+"""TLS handshakes with limits and reports: asyncio's server drops failed handshakes silently and does not count unfinished ones."""
 
 from __future__ import annotations
 
@@ -16,10 +14,10 @@ from sbusd.relay.log_messages import STRANGER
 
 
 class TlsHandshake(asyncio.Protocol):
-    """A connection until its handshake is done; then it is a connection of HTTP."""
+    """A connection until its handshake is complete; then an HTTP connection takes over."""
 
     def __init__(self, connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext, seconds: float) -> None:
-        """*seconds* bounds the handshake."""
+        """*seconds* is the timeout of the handshake."""
         self._limiter = connections
         self._server = server
         self._context = context
@@ -27,7 +25,7 @@ class TlsHandshake(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin, if there is room."""
+        """Start the handshake if the connection is admitted."""
         if not isinstance(transport, asyncio.Transport):
             raise TypeError("a listening socket has streams")
         address = str(transport.get_extra_info("peername")[0])
@@ -36,11 +34,11 @@ class TlsHandshake(asyncio.Protocol):
             transport.abort()
             return
         slot.close = transport.abort
-        transport.pause_reading()  # until the handshake takes what comes
+        transport.pause_reading()  # until the handshake reads
         self._task = asyncio.get_running_loop().create_task(self._shake(transport, slot))
 
     async def _shake(self, transport: asyncio.Transport, slot: ConnectionSlot) -> None:
-        """Do the handshake, and hand the connection on."""
+        """Perform the handshake, then pass the connection on."""
         early = EarlyData()
         loop = asyncio.get_running_loop()
         try:
@@ -61,9 +59,9 @@ class TlsHandshake(asyncio.Protocol):
             connection.data_received(data)
 
     def _fail(self, slot: ConnectionSlot, error: OSError) -> None:
-        """Tell that the handshake failed, and why as far as this side knows."""
+        """Report a failed handshake and its reason."""
         if slot.is_left:
-            return  # closed to make room, and reported as such
+            return  # closed to make room, and already reported
         self._limiter.release(slot)
         reason = error.reason if isinstance(error, ssl.SSLError) and error.reason else str(error) or type(error).__name__
         if isinstance(error, ssl.SSLCertVerificationError):
@@ -72,18 +70,18 @@ class TlsHandshake(asyncio.Protocol):
 
 
 class EarlyData(asyncio.Protocol):
-    """Keeps what comes right behind the handshake."""
+    """Stores data that arrives immediately after the handshake."""
 
     def __init__(self) -> None:
         self.data: list[bytes] = []
         self.is_lost = False
 
     def data_received(self, data: bytes) -> None:
-        """Keep *data*."""
+        """Store *data*."""
         self.data.append(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Note that it has ended, well or with *exc*."""
+        """Record the end of the connection."""
         self.is_lost = True
         self.data.clear()
         super().connection_lost(exc)
@@ -92,7 +90,7 @@ class EarlyData(asyncio.Protocol):
 def protocol_factory(
     connections: ConnectionLimiter, server: web.Server, context: ssl.SSLContext | None, seconds: float
 ) -> Callable[[], asyncio.Protocol]:
-    """Return what makes the protocol of a new connection: with *context* it begins with a handshake of at most *seconds*."""
+    """Return the factory of protocols for new connections. With *context* they start with a TLS handshake of at most *seconds*."""
     if context is None:
         return lambda: connections.connection(server)
     return lambda: TlsHandshake(connections, server, context, seconds)

@@ -1,7 +1,7 @@
-"""The door for other hosts: ``POST /zbus-remote`` brings requests, ``POST /zbus-reply`` answers. Spec: sbus-relay(8), "Between hosts".
+"""The HTTP server for remote hosts: ``POST /zbus-remote`` for requests, ``POST /zbus-reply`` for responses.
 
-2xx is said only when the message is in Redis. What may go better later is 503, with ``Retry-After``; all else is refused for good.
-Only who has signed a request gets a signed response, and without that a sender with a key believes none.
+Spec: sbus-relay(8), "Between hosts". A 2xx status is sent only after the message is in Redis. An error that may pass is 503 with
+``Retry-After``; every other error is final. Only a signed request gets a signed response, and a sender with a key trusts no other.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FULL = {
     "open": "too many of your requests are waiting for responses here; try again later",
     "memory": "too many of your requests are remembered here; try again when some have expired",
 }
-"""What there may be no room for, ``Store.accept``."""
+"""Error texts for the limits that ``Store.accept`` reports."""
 
 
 class _Exchange:
@@ -52,11 +52,11 @@ class _Exchange:
     def __init__(self, unverified: UnverifiedRequest) -> None:
         self.unverified = unverified
         self.sender: SenderIdentity | None = None
-        """Who sent it, once that is known."""
+        """The sender, after authentication."""
 
 
 class HttpServer:
-    """Takes messages of other hosts, whom the gate names, into the store."""
+    """Authenticates messages of remote hosts and stores them."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class HttpServer:
         *,
         keys: Mapping[int, bytes],
     ) -> None:
-        """*twin* is this host's; *keys* sign what it answers."""
+        """*twin* is the number of this host; *keys* sign its responses."""
         self._keys = keys
         self._twin = twin
         self._settings = settings
@@ -80,11 +80,11 @@ class HttpServer:
         self._unverified_bytes = UnverifiedBytes(self.groups, settings.pending_bytes, settings.body_bytes)
 
     def server(self) -> web.Server:
-        """Return the server of HTTP, to be given connections."""
+        """Return the aiohttp server, which needs connections."""
         return web.Server(self._serve)
 
     def report_rejection(self, event: Event, address: str, reason: str, counted: str) -> None:
-        """Tell that something was refused, and count it."""
+        """Log and count a rejection."""
         facts = {"where": "HTTP"} if event is FAULT else {"address": address}
         self._journal.tell_of(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
@@ -92,7 +92,7 @@ class HttpServer:
         task.add_done_callback(_COUNTING.discard)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; whatever happens, with one line of JSON."""
+        """Respond to one request with one line of JSON, whatever happens."""
         connection = request.protocol
         if isinstance(connection, HttpConnection):
             connection.request_begins()
@@ -103,7 +103,7 @@ class HttpServer:
             status, said = 200, await self._handle(request, exchange)
         except RejectedRequestError as refusal:
             status, said = refusal.status, refusal.words
-            close = True  # what is left of the body is not read
+            close = True  # the rest of the body is not read
             facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.words else {}
             self._journal.tell_of(
                 refusal.event, f"{unverified.client[0]} {refusal.counted}", address=unverified.client[0], reason=refusal.words, **facts
@@ -111,7 +111,7 @@ class HttpServer:
             await self._count(refusal.counted)
         except RedisUnavailableError:
             status, said = 503, "Redis is unavailable on this host; try again later"
-        except Exception as mistake:  # a peer gets no traceback, and the journal knows
+        except Exception as mistake:  # the journal gets the error, the remote host does not
             self._journal.tell_of(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
             status, said = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": said}).encode()
@@ -126,7 +126,7 @@ class HttpServer:
         return response
 
     async def _handle(self, request: web.BaseRequest, exchange: _Exchange) -> str:
-        """Return what became of the message, or raise RefusedError."""
+        """Store the message and return the result, or raise RejectedRequestError."""
         unverified = exchange.unverified
         if unverified.path not in {REMOTE_PATH, REPLY_PATH}:
             raise _unwelcome(404, f"not found; the paths are {REMOTE_PATH} and {REPLY_PATH}")
@@ -147,7 +147,7 @@ class HttpServer:
             raise _unwelcome(400, str(error)) from None
         if sender.twin is not None and message.src != sender.twin:
             raise RejectedRequestError(403, f"host {sender.twin} sent a message with src {message.src}", FORGED, "messages-forged")
-        # Whether this is the one who asked, and that the other one was asked, the store decides.
+        # The store checks that this host sent the request, and to the sender of the response.
         is_redirected = unverified.path == REPLY_PATH and message.is_misaddressed_error
         if is_redirected:
             message = message.with_(dst=(self._twin,))
@@ -163,7 +163,7 @@ class HttpServer:
         return said
 
     async def _read(self, request: web.BaseRequest, incoming: UnverifiedBody) -> bytes:
-        """Return the body, if it is small and comes soon, and *incoming* has room for it."""
+        """Return the body if it is within the size limit and the timeout, and *incoming* has room for it."""
         most = self._settings.body_bytes
         if request.content_length is not None and request.content_length > most:
             raise RejectedRequestError(
@@ -192,12 +192,12 @@ class HttpServer:
         return bytes(body)
 
     async def _accept(self, unverified: UnverifiedRequest, request: RelayMessage, sender: SenderIdentity) -> str:
-        """Take a request."""
+        """Store a request."""
         if not request.cmd:
             raise _unwelcome(400, "cmd: missing or empty")
         if request.exp > self._settings.max_expiry:
             raise _unwelcome(400, f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s")
-        # Its age by its sender's own clock, where that is known: then it does not matter that clocks differ.
+        # Compute the age with the sender's clock if possible, so that different clocks do not matter.
         sent = sent_at(unverified)
         age = max(0.0, (self._clock() if sent is None else sent) - request.now) if request.now else 0.0
         left = request.expiry_seconds + 1 - age
@@ -207,7 +207,7 @@ class HttpServer:
         return self._room(said, names.REMOTE)
 
     async def _admit(self, reply: RelayMessage, sender: SenderIdentity) -> str:
-        """Take an answer, if it is from the twin that was asked."""
+        """Store a response, if it comes from the host that received the request."""
         said = await self._store.admit(reply, sender.nonce)
         if said == "forged":
             words = f"host {reply.src} responded to request {reply.uid}, which it did not receive"
@@ -217,7 +217,7 @@ class HttpServer:
         return self._room(said, names.REPLY)
 
     def _room(self, said: str, queue: str) -> str:
-        """Return *said* if the message is in Redis."""
+        """Return *said* if the message is in Redis, else raise."""
         if said == "replayed":
             raise replayed()
         if said in _FULL:
@@ -227,7 +227,7 @@ class HttpServer:
         return said
 
     async def _count(self, counted: str) -> None:
-        """Count, if Redis is there: nobody waits for it."""
+        """Count, unless Redis is unavailable."""
         try:
             await self._store.count(counted)
         except RedisUnavailableError:
@@ -235,11 +235,11 @@ class HttpServer:
 
 
 _COUNTING: set[asyncio.Task[None]] = set()
-"""Tasks that count; asyncio itself would forget them."""
+"""Tasks that count, because asyncio keeps only weak references."""
 
 
 def _unverified_request(request: web.BaseRequest) -> UnverifiedRequest:
-    """Return who sent *request*, as far as is known yet."""
+    """Return *request* with what is known about its sender."""
     transport = request.transport
     client, tls = (transport.get_extra_info(name) for name in ("peername", "ssl_object")) if transport else (None, None)
     certificate = tls.getpeercert() if tls is not None else None
@@ -248,23 +248,23 @@ def _unverified_request(request: web.BaseRequest) -> UnverifiedRequest:
 
 
 def _end(limit: asyncio.Timeout) -> None:
-    """Have the body that is read under *limit* end now."""
+    """End the reading of the body under *limit* now."""
     if not limit.expired():
         limit.reschedule(0.0)
 
 
 def _crowded(incoming: UnverifiedBody) -> RejectedRequestError:
-    """Return the refusal of a body that has found no room, or whose room is another's."""
+    """Return the rejection of a body that has no room, or whose room another body has taken."""
     counted = "bodies-evicted" if incoming.is_evicted else "bodies-deferred"
     return RejectedRequestError(503, "too many incoming messages; try again later", UNWELCOME, counted)
 
 
 def _unwelcome(status: int, words: str) -> RejectedRequestError:
-    """Return the refusal of what is no message for this relay."""
+    """Return the rejection of an invalid message."""
     return RejectedRequestError(status, words, UNWELCOME, "messages-refused")
 
 
 def _full_event(journal: RelayJournal, queue: str) -> Event:
-    """Tell that *queue* is full; return what the refusal itself is told as."""
+    """Log that *queue* is full; return the event for the rejection itself."""
     journal.tell_of(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

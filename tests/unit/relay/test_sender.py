@@ -19,12 +19,12 @@ from sbusd.relay.redis.store import Claim
 from sbusd.relay.resolver import ResolverUnavailableError, UnknownHostError
 from sbusd.relay.sender import TWIN_SENDS, Sender
 from tests.support.bus_hosts import SECOND
-from tests.support.message_stores import order
+from tests.support.message_stores import outgoing
 
 
 def claim(number: int = 1, *, is_request: bool = True, twin: int = SECOND) -> Claim:
     """Return a message that is held."""
-    message = order(number, twin=twin).message
+    message = outgoing(number, twin=twin).message
     return Claim(f"{'q' if is_request else f'r:{twin}'}:{message.uid}", b"7.5", message.encode(), 3, 2, twin)
 
 
@@ -68,7 +68,7 @@ class Books:
         self.noted.append((outcome, reply.err))
         return "answered"
 
-    def told(self, said: str, ret: str) -> None:
+    def report_undeliverable(self, said: str, ret: str) -> None:
         """Note to whom."""
         self.noted.append((said, ret))
 

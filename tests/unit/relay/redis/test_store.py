@@ -10,7 +10,7 @@ from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names as queues
 from sbusd.relay.redis.store import Nonce, Store
 from tests.support.bus_hosts import FIRST, SECOND
-from tests.support.message_stores import opened, order, reply_to, run_with, taken
+from tests.support.message_stores import opened, outgoing, reply_to, run_with, taken
 from tests.support.relays import RedisServer
 
 
@@ -67,7 +67,7 @@ def test_what_a_living_relay_holds_is_its_own(server: RedisServer) -> None:
 def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        made = order(hold_seconds=60.0)
+        made = outgoing(hold_seconds=60.0)
         ((said, claim),) = await store.dispatch(raw, [made])
         assert said == "accepted"
         assert claim is not None
@@ -86,7 +86,7 @@ def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
 def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        assert await store.dispatch(raw, [order(1), order(2)]) == [("accepted", None)] * 2
+        assert await store.dispatch(raw, [outgoing(1), outgoing(2)]) == [("accepted", None)] * 2
         _, found = await store.claim(SECOND, 10, 60.0)
         assert [claim.id for claim in found] == ["q:1002.1", "q:1002.2"]
         assert (await store.claim(SECOND, 10, 60.0))[1] == []
@@ -96,7 +96,7 @@ def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
 
 def test_who_lost_a_request_to_another_relay_changes_nothing(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        assert await store.dispatch(b"raw", [order()]) == []
+        assert await store.dispatch(b"raw", [outgoing()]) == []
         assert left(client) == set()
 
     run_with(server, body)
@@ -105,14 +105,14 @@ def test_who_lost_a_request_to_another_relay_changes_nothing(server: RedisServer
 def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        ((_, first),) = await store.dispatch(raw, [order(hold_seconds=60.0)])
+        ((_, first),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0)])
         assert first is not None
         client.zadd(queues.sending(SECOND), {first.id: 1})  # its seconds are over
         _, (second,) = await store.claim(SECOND, 10, 60.0)
         assert (second.id, second.attempt) == (first.id, 2)
         assert await store.sent(first) == "lost"
         assert await store.postpone(first, "why") == "lost"
-        assert await store.answer(order().message, order().full, "failed", token=first.token) == "lost"
+        assert await store.answer(outgoing().message, outgoing().full, "failed", token=first.token) == "lost"
         assert await store.sent(second) == "sent"
         assert client.hget(queues.COUNTERS, "tries-abandoned") == b"1"
 
@@ -122,7 +122,7 @@ def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(ser
 def test_tries_are_counted_down(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        ((_, claim),) = await store.dispatch(raw, [order(hold_seconds=60.0, tries=1)])
+        ((_, claim),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0, tries=1)])
         assert claim is not None
         assert await store.postpone(claim, "why") == "postponed"
         due, none = await store.claim(SECOND, 10, 60.0)
@@ -143,7 +143,7 @@ def test_tries_are_counted_down(server: RedisServer) -> None:
 def test_a_request_has_one_answer(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        made = order(hold_seconds=60.0)
+        made = outgoing(hold_seconds=60.0)
         await store.dispatch(raw, [made])
         assert await store.waiting_request(made.message.uid) == made.message
         assert await store.answer(made.message, reply_to(made.message, dat="eA=="), "answered") == "answered"
@@ -159,7 +159,7 @@ def test_a_request_has_one_answer(server: RedisServer) -> None:
 def test_a_full_backlog_is_answered(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        said = await store.dispatch(raw, [order(1, hold_seconds=60.0), order(2, hold_seconds=60.0)])
+        said = await store.dispatch(raw, [outgoing(1, hold_seconds=60.0), outgoing(2, hold_seconds=60.0)])
         assert [(word, claim is None) for word, claim in said] == [("accepted", False), ("answered", True)]
         assert RelayMessage.parse(client.lpop("ret-2")).err == "no room"
 
@@ -170,8 +170,8 @@ def test_a_full_backlog_is_answered(server: RedisServer) -> None:
 def test_no_answer_is_put_into_a_queue_of_the_bus(server: RedisServer, ret: str) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order()])
-        assert await store.answer(order().message.with_(ret=ret), order().full, "failed") == "undeliverable"
+        await store.dispatch(raw, [outgoing()])
+        assert await store.answer(outgoing().message.with_(ret=ret), outgoing().full, "failed") == "undeliverable"
         assert client.exists(ret) == 0
 
     run_with(server, body)
@@ -197,7 +197,7 @@ def test_what_it_was_signed_with_is_good_once(server: RedisServer) -> None:
         once = Nonce(SECOND, "0" * 32, 10.0)
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0, once) == "accepted"
         assert await store.accept(SECOND, request_of_second(2), "e", 60.0, once) == "replayed"
-        assert await store.admit(reply_to(order().message), once) == "replayed"
+        assert await store.admit(reply_to(outgoing().message), once) == "replayed"
         assert client.llen(queues.REMOTE) == 1
         assert 0 < client.ttl(queues.nonce(SECOND, "0" * 32)) <= 10
 
@@ -219,14 +219,14 @@ def test_one_host_cannot_fill_another(server: RedisServer, bound: str, says: str
 def test_an_answer_is_taken_from_the_twin_that_was_asked_alone(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order()])
-        answer = reply_to(order().message)
+        await store.dispatch(raw, [outgoing()])
+        answer = reply_to(outgoing().message)
         assert await store.admit(answer.with_(src=1003)) == "forged"
         assert await store.admit(answer.with_(uid="1002.9")) == "unasked"
         assert await store.admit(answer) == "accepted"
         assert client.lpop(queues.REPLY) == answer.encode()
         mine = await taken(store, client, queues.REPLY, answer.with_(dat="eA==").encode())
-        assert await store.answer(order().message, answer, "answered", raw=mine, queue=queues.REPLY, vetted=True) == "forged"
+        assert await store.answer(outgoing().message, answer, "answered", raw=mine, queue=queues.REPLY, vetted=True) == "forged"
 
     run_with(server, body, queue_messages=2)
 
@@ -297,7 +297,7 @@ def test_a_uid_that_one_twin_uses_twice_names_no_request(server: RedisServer) ->
         await store.accept(SECOND, request_of_second(), "e", 60.0)
         answer = reply_to(request_of_second().with_(cmd="y"))
         await store.respond(await taken(store, client, queues.REPLY, answer.encode()), answer, queues.REPLY, 60.0)
-        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [order(twin=FIRST, what="here")])
+        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [outgoing(twin=FIRST, action="here")])
         assert await asker(store, client) == "ambiguous"
 
     run_with(server, body)
@@ -320,7 +320,7 @@ def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisSe
 
 def test_askers_leave_nothing_behind(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        made = order(twin=FIRST, what="here")
+        made = outgoing(twin=FIRST, action="here")
         await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [made])
         assert await asker(store, client) == str(FIRST)
         assert await store.answer(made.message, reply_to(made.message), "answered") == "answered"
@@ -335,7 +335,7 @@ def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
         assert await store.discard(raw, queues.LOCAL) == "kept"
         assert client.lrange(queues.REFUSED, 0, -1) == [b"nonsense"]
         raw = await taken(store, client, queues.LOCAL, b"more")
-        assert await store.discard(raw, queues.LOCAL, [("ret-7", order(7).full)]) == "answered"
+        assert await store.discard(raw, queues.LOCAL, [("ret-7", outgoing(7).full)]) == "answered"
         assert client.llen("ret-7") == 1
 
     run_with(server, body)
@@ -344,9 +344,9 @@ def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
 def test_what_expires_is_found(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order(1), order(2)])
+        await store.dispatch(raw, [outgoing(1), outgoing(2)])
         assert await store.expired(10) == []
         client.zadd(queues.DEADLINES, {"1002.2": 1})
-        assert await store.expired(10) == [order(2).message]
+        assert await store.expired(10) == [outgoing(2).message]
 
     run_with(server, body)
