@@ -1,4 +1,4 @@
-"""Several hosts in one machine, for the demonstration and for tests: network namespaces with addresses of their own, joined by a bridge."""
+"""Several hosts on one machine, for the demonstration and for tests: network namespaces with their own addresses, joined by a bridge."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from pyroute2 import IPRoute, NetNS, config, netns
 
 PREFIX = "10.213.77."
 
-# It forks a child for each namespace, and ends that by SIGTERM: with our handler of that the child would clean up in our place.
+# pyroute2 forks a child for each namespace and stops it by SIGTERM. The child would run our handler, which cleans up.
 config.disable_mp_signal = True
 
 
-class Village:
-    """Hosts that reach each other, until a link is cut. Needs root."""
+class NetnsHosts:
+    """Hosts in network namespaces, which can be disconnected. Needs root."""
 
     def __init__(self, *twins: int, stem: str = "sbus") -> None:
-        """Make a namespace for each of *twins*, and one between them that is none of theirs; their names begin with *stem*.
+        """Create a namespace for each of *twins*, and one for the bridge; their names begin with *stem*.
 
         Raises:
-            OSError, NetlinkError: the kernel, or the container around this, does not allow that.
+            OSError, NetlinkError: the kernel or the container does not permit it.
         """
         stem = f"{stem}-{os.getpid()}"
-        self._street = f"{stem}-street"
+        self._bridge_namespace = f"{stem}-street"
         self._names = {twin: f"{stem}-{twin}" for twin in twins}
         self._links = {twin: number for number, twin in enumerate(twins, 1)}
-        netns.create(self._street)
+        netns.create(self._bridge_namespace)
         try:
-            with NetNS(self._street) as street:
-                street.link("add", ifname="bridge", kind="bridge")
-                street.link("set", index=_index(street, "bridge"), state="up")
+            with NetNS(self._bridge_namespace) as bridge_namespace:
+                bridge_namespace.link("add", ifname="bridge", kind="bridge")
+                bridge_namespace.link("set", index=_index(bridge_namespace, "bridge"), state="up")
                 for twin in twins:
-                    self._settle(street, twin)
+                    self._add_host(bridge_namespace, twin)
         except BaseException:
             self.remove()
             raise
 
-    def __enter__(self) -> Village:
+    def __enter__(self) -> NetnsHosts:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -52,38 +52,38 @@ class Village:
         """Return the address and port of the relay of *twin*."""
         return f"{PREFIX}{self._links[twin]}:8051"
 
-    def cut(self, twin: int) -> None:
-        """Pull the cable of *twin*."""
+    def disconnect(self, twin: int) -> None:
+        """Disconnect the host *twin*."""
         self._set(twin, "down")
 
-    def join(self, twin: int) -> None:
-        """Put it back."""
+    def connect(self, twin: int) -> None:
+        """Connect it again."""
         self._set(twin, "up")
 
     def remove(self) -> None:
-        """Remove all of them."""
-        for name in (self._street, *self._names.values()):
+        """Remove all namespaces."""
+        for name in (self._bridge_namespace, *self._names.values()):
             with contextlib.suppress(OSError):
                 netns.remove(name)
 
-    def _settle(self, street: NetNS, twin: int) -> None:
-        """Make the namespace of *twin*, and lay a cable to it."""
+    def _add_host(self, bridge_namespace: NetNS, twin: int) -> None:
+        """Create the namespace of *twin*, and connect it to the bridge."""
         name, port = self._names[twin], f"port{self._links[twin]}"
         netns.create(name)
-        street.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_fd": name})
-        street.link("set", index=_index(street, port), master=_index(street, "bridge"), state="up")
-        with NetNS(name) as house:
-            house.link("set", index=_index(house, "lo"), state="up")
-            house.link("set", index=_index(house, "eth0"), state="up")
-            house.addr("add", index=_index(house, "eth0"), address=f"{PREFIX}{self._links[twin]}", prefixlen=24)
+        bridge_namespace.link("add", ifname=port, kind="veth", peer={"ifname": "eth0", "net_ns_fd": name})
+        bridge_namespace.link("set", index=_index(bridge_namespace, port), master=_index(bridge_namespace, "bridge"), state="up")
+        with NetNS(name) as namespace:
+            namespace.link("set", index=_index(namespace, "lo"), state="up")
+            namespace.link("set", index=_index(namespace, "eth0"), state="up")
+            namespace.addr("add", index=_index(namespace, "eth0"), address=f"{PREFIX}{self._links[twin]}", prefixlen=24)
 
     def _set(self, twin: int, state: str) -> None:
-        """Change the state of the cable of *twin* at the side of the street."""
-        with NetNS(self._street) as street:
-            street.link("set", index=_index(street, f"port{self._links[twin]}"), state=state)
+        """Change the state of the bridge's port to *twin*."""
+        with NetNS(self._bridge_namespace) as bridge_namespace:
+            bridge_namespace.link("set", index=_index(bridge_namespace, f"port{self._links[twin]}"), state=state)
 
 
 def _index(where: IPRoute, name: str) -> int:
-    """Return the number of the link *name*."""
+    """Return the index of the link *name*."""
     found: list[int] = where.link_lookup(ifname=name)
     return found[0]

@@ -1,4 +1,4 @@
-"""The outlet, on a made-up bus: what it makes of each thing that can come."""
+"""The publisher on a fake bus: how it reports each kind of item."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REQUEST = Message(b"net/request", b"")
 
 
 class FakeBus:
-    """A bus and its subscription in one; a None in its items is the end of a connection, None after which it is away."""
+    """A bus and its subscription in one; a None in its items disconnects it."""
 
     def __init__(self, *items: Item | SbusError | None) -> None:
         self.items = deque(items)

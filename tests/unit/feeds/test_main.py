@@ -1,4 +1,4 @@
-"""The command line, and that the manual page says the same."""
+"""The command line, and that it agrees with the manual page."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
 def test_manual_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     result = subprocess.run(["mandoc", "-T", "lint", str(PAGE)], capture_output=True, text=True, check=False, timeout=60)
-    # Whether the pages referred to are installed says something about this machine alone.
+    # Other pages may be missing on this machine.
     wrong = [line for line in result.stdout.splitlines() if "referenced manual not found" not in line]
     assert wrong == []
 

@@ -1,4 +1,4 @@
-"""A pace bounds how often, and what share of the time."""
+"""The limits on frequency and on the share of time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one party may have under way."""
+"""The limit on concurrent calls."""
 
 from __future__ import annotations
 

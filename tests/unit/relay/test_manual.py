@@ -39,7 +39,7 @@ def section(title: str, head: str = "Sh") -> str:
 
 
 def words(text: str) -> str:
-    """Return text as its reader sees it, on one line and without its macros."""
+    """Return text as the reader sees it, in one line and without macros."""
     return " ".join(re.sub(r"^\.\w+ ?", "", text, flags=re.MULTILINE).split())
 
 
@@ -155,7 +155,7 @@ def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
 
 
 def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) -> None:
-    """What they do, tests/integration/relay/test_bus_users.py shows."""
+    """tests/integration/relay/test_bus_users.py tests their effect."""
     rules = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
     assert f".Pa /usr/lib/sbus/sbusd.toml.d/{rules.name}" in section("On the bus", "Ss")
     (tmp_path / "x.toml").write_text(rules.read_text().replace('"sbus-relay"', "4711"))
@@ -180,7 +180,7 @@ def test_the_bounds_on_the_bus_are_documented() -> None:
 def test_the_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages may be missing on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

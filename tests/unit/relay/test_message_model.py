@@ -1,4 +1,4 @@
-"""Messages: every member with its type and default, and a clear word for what is none."""
+"""Messages: the type and default of every member, and a clear error for malformed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where twins are: the table, a GraphQL service that is asked seldom, and one that is down, slow or lies."""
+"""Lookup of addresses: the table, and a GraphQL service that is queried rarely and may be down, slow or wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sbusd.relay.resolver import (
 
 
 class Service:
-    """A GraphQL service that a test can break, and a clock that it moves."""
+    """A GraphQL service with errors and a clock that tests control."""
 
     def __init__(self) -> None:
         self.twins: dict[int, str] = {1002: "10.0.0.2"}
@@ -45,10 +45,10 @@ class Service:
         found = {"data": {"twins": [{"ip": ip}] if ip else []}}
         return web.json_response(found if self.answer is None else self.answer, status=self.status)
 
-    def run(self, test: Callable[[GraphQlResolver], Awaitable[None]]) -> None:
+    def run(self, test: Callable[[GraphQlResolver], Awaitable[None]], timeout: float = 300.0) -> None:
         async def run() -> None:
             async with TestServer(_application(self)) as server:
-                resolver = GraphQlResolver(str(server.make_url("/")), self.told.append, timeout=0.5, clock=lambda: self.seconds)
+                resolver = GraphQlResolver(str(server.make_url("/")), self.told.append, timeout=timeout, clock=lambda: self.seconds)
                 try:
                     await test(resolver)
                 finally:
@@ -133,7 +133,7 @@ def test_a_service_that_hangs_is_away() -> None:
         with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1002)
 
-    service.run(test)
+    service.run(test, timeout=0.1)
 
 
 @pytest.mark.parametrize(

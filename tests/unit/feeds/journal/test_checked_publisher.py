@@ -1,4 +1,4 @@
-"""The gate on a made-up bus: what it asks, when it publishes, and what it does when the bus goes away."""
+"""The publisher on a fake bus: its access checks, its publications, and reconnection."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH = [("journal/a.service/info", b"1"), ("journal/b.service/info", b"2")]
 
 
 class FakeBus:
-    """A bus that says what it is told to; it goes away after ``life`` publications."""
+    """A bus with fixed results; it disconnects after ``life`` publications."""
 
     def __init__(self, *, is_open: bool = False, may_publish: bool = True, life: int | None = None) -> None:
         self.statistics = NOTHING
@@ -61,8 +61,8 @@ class FakeBus:
         self.is_closed = True
 
 
-class Town:
-    """Buses that come one after the other; None is a try that finds none."""
+class FakeBuses:
+    """Buses for successive connections; None is a failed attempt to connect."""
 
     def __init__(self, *buses: FakeBus | None) -> None:
         self.buses = list(buses)
@@ -86,7 +86,7 @@ class Town:
 
 def test_batch_is_published_after_both_questions() -> None:
     bus = FakeBus()
-    publisher = Town(bus).publisher()
+    publisher = FakeBuses(bus).publisher()
     publisher.open()
     assert publisher.deliver(BATCH) == 0
     assert bus.published == [b"1", b"2"]
@@ -100,9 +100,9 @@ def test_batch_is_published_after_both_questions() -> None:
 
 def test_open_bus_gets_nothing_unless_asked_to() -> None:
     with pytest.raises(AccessCheckError, match="every user of this bus can subscribe to journal/"):
-        Town(FakeBus(is_open=True)).publisher().open()
+        FakeBuses(FakeBus(is_open=True)).publisher().open()
     bus = FakeBus(is_open=True)
-    publisher = Town(bus).publisher(is_public=True)
+    publisher = FakeBuses(bus).publisher(is_public=True)
     publisher.open()
     publisher.deliver(BATCH)
     assert bus.published == [b"1", b"2"]
@@ -110,7 +110,7 @@ def test_open_bus_gets_nothing_unless_asked_to() -> None:
 
 def test_bus_that_is_opened_later_gets_nothing_more() -> None:
     bus = FakeBus()
-    publisher = Town(bus).publisher()
+    publisher = FakeBuses(bus).publisher()
     publisher.open()
     publisher.deliver(BATCH[:1])
     bus.is_open = True
@@ -121,7 +121,7 @@ def test_bus_that_is_opened_later_gets_nothing_more() -> None:
 
 def test_bus_that_comes_back_open_gets_nothing() -> None:
     before, after = FakeBus(life=1), FakeBus(is_open=True)
-    publisher = Town(before, after).publisher()
+    publisher = FakeBuses(before, after).publisher()
     publisher.open()
     with pytest.raises(AccessCheckError):
         publisher.deliver(BATCH)
@@ -130,7 +130,7 @@ def test_bus_that_comes_back_open_gets_nothing() -> None:
 
 def test_bus_that_refuses_the_feed() -> None:
     with pytest.raises(AccessCheckError, match="do not allow the feed to publish"):
-        Town(FakeBus(may_publish=False)).publisher(is_public=True).open()
+        FakeBuses(FakeBus(may_publish=False)).publisher(is_public=True).open()
 
 
 @pytest.mark.parametrize(
@@ -141,13 +141,13 @@ def test_bus_that_does_not_tell_is_taken_for_open(answer: bytes | RemoteRefusal)
     bus = FakeBus()
     bus.answer = answer
     with pytest.raises(AccessCheckError) as error:
-        Town(bus).publisher().open()
+        FakeBuses(bus).publisher().open()
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_may_not_have_been_routed_is_published_again() -> None:
     before, after = FakeBus(life=1), FakeBus()
-    town = Town(before, None, None, after)
+    town = FakeBuses(before, None, None, after)
     publisher = town.publisher()
     publisher.open()
     assert publisher.deliver(BATCH) == 0
@@ -160,7 +160,7 @@ def test_what_may_not_have_been_routed_is_published_again() -> None:
 
 def test_refused_publications_are_counted_and_said_rarely() -> None:
     bus = FakeBus()
-    town = Town(bus)
+    town = FakeBuses(bus)
     publisher = town.publisher()
     publisher.open()
     bus.to_refuse = [RemoteRefusal(ErrorCode.EMSGSIZE, "too long")] * 30
@@ -172,4 +172,4 @@ def test_refused_publications_are_counted_and_said_rarely() -> None:
 
 def test_no_bus_at_first_is_an_error() -> None:
     with pytest.raises(NoBus):
-        Town(None).publisher().open()
+        FakeBuses(None).publisher().open()

@@ -1,4 +1,4 @@
-"""Captured messages of a real kernel, decoded; see data/changes.hex for the commands."""
+"""Decodes captured messages of a real kernel; see data/changes.hex for the commands."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_loopback_comes_up() -> None:
 
 
 def test_bridge_kind_and_hostile_name() -> None:
-    [notice] = notices_of("ip link add 'br*!' type bridge")  # the bridge's own forwarding entries are left out
+    [notice] = notices_of("ip link add 'br*!' type bridge")  # forwarding entries of the bridge are skipped
     assert isinstance(notice.entry, Link)
     assert (notice.entry.name, notice.entry.kind, notice.entry.mtu) == (b"br*!", "bridge", 1500)
 

@@ -1,4 +1,4 @@
-"""The netlink sockets: on the real kernel where nothing needs a privilege, and on a made-up channel for what it seldom says."""
+"""The netlink sockets: on the real kernel where no privilege is needed, and on a fake channel for rare messages."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_namespace_that_is_none(name: str) -> None:
 
 
 class FakeChannel:
-    """Gives datagrams with their flags and sender, and raises errors, in the order they were put in."""
+    """Returns datagrams with their flags and sender, and raises errors, in order."""
 
     def __init__(self, *items: tuple[bytes, int, int] | OSError) -> None:
         self.items = deque(items)
@@ -139,7 +139,7 @@ def control_message(kind: int, error: int, sequence: int, flags: int = 2) -> byt
 
 
 def numbered(datagram: bytes, sequence: int, flags: int = 2) -> bytes:
-    """Return *datagram*, one message, as the part of an answer."""
+    """Return *datagram*, one message, as part of a dump."""
     return datagram[:6] + struct.pack("=HI", flags, sequence) + datagram[12:]
 
 

@@ -1,4 +1,4 @@
-"""What is told when the kernel's messages, captured and made up, come in."""
+"""The events that follow from messages of the kernel, captured and made by hand."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_snapshot_has_links_first_and_changes_nothing() -> None:
 
 
 def test_a_real_life_leaves_what_the_kernel_has() -> None:
-    """Play the whole capture: at its end there are lo, br*!, and the bridge with the odd name; what is told is always in balance."""
+    """Replay the whole capture: it ends with lo, br*!, and the bridge with the odd name; events always match the state."""
     state = NetworkState()
     present: set[tuple[str, str]] = set()
     for command in captured():

@@ -1,4 +1,4 @@
-"""Calls of the bus's users to other hosts: which are sent, as what, and what becomes of their answers."""
+"""Calls of local users to remote hosts: which are sent, in which form, and what happens to their responses."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ RET = "msgbus.system.relay.answers:ab"
 KEY = b"relay/1002/echo"
 
 
-class Slip:
-    """A desk that keeps what is sent, or fails with *error*."""
+class FakeHandler:
+    """A queue handler that records sent requests, or fails with *error*."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.sent: list[tuple[str, RelayMessage]] = []
@@ -54,8 +54,8 @@ def asked(uid: str = "u", *, key: bytes = KEY, sender: Peer | None = None, **mor
     return BusMessage(key, replace(envelope, **cast(dict[str, Any], more)).encode(), sender)
 
 
-def made(slip: Slip, calls: int = 10, size: int = 1_000) -> OutgoingCalls:
-    return OutgoingCalls(parse_envelope, cast(QueueHandler, slip), RET, ConcurrencyLimit(calls, size))
+def made(handler: FakeHandler, calls: int = 10, size: int = 1_000) -> OutgoingCalls:
+    return OutgoingCalls(parse_envelope, cast(QueueHandler, handler), RET, ConcurrencyLimit(calls, size))
 
 
 def error_of(packet: bytes) -> str:
@@ -65,7 +65,7 @@ def error_of(packet: bytes) -> str:
 
 
 async def begin(calls: OutgoingCalls, message: BusMessage) -> asyncio.Future[bytes]:
-    """Have *message* sent; return where its packet will be."""
+    """Send *message*; return the future of the response packet."""
     assert calls.receive(message, NOW) == b""
     task, packets = calls.next(NOW)
     assert task is not None
@@ -83,7 +83,7 @@ async def begin(calls: OutgoingCalls, message: BusMessage) -> asyncio.Future[byt
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             await main()
 
     asyncio.run(bounded())
@@ -91,11 +91,11 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
 
 def test_a_call_becomes_a_request_and_its_answer_the_calls() -> None:
     async def main() -> None:
-        slip = Slip()
-        calls = made(slip)
+        handler = FakeHandler()
+        calls = made(handler)
         running = await begin(calls, asked())
-        await slip.came.wait()
-        ((uid, request),) = slip.sent
+        await handler.came.wait()
+        ((uid, request),) = handler.sent
         assert (request.cmd, request.dst, request.ret, request.exp, request.try_, request.now) == ("echo", (1002,), RET, 30, 3, int(NOW))
         assert base64.b64decode(request.dat) == b"\0x"
         assert calls.digest_of(uid) == call_digest(7, b"!/conn/7/ret/u", "u")
@@ -113,7 +113,7 @@ def test_a_call_becomes_a_request_and_its_answer_the_calls() -> None:
 
 def test_an_answer_that_nobody_waits_for_is_not_handed_out() -> None:
     async def main() -> None:
-        assert not made(Slip()).deliver(RelayMessage(uid="1002.5"))
+        assert not made(FakeHandler()).deliver(RelayMessage(uid="1002.5"))
 
     run(main)
 
@@ -127,8 +127,8 @@ def test_an_answer_that_nobody_waits_for_is_not_handed_out() -> None:
 )
 def test_what_cannot_be_sent_is_told(error: Exception, says: str) -> None:
     async def main() -> None:
-        calls = made(Slip(error), calls=1)
-        for uid in ("u", "v"):  # and counts no more
+        calls = made(FakeHandler(error), calls=1)
+        for uid in ("u", "v"):  # and does not count any longer
             assert error_of(await (await begin(calls, asked(uid)))) == says
 
     run(main)
@@ -136,10 +136,10 @@ def test_what_cannot_be_sent_is_told(error: Exception, says: str) -> None:
 
 def test_the_error_of_the_other_host_is_the_calls() -> None:
     async def main() -> None:
-        slip = Slip()
-        calls = made(slip)
+        handler = FakeHandler()
+        calls = made(handler)
         running = await begin(calls, asked())
-        await slip.came.wait()
+        await handler.came.wait()
         calls.deliver(RelayMessage(uid="1002.1", src=1002, err="destination not found"))
         assert error_of(await running) == "destination not found"
         assert calls.counts["failed"] == 1
@@ -148,8 +148,8 @@ def test_the_error_of_the_other_host_is_the_calls() -> None:
 
 
 def test_the_key_says_which_host() -> None:
-    """Rules are about keys: who may reach 1003 and not 1002 must not do so by an envelope."""
-    calls = made(Slip())
+    """Rules apply to keys: a user who may call 1003 and not 1002 must not call 1002 by the envelope."""
+    calls = made(FakeHandler())
     for twins in ((), (1002,), (1003, 1002)):
         packet = calls.receive(asked(str(twins), key=b"relay/1003/echo", destinations=twins), NOW)
         assert error_of(packet) == "dst: must be exactly the host that the key names, 1003"
@@ -161,17 +161,17 @@ def test_the_key_says_which_host() -> None:
     "key", [b"!/conn/3/relay/1002/echo", b"relay/attempt", b"relay/x/echo", b"relay/1002", b"rpc/echo", b"relayed/echo"]
 )
 def test_other_keys_are_not_served(key: bytes) -> None:
-    calls = made(Slip())
+    calls = made(FakeHandler())
     assert calls.receive(asked(key=key), NOW) == b""
     assert (calls.counts["unknown"], calls.next(NOW)) == (1, (None, []))
 
 
 def test_it_subscribes_to_all_hosts_and_at_its_address() -> None:
-    assert made(Slip()).patterns(b"!/conn/3/") == [b"relay/*/", b"!/conn/3/relay/*/"]
+    assert made(FakeHandler()).patterns(b"!/conn/3/") == [b"relay/*/", b"!/conn/3/relay/*/"]
 
 
 def test_a_user_with_enough_under_way_is_told_and_others_are_not_held_up() -> None:
-    calls = made(Slip(), calls=2)
+    calls = made(FakeHandler(), calls=2)
     assert [calls.receive(asked(uid), NOW) for uid in "ab"] == [b"", b""]
     assert (
         error_of(calls.receive(asked("c"), NOW))
@@ -182,14 +182,14 @@ def test_a_user_with_enough_under_way_is_told_and_others_are_not_held_up() -> No
 
 
 def test_too_many_bytes_are_too_many() -> None:
-    calls = made(Slip(), size=100)
+    calls = made(FakeHandler(), size=100)
     assert calls.receive(asked("a", data=bytes(60)), NOW) == b""
     assert "60 bytes and this one 41; the limit is 100 bytes" in error_of(calls.receive(asked("b", data=bytes(41)), NOW))
     assert calls.receive(asked("c", data=bytes(40)), NOW) == b""
 
 
 def test_what_is_refused_or_seen_before_takes_no_room() -> None:
-    calls = made(Slip(), calls=2)
+    calls = made(FakeHandler(), calls=2)
     assert calls.receive(asked("a"), NOW) == b""
     for _ in range(5):
         assert calls.receive(asked("a"), NOW) == b""
@@ -199,10 +199,10 @@ def test_what_is_refused_or_seen_before_takes_no_room() -> None:
 
 
 def test_one_that_expires_while_it_waits_gives_its_room_back() -> None:
-    """It is the desk that refuses it: whatever was let in is run."""
+    """The queue handler rejects it: every accepted request is run."""
 
     async def main() -> None:
-        calls = made(Slip(InvalidMessageError("expired: the request is older than its exp of 30 s")), calls=1)
+        calls = made(FakeHandler(InvalidMessageError("expired: the request is older than its exp of 30 s")), calls=1)
         assert calls.receive(asked("a"), NOW) == b""
         task, _ = calls.next(NOW + 100)
         assert task is not None

@@ -1,4 +1,4 @@
-"""Which twin speaks: by a key, by a certificate, or nobody but this host's own; whoever shows nothing is refused before a body is read."""
+"""Authentication by key, by certificate, and of local users; an obviously invalid sender is rejected before the body is read."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PATH = "/zbus-remote"
 
 
 def signed(body: bytes = b"{}", *, key: bytes = KEY, to: int = FIRST, path: str = PATH, now: float = NOW) -> UnverifiedRequest:
-    """Return what the second twin sends."""
+    """Return a request that the second host has signed."""
     return UnverifiedRequest(PATH, signed_headers(key, SECOND, to, path, body, now=now), ("10.0.0.2", 1), None, None, b"{}")
 
 
 def key_gate(skew: float = 60.0) -> KeyAuthentication:
-    """Return the gate of the first twin, which shares a key with the second."""
+    """Return the authentication of the first host, which shares a key with the second."""
     return KeyAuthentication(FIRST, {SECOND: KEY}, skew, lambda: NOW)
 
 
@@ -59,7 +59,7 @@ def test_who_signs_is_known_with_what_the_store_has_to_know_again() -> None:
     assert sender.twin == SECOND
     assert sender.nonce is not None
     assert (sender.nonce.twin, sender.nonce.nonce) == (SECOND, caller.headers[NONCE])
-    # As long as the same headers could pass for new: from the earliest clock that is let in to the latest.
+    # As long as the same headers are valid: from the earliest accepted clock to the latest.
     assert sender.nonce.seconds >= 2 * 60 + 2
 
 
@@ -162,7 +162,7 @@ def test_a_response_is_signed_for_a_request_whose_signature_was_right_alone() ->
 
 
 def test_an_older_relay_is_refused_and_named() -> None:
-    """Its responses would not be signed for the request, so none of it is believed until it is upgraded."""
+    """Its responses would not be signed for the request, so it is rejected until it is upgraded."""
     lines = f"sbus-relay-1\nPOST\n{PATH}\n{SECOND}\n{FIRST}\n{int(NOW)}\n{'0' * 32}\n{hashlib.sha256(b'{}').hexdigest()}"
     old = hmac.new(KEY, lines.encode(), hashlib.sha256).hexdigest()
     headers = {FROM: str(SECOND), TIME: str(int(NOW)), NONCE: "0" * 32, SIGNATURE: old}

@@ -1,4 +1,4 @@
-"""What a relay believes of the one that it brings a message to."""
+"""Which responses the HTTP client trusts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def send(serve: Serve, keys: dict[int, bytes]) -> SbusError | None:
-    """Bring a message of twin 1001 to a twin 1002 that is *serve*; return what is wrong."""
+    """Send a message from host 1001 to a host 1002 that is *serve*; return the error."""
 
     async def run() -> SbusError | None:
         application = web.Application()
@@ -39,7 +39,7 @@ def send(serve: Serve, keys: dict[int, bytes]) -> SbusError | None:
 
 
 def answer(status: int, body: bytes, key: bytes | None) -> Serve:
-    """Return a host that answers so, signed with *key*."""
+    """Return a host that sends this response, signed with *key*."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         signed = read_signature_headers(request.headers)
@@ -65,14 +65,14 @@ def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413])
 def test_nor_that_it_is_refused(status: int) -> None:
-    """But the words are there for a person."""
+    """But the text is kept for the administrator."""
     error = send(answer(status, b'{"error": "go away"}', None), {1002: KEY})
     assert isinstance(error, PeerUnreachableError)
     assert f"status {status} is not signed by host 1002; its error: go away" in str(error)
 
 
 def test_a_response_to_another_request_is_not_believed() -> None:
-    """Not even one with the same nonce, which the relay has signed for an attacker between the hosts."""
+    """Not even to one with the same nonce, which the relay has signed for an attacker."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
         signed = read_signature_headers(request.headers)

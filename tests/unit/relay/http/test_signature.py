@@ -1,4 +1,4 @@
-"""Signatures: what is changed is told, and files of keys that others can use are refused."""
+"""Signatures: changes are detected, and key files that other users can access are rejected."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_key_is_read_without_its_line_end(tmp_path: Path) -> None:
 
 
 def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> None:
-    """It belongs to root and its group, and an access list lets the service read it."""
+    """It belongs to root and its group, and an ACL lets the service read it."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(0o440)
@@ -92,7 +92,7 @@ def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> No
 
 @pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "group 4711"), ((4711, 0), 0o600, "owned by user 4711")])
 def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
-    """Users are added to the relay's group to call other hosts; and the number of a removed user becomes another user's."""
+    """Users join the relay's group to call remote hosts; and the uid of a removed user may be reused."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(mode)
@@ -135,7 +135,7 @@ def test_a_key_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_key_in_a_fifo_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
-    # With a reader and a writer, no open(2) of it blocks; what it holds is a key.
+    # A FIFO with a reader and a writer does not block open(2); it contains a key.
     fifo = os.open(tmp_path / "key", os.O_RDWR)
     try:
         os.write(fifo, KEY.ljust(2_000))

@@ -1,4 +1,4 @@
-"""Bodies of senders who are not verified have a bounded number of bytes, and do not use up those of others."""
+"""Limits on the bytes of bodies of unverified senders."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_nobody_who_has_left_is_remembered() -> None:
 
 
 def test_the_oldest_body_of_a_party_makes_room_for_a_new_one() -> None:
-    """Another user of a peer's host, who has no key, must not keep the peer's messages out."""
+    """A user without a key on a peer's host must not block the messages of the peer."""
     unverified = UnverifiedBytes(AddressGroups([PEER]), 8_000, 100)
     ended: list[str] = []
     oldest, empty, other = unverified.body(PEER), unverified.body(PEER), unverified.body("10.0.0.9")

@@ -1,4 +1,4 @@
-"""Redis as a relay talks to it: scripts are loaded when they are missing, one kind of error, and nothing after the end."""
+"""The Redis client: it loads missing scripts, has one kind of error, and does nothing after its end."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, Re
 
 
 class Redis:
-    """A Redis that knows no script before it has been sent whole."""
+    """A Redis without scripts until they are sent in full."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
         self.asked: Callable[[], object] = lambda: None
-        """Called while a command is under way."""
+        """Called while a command runs."""
         self._known: set[str] = set()
 
     async def execute(self, *words: Any) -> str:
-        """Take one command."""
+        """Run one command."""
         self.commands.append(words[0])
         self.asked()
         if words[0] == "EVALSHA" and words[1] not in self._known:
@@ -33,7 +33,7 @@ class Redis:
 
 
 def link_to(execute: Any) -> RedisClient:
-    """Return a link whose commands *execute* takes."""
+    """Return a client whose commands *execute* runs."""
     link = RedisClient("/nonexistent/redis.sock")
     link._execute = execute
     return link
@@ -51,7 +51,7 @@ def test_a_script_is_sent_whole_once() -> None:
 
 
 def test_a_relay_that_ends_while_a_script_is_missing_sends_nothing_more() -> None:
-    """Before Python 3.12 asyncio.wait_for(), by which redis-py waits, may swallow the cancellation; then only the link itself knows."""
+    """Before Python 3.12 asyncio.wait_for(), which redis-py uses, may swallow the cancellation, so the client checks."""
     redis = Redis()
     link = link_to(redis.execute)
     redis.asked = link.stop

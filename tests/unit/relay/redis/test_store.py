@@ -1,4 +1,4 @@
-"""Every change from one state of a message to the next, in a real Redis: it happens once, for who holds the message, or not at all."""
+"""Every state transition of a message in a real Redis: it happens once, for the holder of the message, or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.relays import RedisServer
 
 
 def left(client: Any) -> set[str]:
-    """Return what a message under way would have in Redis."""
+    """Return the keys of a message in progress."""
     names = {key.decode().removeprefix("msgbus.system.").removeprefix("relay.").partition(":")[0] for key in client.keys("msgbus.*")}
     return names - {"counters", "relays", "lease", "peers", "peer", "done", "seen", "nonce", "counter"}
 
@@ -39,7 +39,7 @@ def test_nothing_to_take_is_waited_for(server: RedisServer) -> None:
 
 
 def test_what_a_dead_relay_held_goes_back_in_its_order(server: RedisServer) -> None:
-    """Also of one that died before it could say that it lives."""
+    """Also the messages of a relay that died before it had a lease."""
 
     async def body(store: Store, client: Any) -> None:
         client.rpush(queues.REMOTE, "a", "b", "c")
@@ -107,7 +107,7 @@ def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(ser
         raw = await taken(store, client, queues.LOCAL, b"raw")
         ((_, first),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0)])
         assert first is not None
-        client.zadd(queues.sending(SECOND), {first.id: 1})  # its seconds are over
+        client.zadd(queues.sending(SECOND), {first.id: 1})  # its claim has expired
         _, (second,) = await store.claim(SECOND, 10, 60.0)
         assert (second.id, second.attempt) == (first.id, 2)
         assert await store.sent(first) == "lost"
@@ -128,7 +128,7 @@ def test_tries_are_counted_down(server: RedisServer) -> None:
         due, none = await store.claim(SECOND, 10, 60.0)
         assert none == []
         assert 0 < due <= 5
-        assert await store.hasten(10) == 1  # that try costs nothing
+        assert await store.hasten(10) == 1  # that retry is not counted
         _, (again,) = await store.claim(SECOND, 10, 60.0)
         assert (again.attempt, again.tries) == (2, 1)
         assert await store.postpone(again, "why") == "postponed"
@@ -178,7 +178,7 @@ def test_no_answer_is_put_into_a_queue_of_the_bus(server: RedisServer, ret: str)
 
 
 def request_of_second(number: int = 1) -> RelayMessage:
-    """Return a request that the second twin sends here."""
+    """Return a request from the second host to this one."""
     return RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
 
 
@@ -265,7 +265,7 @@ def test_an_answer_goes_out_once_and_to_who_has_asked(server: RedisServer) -> No
 
 
 async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> str:
-    """Return who gets the error of a request to the first twin that does not name its asker."""
+    """Return the host that receives the error of a request to the first host that does not name its sender."""
     error = request_of_second(number).with_(src=FIRST, dst=(FIRST,), cmd=cmd, err="wrong")
     raw = await taken(store, client, queues.REPLY, error.encode())
     said = await store.asker(raw, error, queues.REPLY)
@@ -290,7 +290,7 @@ def test_an_error_goes_to_the_one_twin_that_asked_that_command(server: RedisServ
 
 
 def test_a_uid_that_one_twin_uses_twice_names_no_request(server: RedisServer) -> None:
-    """Else the answer to the first would hide that the other has none yet."""
+    """Otherwise the response to the first would hide that the other has none yet."""
 
     async def body(store: Store, client: Any) -> None:
         await store.accept(SECOND, request_of_second().with_(cmd="y"), "d", 60.0)
@@ -312,7 +312,7 @@ def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisSe
         await store.accept(SECOND, request_of_second(3), "d", 60.0)
         assert await asker(store, client, 2) == "ambiguous"
         assert client.hget(queues.COUNTERS, "askers-forgotten") == b"1"
-        client.delete("msgbus.system.relay.askers-forgotten")  # its time is over
+        client.delete("msgbus.system.relay.askers-forgotten")  # it has expired
         assert await asker(store, client, 2) == "1003"
 
     run_with(server, body, peer_memory=1)
