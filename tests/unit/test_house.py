@@ -18,9 +18,6 @@ CODE = {".py", ".pyi", ".pyx", ".pxd", ".c", ".h"}
 
 MAX_LINES = 500
 
-BEING_SPLIT = {"sbusd/dataplane/switch.pyx", "sbusd/dataplane/reference.py"}
-"""Temporary: longer files that are being split. Remove a name as soon as its file is short or gone, which a test demands."""
-
 _DRAWERS = {"util", "utils", "helper", "helpers", "common", "misc", "shared", "tools", "stuff", "base", "core"}
 
 # Written in two halves, so that this file passes its own test.
@@ -162,13 +159,7 @@ def _code(*parts: str) -> list[Path]:
 
 
 def test_no_file_is_too_long() -> None:
-    paths = [path for path in _code("sbusd", "tests", "tools", "stubs", "examples") if str(path.relative_to(ROOT)) not in BEING_SPLIT]
-    assert not _complaints(_too_long, paths)
-
-
-def test_every_exception_to_the_length_is_still_too_long() -> None:
-    short = {name for name in BEING_SPLIT if not (ROOT / name).exists() or not list(_too_long(ROOT / name))}
-    assert not short, "remove these from BEING_SPLIT"
+    assert not _complaints(_too_long, _code("sbusd", "tests", "tools", "stubs", "examples"))
 
 
 def test_unit_tests_mirror_the_modules() -> None:
