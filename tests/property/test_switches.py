@@ -256,11 +256,6 @@ class SwitchAndModel(RuleBasedStateMachine):
             world.hang_up(client)
         self.settle()
 
-    def send_all(self, client: int, packets: list[bytes], *, is_batch: bool) -> None:
-        """Send packets one by one or as a batch, and let nothing be handled yet."""
-        for packet in [batch_of(packets)] if is_batch else packets:
-            self.both(client, packet, settles=False)
-
     def both(self, client: int, packet: bytes, *, settles: bool = True) -> None:
         taken = {world.send(client, packet) for world in self.worlds}
         assert len(taken) == 1
