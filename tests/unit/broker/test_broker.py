@@ -1,4 +1,4 @@
-"""The control plane, on both switches, with clients of invented users."""
+"""The control plane, with clients of invented users."""
 
 from __future__ import annotations
 

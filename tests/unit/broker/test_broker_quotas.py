@@ -1,4 +1,4 @@
-"""Quotas and bound processes as clients see them, on both switches, with clients of invented users."""
+"""Quotas and bound processes as clients see them, with clients of invented users."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replies to control messages, on both switches."""
+"""Replies to control messages."""
 
 from __future__ import annotations
 

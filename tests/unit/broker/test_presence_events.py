@@ -1,4 +1,4 @@
-"""Presence events on both switches: their order, and their recipients."""
+"""Presence events: their order, and their recipients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recipients of a key: members and traces, on both switches."""
+"""The recipients of a key: members and traces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taps on both switches: access to them, and their lines about events, denials and losses."""
+"""Taps: access to them, and their lines about events, denials and losses."""
 
 from __future__ import annotations
 
