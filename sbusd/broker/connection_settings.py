@@ -36,7 +36,7 @@ LASTING = _CHANGES.keys()
 """Control messages whose effect lasts until the client changes it, across restarts of the bus."""
 
 
-def grant(switch: Switch, connection: int, packet: Control) -> bool:
+def apply(switch: Switch, connection: int, packet: Control) -> bool:
     """Apply the setting that *packet* chooses and return True, or return False if it chooses none.
 
     Raises:
@@ -52,8 +52,8 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
     return True
 
 
-def note(client: Client, key: bytes) -> None:
-    """Note the lasting setting that the control message *key* has chosen, for reports about the client."""
+def remember(client: Client, key: bytes) -> None:
+    """Store the lasting setting that the control message *key* has chosen, for reports about the client."""
     name, value = _CHANGES.get(key, ("", None))
     if name == "sender":
         client.wants_senders = value
