@@ -1,4 +1,4 @@
-"""Captured netlink datagrams: tests/unit/feeds/data/*.hex, made by commands that the file names."""
+"""Captured netlink datagrams: tests/unit/feeds/data/*.hex; the file contains the commands that caused them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FOLDER = Path(__file__).parents[1] / "unit" / "feeds" / "data"
 
 
 def captured(name: str = "changes.hex") -> dict[str, list[bytes]]:
-    """Return the datagrams of a capture by the command that made them, in the order of the file."""
+    """Return the datagrams of a capture by command, in the order of the file."""
     groups: dict[str, list[bytes]] = {}
     command = ""
     for line in (_FOLDER / name).read_text().splitlines():
@@ -23,5 +23,5 @@ def captured(name: str = "changes.hex") -> dict[str, list[bytes]]:
 
 
 def notices_of(command: str) -> list[Notice]:
-    """Return what the captured datagrams of *command* say."""
+    """Return the notices in the captured datagrams of *command*."""
     return [notice for datagram in captured()[command] for notice in parse_notices(datagram)]

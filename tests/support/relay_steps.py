@@ -1,4 +1,4 @@
-"""Steps of relays in Redis, within the test's own process, before or after which something is killed."""
+"""Relays within the test's own process, with a fault before or after one of their steps in Redis."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.log_messages import RelayJournal
 from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
-from tests.support.relays import RedisServer, answer_to, data_of, free_address, request, shared_key
-from tests.support.towns import FIRST, SECOND
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.relays import WAIT_SECONDS, RedisServer, answer_to, data_of, free_address, request, shared_key
 
-Blow = Callable[[Relay, Callable[[], Awaitable[Any]]], Awaitable[Any]]
-"""What happens at a step, given the relay that takes it and what asks Redis again; its result is what the relay is told."""
+Fault = Callable[[Relay, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+"""Called at a step with its relay and a function that runs the Redis command; returns the result for the relay."""
 
 
-async def end_of_relay(relay: Relay, _ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Let *relay* do nothing more in Redis, and nobody hear of it."""
+async def kill_relay(relay: Relay, _ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Stop *relay* as if killed: it runs no further Redis command."""
 
     async def never(*_words: Any) -> Any:
         return await asyncio.Event().wait()
 
-    relay._link._execute = never
+    relay._redis._execute = never
     return await never()
 
 
 class Step:
-    """One step that a relay takes in Redis, before or after which there is a blow, once."""
+    """One step of a relay in Redis, with a fault before or after it, once."""
 
-    def __init__(self, name: str, blow: Blow = end_of_relay, *, after: bool) -> None:
+    def __init__(self, name: str, fault: Fault = kill_relay, *, after: bool) -> None:
         self.name = name
         self.after = after
         self.happened = asyncio.Event()
-        self._blow = blow
+        self._fault = fault
 
     def watch(self, relay: Relay) -> None:
-        """Wait for the step of *relay*."""
-        execute = relay._link._execute
-        names = {digest: name for name, digest in relay._link._digests.items()}
+        """Watch *relay* for the step."""
+        execute = relay._redis._execute
+        names = {digest: name for name, digest in relay._redis._digests.items()}
 
         async def watched(*words: Any) -> Any:
             name = names[words[1]] if words[0] == "EVALSHA" else str(words[0])
@@ -59,19 +59,19 @@ class Step:
                 if self.happened.is_set() or answer in (None, []) or (name == "claim" and not answer[1]):
                     return answer
             self.happened.set()
-            return await self._blow(relay, lambda: execute(*words))
+            return await self._fault(relay, lambda: execute(*words))
 
-        relay._link._execute = watched
+        relay._redis._execute = watched
 
 
-class World:
-    """Two twins whose relays run within the test."""
+class RelayPair:
+    """Two relays that run within the test."""
 
     def __init__(self, folder: Path, servers: dict[int, RedisServer]) -> None:
         self.addresses = {twin: free_address() for twin in servers}
         self.key = shared_key(folder, uuid.uuid4().hex)
         self.servers = servers
-        # Without tries of their own, which would keep the loop, and so the relays, waiting.
+        # Without retries, which would block the loop and so the relays.
         self.clients: dict[int, Any] = {
             twin: redis.Redis(unix_socket_path=str(server.path), retry=Retry(NoBackoff(), 0)) for twin, server in servers.items()
         }
@@ -80,7 +80,7 @@ class World:
             client.flushall()
 
     def relay(self, twin: int, ready: asyncio.Event) -> Relay:
-        """Return a new relay for *twin*."""
+        """Return a new relay of host *twin*."""
         (other,) = self.servers.keys() - {twin}
         settings = RelaySettings(
             twin=twin,
@@ -95,25 +95,25 @@ class World:
         return Relay(twin, settings, RelayJournal({}), ready=lambda _listen: ready.set())
 
     async def start(self, twin: int, step: Step | None = None) -> None:
-        """Start a relay for *twin*, whose *step* is watched."""
+        """Start a relay of host *twin*, watched for *step*."""
         ready = asyncio.Event()
         relay = self.relay(twin, ready)
         if step is not None:
             step.watch(relay)
         self.tasks[twin] = asyncio.create_task(relay.run())
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             await ready.wait()
 
     async def stop(self, *twins: int) -> None:
-        """End the relays of *twins*."""
+        """Stop the relays of *twins*."""
         for twin in twins:
-            # One that is dead at a step hears nothing of its end where asyncio.wait_for() swallows the first cancellation (before 3.12).
+            # Cancel repeatedly: before Python 3.12 asyncio.wait_for() may swallow the first cancellation.
             while not self.tasks[twin].done():
                 self.tasks[twin].cancel()
                 await asyncio.wait([self.tasks[twin]], timeout=5)
 
     async def send(self, requests: int) -> list[str]:
-        """Push so many requests of the first twin to the second; return their return queues."""
+        """Push *requests* requests from the first host to the second; return their return queues."""
         rets = [str(uuid.uuid4()) for _ in range(requests)]
         self.clients[FIRST].rpush(queues.LOCAL, *(json.dumps(request("x", SECOND, ret=ret, try_=1000)) for ret in rets))
         return rets
@@ -121,11 +121,10 @@ class World:
     async def send_until(self, step: Step) -> list[str]:
         """Push requests, as :meth:`send` does, until *step* has happened.
 
-        Mostly two are enough. On a slow machine a request may miss a step: one whose answer comes before the word that it has arrived is
-        never noted as sent.
+        Usually two suffice. On a slow machine a request may skip a step: if its response arrives first, it is never recorded as sent.
         """
         rets = await self.send(2)
-        for _ in range(30):
+        for _ in range(100):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(3):
                     await step.happened.wait()
@@ -134,7 +133,7 @@ class World:
         raise AssertionError(f"{len(rets)} requests, and none took the step {step.name}")
 
     async def check(self, rets: list[str]) -> None:
-        """Wait until nothing is under way; each of *rets* has one answer, and the application had each request once."""
+        """Wait until no message is in progress; check that each of *rets* has one response, and each request was delivered once."""
         await self.soon(lambda: all(self.clients[FIRST].llen(ret) for ret in rets), "the answers")
         under_way = (queues.LOCAL, queues.REMOTE, queues.REPLY, queues.BACKLOG, queues.TWINS)
         await self.soon(lambda: not any(client.exists(*under_way) for client in self.clients.values()), "the end of all")
@@ -145,24 +144,24 @@ class World:
         assert int(self.clients[SECOND].hget(queues.COUNTERS, "requests-delivered")) == len(rets)
 
     async def soon(self, found: Callable[[], Any], what: str) -> Any:
-        """Return what *found* returns when that is true."""
-        end = time.monotonic() + 30
+        """Wait until *found* returns a true value, and return it."""
+        end = time.monotonic() + WAIT_SECONDS
         while True:
             with contextlib.suppress(redis.ConnectionError):  # it may be down
                 if value := found():
                     return value
-            assert time.monotonic() < end, f"in vain waited for: {what}; there are {self._left()}"
+            assert time.monotonic() < end, f"timed out waiting for: {what}; remaining keys: {self._left()}"
             await asyncio.sleep(0.01)
 
     def _left(self) -> dict[int, list[str]]:
-        """Return what is left in each Redis."""
+        """Return the remaining keys in each Redis."""
         return {twin: sorted(key.decode() for key in client.keys("msgbus.*")) for twin, client in self.clients.items()}
 
     async def serve(self) -> None:
-        """Answer requests as an application does, for ever."""
+        """Respond to requests as an application does, until cancelled."""
         client = self.clients[SECOND]
         while True:
-            # Redis is killed between two turns of the loop, and so never between the two commands.
+            # Redis is killed by a callback of the loop, so never between these two commands.
             with contextlib.suppress(redis.ConnectionError):
                 raw = client.lpop("msgbus.x")
                 if raw:

@@ -1,4 +1,4 @@
-"""A relay signs nothing for a caller who has proved nothing; and what is not signed decides nothing for a sender."""
+"""A relay signs nothing for an unauthenticated caller; and a sender ignores unsigned responses."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from sbusd.relay.http.signature import NONCE, SIGNATURE
-from tests.support.knocking import PEER, TWIN, Wire, of_peer
+from tests.support.http_requests import PEER, TWIN, HttpPeer, of_peer
 from tests.support.relays import Host, free_address, peer_table, require_redis, shared_key
 
 HELD_BODY = json.dumps(of_peer("held")).encode()
-"""The request that the attacker holds back: it has seen its headers."""
+"""The request that the attacker holds back and whose headers it knows."""
 
 
 @pytest.fixture(scope="module")
@@ -25,16 +25,16 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[Wire]:
+def http_peer(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[HttpPeer]:
     """A relay with one peer."""
     require_redis()
     host = Host(tmp_path_factory.mktemp("host"), TWIN)
     settings = f'listen = "{free_address()}"\nbody_bytes = "64KiB"\nbody_timeout = "1s"\n'
     host.relay.write(settings, peer_table(PEER, free_address(), key))
     host.relay.start()
-    yield Wire(host)
+    yield HttpPeer(host)
     host.close()
-    assert "internal error" not in host.relay.told()
+    assert "internal error" not in host.relay.log()
 
 
 @pytest.mark.parametrize(
@@ -51,38 +51,38 @@ def wire(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[Wire]:
 )
 @pytest.mark.parametrize("forged", [True, False])
 def test_no_refusal_is_signed_for_who_has_not_signed(
-    wire: Wire, key: Path, attempt: tuple[str, str, bytes, dict[str, str]], status: int, forged: bool
+    http_peer: HttpPeer, key: Path, attempt: tuple[str, str, bytes, dict[str, str]], status: int, forged: bool
 ) -> None:
-    """Neither for the nonce alone, nor for the signature that the attacker has seen, of another path or body."""
+    """Neither for the nonce alone, nor for the observed signature with another path or body."""
     method, path, body, more = attempt
-    seen = wire.headers(key, HELD_BODY)
+    seen = http_peer.headers(key, HELD_BODY)
     headers = {**seen, **({SIGNATURE: "0" * 64} if forged else {}), **more}
-    found, said, answer = wire.exchange(method, path, body, headers)
+    found, said, answer = http_peer.exchange(method, path, body, headers)
     assert (found, SIGNATURE in answer) == (status, False), said
 
 
-def test_a_refusal_of_what_was_signed_is_signed(wire: Wire, key: Path) -> None:
+def test_a_refusal_of_what_was_signed_is_signed(http_peer: HttpPeer, key: Path) -> None:
     body = json.dumps(of_peer("x", exp="soon")).encode()
-    status, said, answer = wire.exchange("POST", "/zbus-remote", body, wire.headers(key, body))
+    status, said, answer = http_peer.exchange("POST", "/zbus-remote", body, http_peer.headers(key, body))
     assert (status, len(answer[SIGNATURE])) == (400, 64), said
 
 
-def test_two_requests_with_one_nonce_have_different_responses(wire: Wire, key: Path) -> None:
-    """What is signed for one cannot be handed to the sender of the other."""
+def test_two_requests_with_one_nonce_have_different_responses(http_peer: HttpPeer, key: Path) -> None:
+    """The signed response to one cannot be passed off as the response to the other."""
     bodies = [json.dumps(of_peer("x", exp="soon", now=number)).encode() for number in (1, 2)]
-    first = wire.headers(key, bodies[0])
-    second = {**wire.headers(key, bodies[1]), NONCE: first[NONCE]}
+    first = http_peer.headers(key, bodies[0])
+    second = {**http_peer.headers(key, bodies[1]), NONCE: first[NONCE]}
     assert first[SIGNATURE] != second[SIGNATURE]
-    statuses = [wire.exchange("POST", "/zbus-remote", bodies[0], first), wire.exchange("POST", "/zbus-remote", bodies[1], second)]
-    # The second one's signature is over its own nonce, so it is refused, and not signed.
+    statuses = [http_peer.exchange("POST", "/zbus-remote", bodies[0], first), http_peer.exchange("POST", "/zbus-remote", bodies[1], second)]
+    # The signature of the second covers its own nonce, so it is rejected without a signature.
     assert [(status, SIGNATURE in answer) for status, _, answer in statuses] == [(400, True), (401, False)]
 
 
-def test_a_compressed_body_is_refused_before_it_is_inflated(wire: Wire, key: Path) -> None:
-    """Also that of a peer who has signed: the signature is over the bytes that travel, and does not cover how they are encoded."""
+def test_a_compressed_body_is_refused_before_it_is_inflated(http_peer: HttpPeer, key: Path) -> None:
+    """Even from an authenticated peer: the signature covers the bytes, not their encoding."""
     plain = json.dumps(of_peer("packed")).encode()
     for body in (gzip.compress(plain), plain, gzip.compress(b"x" * 10_000_000)):
-        headers = {**wire.headers(key, body), "Content-Encoding": "gzip"}
-        status, said, _ = wire.exchange("POST", "/zbus-remote", body, headers)
+        headers = {**http_peer.headers(key, body), "Content-Encoding": "gzip"}
+        status, said, _ = http_peer.exchange("POST", "/zbus-remote", body, headers)
         assert (status, b"Content-Encoding: gzip is not accepted" in said) == (415, True)
-    assert wire.host.redis.llen("msgbus.packed") == 0
+    assert http_peer.host.redis.llen("msgbus.packed") == 0

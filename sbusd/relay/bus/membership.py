@@ -1,4 +1,4 @@
-"""The relay's place on its host's bus: joined while the bus is there, and again when it is back. Spec: sbus-relay(8), "On the bus"."""
+"""The relay's connection to its host's bus, restored whenever the bus is available again. Spec: sbus-relay(8), "On the bus"."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.peers import parse_address
-from sbusd.relay.bus.callers import Callers
-from sbusd.relay.bus.link import RelayBus
-from sbusd.relay.bus.services import Services
-from sbusd.relay.concurrency_limit import Allowance
+from sbusd.relay.bus.client import RelayBus
+from sbusd.relay.bus.outgoing_calls import OutgoingCalls
+from sbusd.relay.bus.services import BusServices
+from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Store
 
-AGAIN_SECONDS = 1.0
-"""How long a bus that is away is left alone: one that is started anew is back in less."""
+RETRY_SECONDS = 1.0
+"""Pause before the next attempt to connect; a restart of the bus takes less."""
 
 COUNT_SECONDS = 1.0
-"""How often what was counted is written down."""
+"""Interval at which counters are saved."""
 
 BATCH = 64
-"""Answers taken at a time."""
+"""Responses taken at a time."""
 
 _TIMEOUT_SECONDS = 10.0
 
 
-class Join:
-    """One relay on one bus: :meth:`run`, :meth:`hand_out` and :meth:`count` it beside each other, each again after RedisAwayError."""
+class BusMembership:
+    """One relay on one bus. Run :meth:`run`, :meth:`deliver_answers` and :meth:`count` concurrently.
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, desk: Desk, journal: RelayJournal) -> None:
-        """*twin* is this host's; the requests of other hosts that *desk* has go to the bus's services from now on."""
+    Repeat each after RedisUnavailableError.
+    """
+
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayJournal) -> None:
+        """*twin* is the number of this host. From now on *handler* passes requests of remote hosts to the services of the bus."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
         self._twin = twin
@@ -45,48 +48,50 @@ class Join:
         self._is_away = False
         self._left = ""
         self._counted: Counter[str] = Counter()
-        self.callers = Callers(read_envelope, desk, names.answers(store.relay), Allowance(settings.bus_calls, settings.bus_bytes))
-        self._services = desk.services = Services(twin, settings, self, store=store, desk=desk, journal=journal)
+        self.calls = OutgoingCalls(
+            read_envelope, handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes)
+        )
+        self._services = handler.services = BusServices(twin, settings, self, store=store, handler=handler, journal=journal)
 
     async def run(self) -> None:
-        """Be joined until cancelled."""
+        """Stay joined until cancelled."""
         try:
             while True:
                 reason = await self._stay()
                 if not self._is_away:
                     self._is_away = True
                     self._journal.tell(BUS_AWAY, bus=self._address, reason=reason)
-                await asyncio.sleep(AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
         finally:
             await self._services.close()
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
-        """End the connection *bus*, and make a new one; *reason* says why."""
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
+        """Close the connection *bus*, so that a new one is made; *reason* is logged."""
         if bus is self.bus:
             self.bus, self._left = None, reason
             await bus.close()
 
-    async def hand_out(self) -> None:
-        """Hand answers to the calls that they are for, until cancelled. Raises RedisAwayError."""
+    async def deliver_answers(self) -> None:
+        """Deliver responses to their calls until cancelled. Raises RedisUnavailableError."""
         while True:
             raws = await self._store.take_answers(BATCH)
-            if orphaned := sum(not self.callers.hand(Message.parse(raw)) for raw in raws):
+            if orphaned := sum(not self.calls.deliver(RelayMessage.parse(raw)) for raw in raws):
                 await self._store.count("answers-orphaned", orphaned)
             if raws:
                 await self._store.answered(len(raws))
 
     async def count(self) -> None:
-        """Write down what becomes of the calls of users, until cancelled. Raises RedisAwayError."""
+        """Save the counters of calls until cancelled. Raises RedisUnavailableError."""
         while True:
-            # A copy: while one is written down, calls of another kind may be counted for the first time.
-            for name, number in tuple(self.callers.counts.items()):
+            # A copy: a new counter may appear while one is saved.
+            for name, number in tuple(self.calls.counts.items()):
                 if more := number - self._counted[name]:
                     await self._store.count(f"bus-{name.replace('_', '-')}", more)
                     self._counted[name] = number
             await asyncio.sleep(COUNT_SECONDS)
 
     async def _stay(self) -> str:
-        """Be joined as long as the bus is there; return why it is not."""
+        """Stay joined while the bus is available; return why it is not."""
         try:
             async with RelayBus.connect(self._address, timeout=_TIMEOUT_SECONDS) as bus:
                 self.bus = bus
@@ -107,12 +112,12 @@ class Join:
                 is_told = True
                 self._is_away = False
                 self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
-            await asyncio.sleep(AGAIN_SECONDS)
+            await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, bus: RelayBus) -> None:
-        """Serve the bus's users, unless another relay has begun in the same moment. Raises what ended it."""
+        """Serve the users of the bus, unless another relay started at the same moment. Raises the error that ends it."""
         ready = asyncio.Event()
-        serving = asyncio.ensure_future(bus.relay(self.callers, ready.set))
+        serving = asyncio.ensure_future(bus.relay(self.calls, ready.set))
         waiting = asyncio.ensure_future(ready.wait())
         try:
             await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)

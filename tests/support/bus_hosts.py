@@ -1,4 +1,4 @@
-"""Twins that are joined to a bus each, and services for them."""
+"""Hosts with a bus each, and services for it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ FIRST, SECOND = 1001, 1002
 """The numbers of the two hosts."""
 
 
-class Town:
-    """A twin with its bus."""
+class BusHost:
+    """A host with a bus."""
 
     def __init__(self, host: Host, daemon: Daemon) -> None:
         self.host = host
@@ -31,33 +31,33 @@ class Town:
         return Bus.connect(self.daemon.path)
 
 
-MakeTowns = Callable[..., tuple[Town, Town]]
+MakeBusHosts = Callable[..., tuple[BusHost, BusHost]]
 
 
 def echo(request: Request) -> bytes:
-    """Answer with what was sent."""
+    """Respond with the data of the request."""
     return request.data
 
 
 def describe(request: Request) -> str:
-    """Answer with who calls."""
+    """Respond with the identity of the caller."""
     caller = request.caller
     return json.dumps([request.source, caller.uid, caller.gid, caller.pid, caller.key.decode()])
 
 
 def fail(request: Request) -> bytes:
-    """Answer with an error."""
+    """Respond with an error."""
     raise ServiceError(f"no account {request.data.decode()}")
 
 
 def await_word(path: str, _request: Request) -> bytes:
-    """Answer with the first message under ``word`` on the bus at *path*; who is subscribed to that runs this."""
+    """Respond with the first message of the key ``word`` on the bus at *path*."""
     with Bus.connect(path) as bus, bus.subscribe("word") as words:
         word = words.receive(60)
         return word.payload if isinstance(word, Message) else b""
 
 
 def hang(request: Request) -> bytes:
-    """Never answer."""
+    """Never respond."""
     signal.pause()
     return request.data

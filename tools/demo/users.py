@@ -1,4 +1,4 @@
-"""The two users of the demonstration: made for it, removed after it."""
+"""The two users of the demonstration, which are created for it and removed afterwards."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 MARK = "sbusd demonstration"
-"""The comment in passwd(5) by which a user left over from a killed run is known to be ours."""
+"""The comment in passwd(5) that identifies a user left over from a killed run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Person:
+class DemoUser:
     """A user who is not root."""
 
     name: str
@@ -23,31 +23,31 @@ class Person:
 
 
 RAW_IDS = {"sbus-demo-a": 61_011, "sbus-demo-b": 61_012}
-"""Ids for a machine on which no user can be added; the kernel needs no more than a number."""
+"""User ids for a machine that cannot create users; the kernel accepts any number."""
 
 
 @contextmanager
-def two_people() -> Iterator[tuple[Person, Person]]:
-    """Make two system users, and remove them in the end; without useradd(8), or where it fails, use plain numbers."""
+def two_users() -> Iterator[tuple[DemoUser, DemoUser]]:
+    """Create two system users, and remove them in the end; if useradd(8) is missing or fails, use plain numbers."""
     with ExitStack() as cleanup:
-        first, second = (_person(name, cleanup) for name in RAW_IDS)
+        first, second = (_make_user(name, cleanup) for name in RAW_IDS)
         yield first, second
 
 
-def _person(name: str, cleanup: ExitStack) -> Person:
-    """Return the user *name*, made now; *cleanup* removes it."""
+def _make_user(name: str, cleanup: ExitStack) -> DemoUser:
+    """Create the user *name*; *cleanup* removes it."""
     if _find(name) is None and shutil.which("useradd"):
         command = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", "--comment", MARK, name]
         subprocess.run(command, capture_output=True, check=False)
     entry = _find(name)
     if entry is None or entry.pw_gecos != MARK:
-        return Person(f"uid {RAW_IDS[name]}", RAW_IDS[name], RAW_IDS[name])
+        return DemoUser(f"uid {RAW_IDS[name]}", RAW_IDS[name], RAW_IDS[name])
     cleanup.callback(_remove, name)
-    return Person(name, entry.pw_uid, entry.pw_gid)
+    return DemoUser(name, entry.pw_uid, entry.pw_gid)
 
 
 def _find(name: str) -> pwd.struct_passwd | None:
-    """Return the entry of the user *name*, if there is one."""
+    """Return the entry of the user *name*, if it exists."""
     try:
         return pwd.getpwnam(name)
     except KeyError:
@@ -55,7 +55,7 @@ def _find(name: str) -> pwd.struct_passwd | None:
 
 
 def _remove(name: str) -> None:
-    """Remove the user *name*, and say so when that fails: somebody would have to do it by hand."""
+    """Remove the user *name*; report a failure, because the user must then be removed manually."""
     done = subprocess.run(["userdel", name], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"cannot remove user {name}: {done.stderr.strip()}; remove it with: userdel {name}")

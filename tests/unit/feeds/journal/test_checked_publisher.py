@@ -1,4 +1,4 @@
-"""The gate on a made-up bus: what it asks, when it publishes, and what it does when the bus goes away."""
+"""The publisher on a fake bus: its access checks, its publications, and reconnection."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from sbusd.client import Disconnected, ErrorCode, NoBus, PayloadTooLarge, RemoteRefusal, Statistics
-from sbusd.feeds.journal.access_check import Connection, Gate, GateError
+from sbusd.feeds.journal.checked_publisher import AccessCheckError, BusConnection, CheckedPublisher
 from sbusd.protocol import controls
 
 NOTHING = Statistics()
@@ -17,7 +17,7 @@ BATCH = [("journal/a.service/info", b"1"), ("journal/b.service/info", b"2")]
 
 
 class FakeBus:
-    """A bus that says what it is told to; it goes away after ``life`` publications."""
+    """A bus with fixed results; it disconnects after ``life`` publications."""
 
     def __init__(self, *, is_open: bool = False, may_publish: bool = True, life: int | None = None) -> None:
         self.statistics = NOTHING
@@ -61,8 +61,8 @@ class FakeBus:
         self.is_closed = True
 
 
-class Town:
-    """Buses that come one after the other; None is a try that finds none."""
+class FakeBuses:
+    """Buses for successive connections; None is a failed attempt to connect."""
 
     def __init__(self, *buses: FakeBus | None) -> None:
         self.buses = list(buses)
@@ -70,7 +70,7 @@ class Town:
         self.slept: list[float] = []
         self.now = 0.0
 
-    def connect(self) -> Connection:
+    def connect(self) -> BusConnection:
         bus = self.buses.pop(0)
         if bus is None:
             raise NoBus("/there", "nobody")
@@ -80,15 +80,15 @@ class Town:
         self.slept.append(seconds)
         self.now += seconds
 
-    def gate(self, *, is_public: bool = False) -> Gate:
-        return Gate(self.connect, self.said.append, is_public=is_public, sleep=self.sleep, clock=lambda: self.now)
+    def publisher(self, *, is_public: bool = False) -> CheckedPublisher:
+        return CheckedPublisher(self.connect, self.said.append, is_public=is_public, sleep=self.sleep, clock=lambda: self.now)
 
 
 def test_batch_is_published_after_both_questions() -> None:
     bus = FakeBus()
-    gate = Town(bus).gate()
-    gate.open()
-    assert gate.deliver(BATCH) == 0
+    publisher = FakeBuses(bus).publisher()
+    publisher.open()
+    assert publisher.deliver(BATCH) == 0
     assert bus.published == [b"1", b"2"]
     public, own = (question.split(b"\0") for question in bus.questions[-2:])
     assert (public[0], public[1]) == (b"", b"subscribe")
@@ -99,38 +99,38 @@ def test_batch_is_published_after_both_questions() -> None:
 
 
 def test_open_bus_gets_nothing_unless_asked_to() -> None:
-    with pytest.raises(GateError, match="every user of this bus can subscribe to journal/"):
-        Town(FakeBus(is_open=True)).gate().open()
+    with pytest.raises(AccessCheckError, match="every user of this bus can subscribe to journal/"):
+        FakeBuses(FakeBus(is_open=True)).publisher().open()
     bus = FakeBus(is_open=True)
-    gate = Town(bus).gate(is_public=True)
-    gate.open()
-    gate.deliver(BATCH)
+    publisher = FakeBuses(bus).publisher(is_public=True)
+    publisher.open()
+    publisher.deliver(BATCH)
     assert bus.published == [b"1", b"2"]
 
 
 def test_bus_that_is_opened_later_gets_nothing_more() -> None:
     bus = FakeBus()
-    gate = Town(bus).gate()
-    gate.open()
-    gate.deliver(BATCH[:1])
+    publisher = FakeBuses(bus).publisher()
+    publisher.open()
+    publisher.deliver(BATCH[:1])
     bus.is_open = True
-    with pytest.raises(GateError):
-        gate.deliver(BATCH[1:])
+    with pytest.raises(AccessCheckError):
+        publisher.deliver(BATCH[1:])
     assert bus.published == [b"1"]
 
 
 def test_bus_that_comes_back_open_gets_nothing() -> None:
     before, after = FakeBus(life=1), FakeBus(is_open=True)
-    gate = Town(before, after).gate()
-    gate.open()
-    with pytest.raises(GateError):
-        gate.deliver(BATCH)
+    publisher = FakeBuses(before, after).publisher()
+    publisher.open()
+    with pytest.raises(AccessCheckError):
+        publisher.deliver(BATCH)
     assert after.published == []
 
 
 def test_bus_that_refuses_the_feed() -> None:
-    with pytest.raises(GateError, match="do not allow the feed to publish"):
-        Town(FakeBus(may_publish=False)).gate(is_public=True).open()
+    with pytest.raises(AccessCheckError, match="do not allow the feed to publish"):
+        FakeBuses(FakeBus(may_publish=False)).publisher(is_public=True).open()
 
 
 @pytest.mark.parametrize(
@@ -140,36 +140,36 @@ def test_bus_that_refuses_the_feed() -> None:
 def test_bus_that_does_not_tell_is_taken_for_open(answer: bytes | RemoteRefusal) -> None:
     bus = FakeBus()
     bus.answer = answer
-    with pytest.raises(GateError) as error:
-        Town(bus).gate().open()
+    with pytest.raises(AccessCheckError) as error:
+        FakeBuses(bus).publisher().open()
     assert len(str(error.value).splitlines()) == 1
 
 
 def test_what_may_not_have_been_routed_is_published_again() -> None:
     before, after = FakeBus(life=1), FakeBus()
-    town = Town(before, None, None, after)
-    gate = town.gate()
-    gate.open()
-    assert gate.deliver(BATCH) == 0
+    town = FakeBuses(before, None, None, after)
+    publisher = town.publisher()
+    publisher.open()
+    assert publisher.deliver(BATCH) == 0
     assert (before.published, after.published) == ([b"1"], [b"1", b"2"])
     assert before.is_closed
-    assert gate.reconnects == 1
+    assert publisher.reconnects == 1
     assert sum(town.slept) > 0, "tries that fail are not made at once"
     assert town.said == ["disconnected from here; publishing the last batch of entries again", "reconnected to the bus"]
 
 
 def test_refused_publications_are_counted_and_said_rarely() -> None:
     bus = FakeBus()
-    town = Town(bus)
-    gate = town.gate()
-    gate.open()
+    town = FakeBuses(bus)
+    publisher = town.publisher()
+    publisher.open()
     bus.to_refuse = [RemoteRefusal(ErrorCode.EMSGSIZE, "too long")] * 30
-    assert gate.deliver([("journal/a/info", b"huge"), *BATCH]) == 31
+    assert publisher.deliver([("journal/a/info", b"huge"), *BATCH]) == 31
     assert bus.published == [b"1", b"2"]
     assert [line[-11:] for line in town.said] == ["(1 so far)"[-11:].rjust(11), "(10 so far)"] or len(town.said) == 2
-    assert gate.deliver(BATCH) == 0
+    assert publisher.deliver(BATCH) == 0
 
 
 def test_no_bus_at_first_is_an_error() -> None:
     with pytest.raises(NoBus):
-        Town(None).gate().open()
+        FakeBuses(None).publisher().open()

@@ -1,4 +1,4 @@
-"""Redis as a relay talks to it: scripts are loaded when they are missing, one kind of error, and nothing after the end."""
+"""The Redis client: it loads missing scripts, has one kind of error, and does nothing after its end."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 from redis.exceptions import NoScriptError, ReadOnlyError
 
-from sbusd.relay.redis.link import SCRIPTS, BadRedisError, RedisAwayError, RedisLink, redis_url
+from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, RedisUnavailableError, redis_url
 
 
 class Redis:
-    """A Redis that knows no script before it has been sent whole."""
+    """A Redis without scripts until they are sent in full."""
 
     def __init__(self) -> None:
         self.commands: list[str] = []
         self.asked: Callable[[], object] = lambda: None
-        """Called while a command is under way."""
+        """Called while a command runs."""
         self._known: set[str] = set()
 
     async def execute(self, *words: Any) -> str:
-        """Take one command."""
+        """Run one command."""
         self.commands.append(words[0])
         self.asked()
         if words[0] == "EVALSHA" and words[1] not in self._known:
@@ -32,9 +32,9 @@ class Redis:
         return "said"
 
 
-def link_to(execute: Any) -> RedisLink:
-    """Return a link whose commands *execute* takes."""
-    link = RedisLink("/nonexistent/redis.sock")
+def link_to(execute: Any) -> RedisClient:
+    """Return a client whose commands *execute* runs."""
+    link = RedisClient("/nonexistent/redis.sock")
     link._execute = execute
     return link
 
@@ -51,7 +51,7 @@ def test_a_script_is_sent_whole_once() -> None:
 
 
 def test_a_relay_that_ends_while_a_script_is_missing_sends_nothing_more() -> None:
-    """Before Python 3.12 asyncio.wait_for(), by which redis-py waits, may swallow the cancellation; then only the link itself knows."""
+    """Before Python 3.12 asyncio.wait_for(), which redis-py uses, may swallow the cancellation, so the client checks."""
     redis = Redis()
     link = link_to(redis.execute)
     redis.asked = link.stop
@@ -65,7 +65,7 @@ def test_a_relay_that_ends_while_a_script_is_missing_sends_nothing_more() -> Non
 
 
 @pytest.mark.parametrize("ask", [lambda link: link.script("live"), lambda link: link.command("PING")], ids=["script", "command"])
-def test_after_the_end_nothing_is_asked(ask: Callable[[RedisLink], Any]) -> None:
+def test_after_the_end_nothing_is_asked(ask: Callable[[RedisClient], Any]) -> None:
     redis = Redis()
     link = link_to(redis.execute)
     link.stop()
@@ -92,7 +92,7 @@ def test_whatever_keeps_redis_away_is_one_kind_of_error(error: Exception, says: 
 
     async def run() -> None:
         for ask in (link.script("live"), link.command("PING")):
-            with pytest.raises(RedisAwayError, match=f"Redis: .*{says}"):
+            with pytest.raises(RedisUnavailableError, match=f"Redis: .*{says}"):
                 await ask
 
     link = link_to(fail)
@@ -101,8 +101,8 @@ def test_whatever_keeps_redis_away_is_one_kind_of_error(error: Exception, says: 
 
 def test_a_socket_where_nobody_is() -> None:
     async def run() -> None:
-        link = RedisLink("/nonexistent/redis.sock")
-        with pytest.raises(RedisAwayError, match=r"/nonexistent/redis\.sock"):
+        link = RedisClient("/nonexistent/redis.sock")
+        with pytest.raises(RedisUnavailableError, match=r"/nonexistent/redis\.sock"):
             await link.command("PING")
         await link.close()
 
@@ -110,9 +110,9 @@ def test_a_socket_where_nobody_is() -> None:
 
 
 def test_every_script_is_in_the_list_and_no_other() -> None:
-    from sbusd.relay.redis import link as redis_link
+    from sbusd.relay.redis import client as redis_client
 
-    folder = Path(redis_link.__file__).with_name("scripts")
+    folder = Path(redis_client.__file__).with_name("scripts")
     assert sorted(file.stem for file in folder.glob("*.lua")) == sorted((*SCRIPTS, "prelude"))
 
 
@@ -133,5 +133,5 @@ def test_spellings(spelling: str, url: str) -> None:
 
 @pytest.mark.parametrize("spelling", ["", ":1", "h:0", "h:65536", "h:x", "http://h", "a b:1", "user@h:1"])
 def test_what_names_no_redis(spelling: str) -> None:
-    with pytest.raises(BadRedisError):
-        RedisLink(spelling)
+    with pytest.raises(InvalidRedisError):
+        RedisClient(spelling)

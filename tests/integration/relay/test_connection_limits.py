@@ -1,4 +1,4 @@
-"""Who has many addresses has no more places at a relay than who has one, on the sockets of a network that is the test's own."""
+"""A client with many addresses gets no more connections to a relay than one with a single address; on a test network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from pyroute2 import NetNS, netns
 
 from sbusd.relay.http.signature import signed_headers
-from tests.support.knocking import PEER, TWIN, of_peer
+from tests.support.http_requests import PEER, TWIN, of_peer
 from tests.support.relays import Host, peer_table, require_redis, shared_key, wait_for
 
 RELAY = "fd00:77::1"
@@ -25,11 +25,11 @@ PORT = 8051
 MOST, MOST_OF_ADDRESS = 16, 4
 
 _IP_FREEBIND = 15
-"""A socket may be bound to any address that a route says is local, ip(7)."""
+"""A socket may be bound to any address that is local according to a route, ip(7)."""
 
 
-class Town:
-    """A network namespace in which every address of fd00:77::/32 is one of its own, and a relay in it."""
+class RelayNamespace:
+    """A network namespace in which all addresses of fd00:77::/32 are local, with a relay."""
 
     def __init__(self, folder: Path) -> None:
         self.name = f"sbus-places-{os.getpid()}"
@@ -60,13 +60,13 @@ class Town:
         return made
 
     def close(self) -> None:
-        """End it all."""
+        """Remove it."""
         netns.remove(self.name)
         self.host.close()
 
 
 def netns_socket(name: str) -> socket.socket:
-    """Return a TCP socket within the namespace *name*; this thread is there for a moment."""
+    """Return a TCP socket within the namespace *name*, which this thread enters briefly."""
     own = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     try:
         netns.setns(name)
@@ -79,9 +79,9 @@ def netns_socket(name: str) -> socket.socket:
 
 
 @pytest.fixture
-def town(folder: Path, needs_root: None) -> Iterator[Town]:
+def namespace(folder: Path, needs_root: None) -> Iterator[RelayNamespace]:
     require_redis()
-    made = Town(folder)
+    made = RelayNamespace(folder)
     try:
         made.start(folder)
         yield made
@@ -90,7 +90,7 @@ def town(folder: Path, needs_root: None) -> Iterator[Town]:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Return whether the relay lets *connection* stay: one without a place is closed at once."""
+    """Return whether the relay keeps *connection* open; it closes excess ones at once."""
     try:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         return connection.recv(1) != b""
@@ -98,72 +98,72 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_one_network_cannot_use_up_the_places(town: Town) -> None:
+def test_one_network_cannot_use_up_the_places(namespace: RelayNamespace) -> None:
     network = ipaddress.IPv6Network("fd00:77:0:9::/64")
     with ExitStack() as open_ones:
         for number in range(MOST):
-            open_ones.enter_context(town.connect(str(network[number + 1])))
-        town.host.wait_counted("connections-evicted", MOST - MOST_OF_ADDRESS)
-        town.host.relay.wait_told("fd00:77:0:9::/64 already has 4, the limit of address_connections in relay.toml")
-        other = open_ones.enter_context(town.connect("fd00:77:0:a::1"))
+            open_ones.enter_context(namespace.connect(str(network[number + 1])))
+        namespace.host.wait_counted("connections-evicted", MOST - MOST_OF_ADDRESS)
+        namespace.host.relay.wait_logged("fd00:77:0:9::/64 already has 4, the limit of address_connections in relay.toml")
+        other = open_ones.enter_context(namespace.connect("fd00:77:0:a::1"))
         assert is_open(other)
 
 
-def test_many_networks_leave_the_peer_its_places(town: Town) -> None:
+def test_many_networks_leave_the_peer_its_places(namespace: RelayNamespace) -> None:
     with ExitStack() as open_ones:
         for number in range(MOST + 4):
-            open_ones.enter_context(town.connect(f"fd00:77:1:{number:x}::1"))
-        town.host.wait_counted("connections-refused", 4)
+            open_ones.enter_context(namespace.connect(f"fd00:77:1:{number:x}::1"))
+        namespace.host.wait_counted("connections-refused", 4)
         body = json.dumps(of_peer("placed")).encode()
-        with town.connect(PEER_ADDRESS) as connection:
+        with namespace.connect(PEER_ADDRESS) as connection:
             spoken = http.client.HTTPConnection(RELAY, PORT)
             spoken.sock = connection
-            headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+            headers = signed_headers(namespace.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
             spoken.request("POST", "/zbus-remote", body, headers)
             assert spoken.getresponse().status == 200
-        wait_for(lambda: town.host.redis.llen("msgbus.placed") == 1, "the request of the peer")
-        # A neighbour of the peer is a stranger.
-        with town.connect(f"{PEER_ADDRESS}2") as neighbour:
+        wait_for(lambda: namespace.host.redis.llen("msgbus.placed") == 1, "the request of the peer")
+        # An address in the network of the peer is not the peer.
+        with namespace.connect(f"{PEER_ADDRESS}2") as neighbour:
             assert not is_open(neighbour)
 
 
-def test_a_user_of_the_peers_host_does_not_keep_the_peer_out(town: Town) -> None:
+def test_a_user_of_the_peers_host_does_not_keep_the_peer_out(namespace: RelayNamespace) -> None:
     with ExitStack() as open_ones:
-        half_open = [open_ones.enter_context(town.connect(PEER_ADDRESS)) for _ in range(MOST_OF_ADDRESS)]
+        half_open = [open_ones.enter_context(namespace.connect(PEER_ADDRESS)) for _ in range(MOST_OF_ADDRESS)]
         for connection in half_open:
             connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost:")
         body = json.dumps(of_peer("let.in")).encode()
-        with town.connect(PEER_ADDRESS) as connection:
+        with namespace.connect(PEER_ADDRESS) as connection:
             spoken = http.client.HTTPConnection(RELAY, PORT)
             spoken.sock = connection
             for _ in range(2):
-                headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+                headers = signed_headers(namespace.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
                 spoken.request("POST", "/zbus-remote", body, headers)
                 response = spoken.getresponse()
                 assert (response.status, bool(response.read())) == (200, True)
-                # Whoever comes now does not close the connection of the peer.
+                # New connections do not evict that of the peer.
                 for _ in range(MOST_OF_ADDRESS + 1):
-                    open_ones.enter_context(town.connect(PEER_ADDRESS))
-                town.host.wait_counted("connections-evicted", MOST_OF_ADDRESS)
+                    open_ones.enter_context(namespace.connect(PEER_ADDRESS))
+                namespace.host.wait_counted("connections-evicted", MOST_OF_ADDRESS)
         assert not is_open(half_open[0])
-        town.host.relay.wait_told(
+        namespace.host.relay.wait_logged(
             f"{PEER_ADDRESS} already has 4, the limit of address_connections in relay.toml; closed its oldest unverified one"
         )
 
 
-def test_bodies_of_a_user_of_the_peers_host_do_not_keep_the_peers_out(town: Town) -> None:
+def test_bodies_of_a_user_of_the_peers_host_do_not_keep_the_peers_out(namespace: RelayNamespace) -> None:
     part = 1 << 20
     head = f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {part}\r\n"
     signature = signed_headers(b"k" * 32, PEER, TWIN, "/zbus-remote", b"", now=time.time())
     head += "".join(f"{name}: {value}\r\n" for name, value in signature.items()) + "\r\n"
     with ExitStack() as open_ones:
         for _ in range(2):
-            connection = open_ones.enter_context(town.connect(PEER_ADDRESS))
+            connection = open_ones.enter_context(namespace.connect(PEER_ADDRESS))
             connection.sendall(head.encode() + b"x" * (part - 1))
-        town.host.wait_counted("bodies-evicted")
+        namespace.host.wait_counted("bodies-evicted")
         body = json.dumps(of_peer("small")).encode()
         spoken = http.client.HTTPConnection(RELAY, PORT)
-        spoken.sock = open_ones.enter_context(town.connect(PEER_ADDRESS))
-        headers = signed_headers(town.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
+        spoken.sock = open_ones.enter_context(namespace.connect(PEER_ADDRESS))
+        headers = signed_headers(namespace.key.read_bytes().strip(), PEER, TWIN, "/zbus-remote", body, now=time.time())
         spoken.request("POST", "/zbus-remote", body, headers)
         assert spoken.getresponse().status == 200

@@ -1,4 +1,4 @@
-"""A relay as its peers, and attackers, see it: HTTP on its port."""
+"""HTTP requests to a relay, as peers and attackers send them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.relays import Host, request
 TWIN, PEER, OTHER = 1001, 1002, 1003
 
 
-class Wire:
-    """HTTP to a relay, as a peer or an attacker speaks it."""
+class HttpPeer:
+    """An HTTP client of a relay: a peer or an attacker."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -24,13 +24,13 @@ class Wire:
         self.address = (name, int(port))
 
     def post(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
-        """Return the status and the body of the answer."""
+        """Return the status and the body of the response."""
         status, answer, _ = self.exchange("POST", path, body, headers)
         value: dict[str, Any] = json.loads(answer)
         return status, value
 
     def exchange(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, dict[str, str]]:
-        """Return the status, the body and the headers of the answer."""
+        """Return the status, the body and the headers of the response."""
         connection = http.client.HTTPConnection(*self.address, timeout=30)
         try:
             connection.request(method, path, body, headers)
@@ -40,7 +40,7 @@ class Wire:
             connection.close()
 
     def signed(self, key: Path, message: dict[str, Any], path: str = "/zbus-remote", **changes: Any) -> tuple[int, dict[str, Any]]:
-        """Post *message* as the peer with *key* would."""
+        """Post *message*, signed with *key*."""
         body = json.dumps(message).encode()
         return self.post(path, body, self.headers(key, body, path, **changes))
 
@@ -55,11 +55,11 @@ _NUMBERS = itertools.count(1)
 
 
 def of_peer(cmd: str = "x", **members: Any) -> dict[str, Any]:
-    """Return a request as the relay of the peer sends it."""
+    """Return a request as the peer's relay sends it."""
     return request(cmd, TWIN, uid=f"{TWIN}.{next(_NUMBERS)}", src=PEER) | members
 
 
 def socket_state(port: int) -> str:
-    """Return the state of the socket of this host that is bound to *port*, as proc_pid_net(5) has it."""
+    """Return the state of the local socket that is bound to *port*, as in proc_pid_net(5)."""
     lines = [line.split() for name in ("tcp", "tcp6") for line in Path("/proc/self/net", name).read_text("ascii").splitlines()[1:]]
     return next((words[3] for words in lines if words[1].endswith(f":{port:04X}")), "")

@@ -1,4 +1,4 @@
-"""Redis as a relay talks to it: scripts by name, each atomic, and one kind of error for whatever keeps it away."""
+"""The relay's client of Redis: atomic scripts by name, and one error for an unavailable Redis."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from redis.exceptions import NoScriptError, RedisError
 from sbusd.protocol.errors import SbusError
 
 CONNECTIONS = 32
-"""More at a time only wait for each other: Redis runs one script after another."""
+"""Maximum number of connections. More would only queue, because Redis runs one script at a time."""
 
 TIMEOUT_SECONDS = 10.0
-"""A Redis that does not answer for so long is away; its own longest stop, a fork of gigabytes, takes one."""
+"""Timeout of a command. The longest pause of Redis itself, a fork with gigabytes of memory, takes one second."""
 
 Argument = str | bytes | int | float
 
 
-class RedisAwayError(SbusError, ConnectionError):
-    """Redis did not answer, or refused. Whether it has done what it was asked is unknown: every script may be run again."""
+class RedisUnavailableError(SbusError, ConnectionError):
+    """Redis did not respond, or rejected the command. Whether it ran is unknown: every script may be repeated."""
 
 
-class BadRedisError(SbusError, ValueError):
-    """A ``redis`` that names none."""
+class InvalidRedisError(SbusError, ValueError):
+    """An invalid ``redis`` setting."""
 
 
 def redis_url(spelling: str) -> str:
-    """Return the URL that *spelling* is short for: ``HOST:PORT``, ``HOST``, the path of a socket, or a URL.
+    """Return the URL for ``HOST:PORT``, ``HOST``, the path of a socket, or a URL.
 
     Raises:
-        BadRedisError: it is none of them.
+        InvalidRedisError: *spelling* is none of them.
     """
     if "://" in spelling:
         if spelling.split("://", maxsplit=1)[0] in {"redis", "rediss", "unix"}:
@@ -49,16 +49,16 @@ def redis_url(spelling: str) -> str:
             host, port = spelling, "6379"
         if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
             return f"redis://{host}:{port}"
-    raise BadRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
+    raise InvalidRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
 
 
-class RedisLink:
+class RedisClient:
     """Connections to one Redis. Close it at the end."""
 
     def __init__(self, spelling: str) -> None:
-        """Raises BadRedisError. Nothing is connected yet."""
+        """Create it without connecting. Raises InvalidRedisError."""
         url = redis_url(spelling)
-        # A command that failed is not sent again unseen: taking a message twice would leave one behind.
+        # redis-py must not repeat a failed command: taking twice would leave one message behind.
         try:
             pool = BlockingConnectionPool.from_url(
                 url,
@@ -69,9 +69,9 @@ class RedisLink:
                 retry=Retry(NoBackoff(), 0),
             )
         except ValueError as error:
-            raise BadRedisError(f'redis = "{spelling}": {error}') from None
+            raise InvalidRedisError(f'redis = "{spelling}": {error}') from None
         self._redis = Redis(connection_pool=pool)
-        # redis-py has no types for what any command can be sent by.
+        # redis-py has no type for this method.
         self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
         self._stopped = False
         prelude = _source("prelude")
@@ -79,7 +79,7 @@ class RedisLink:
         self._digests = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self._scripts.items()}
 
     async def command(self, *words: Argument) -> Any:
-        """Return what Redis answers to one command. Raises RedisAwayError."""
+        """Run one command and return its result. Raises RedisUnavailableError."""
         self._check()
         try:
             return await self._execute(*words)
@@ -87,7 +87,7 @@ class RedisLink:
             raise _away(error) from None
 
     async def script(self, name: str, *arguments: Argument) -> Any:
-        """Return what the script *name* says. Raises RedisAwayError."""
+        """Run the script *name* and return its result. Raises RedisUnavailableError."""
         self._check()
         try:
             try:
@@ -99,9 +99,9 @@ class RedisLink:
             raise _away(error) from None
 
     def stop(self) -> None:
-        """Let whoever asks for anything from now on be cancelled.
+        """From now on cancel every caller.
 
-        Whoever loops around Redis ends so for certain: before Python 3.12 asyncio.wait_for() may swallow a cancellation.
+        This ends loops around Redis reliably: before Python 3.12 asyncio.wait_for() may swallow a cancellation.
         """
         self._stopped = True
 
@@ -111,7 +111,7 @@ class RedisLink:
         await self._redis.connection_pool.disconnect()
 
     def _check(self) -> None:
-        """Cancel the caller if nothing is to be done any more."""
+        """Cancel the caller after :meth:`stop`."""
         if self._stopped:
             raise asyncio.CancelledError
 
@@ -135,16 +135,16 @@ SCRIPTS = (
     "sent",
     "take",
 )
-"""Files under ``scripts/``: each is one change from one state of a message to the next."""
+"""Files in ``scripts/``: each is one state transition of a message."""
 
 
-def _away(error: Exception) -> RedisAwayError:
-    """Return what kept Redis away."""
-    return RedisAwayError(f"Redis: {reason_of(error)}")
+def _away(error: Exception) -> RedisUnavailableError:
+    """Return the error for an unavailable Redis."""
+    return RedisUnavailableError(f"Redis: {reason_of(error)}")
 
 
 def reason_of(error: Exception) -> str:
-    """Return why Redis cannot be used, and what to do; some of redis-py's words end with a full stop, and some errors have none."""
+    """Return why Redis cannot be used, and what to do. redis-py ends some texts with a full stop, and some errors have no text."""
     words = str(error).rstrip(".") or type(error).__name__
     cause = error.__cause__ or error.__context__
     if isinstance(cause, PermissionError):
