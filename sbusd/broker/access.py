@@ -52,7 +52,7 @@ class AccessRules:
         return _ruled(self.policy.publication(self.keyspace, key, credentials), "no rule restricts publishing to this key")
 
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
-        """Return whether a client with *credentials* may subscribe to *pattern* on its *connection*; 0 is no connection in particular."""
+        """Return whether a client with *credentials* may subscribe to *pattern* on *connection*; connection 0 has no address."""
         verdict = self._by_protocol(pattern, credentials, connection)
         if verdict.code is not None or not self.policy.rules:
             return verdict

@@ -207,8 +207,8 @@ class Broker(FastPath):
 
     def _control(self, client: Client, packet: Control) -> None:
         """Handle a control message. Raises ProtocolError with the error for the client."""
-        if connection_settings.grant(self.switch, client.connection, packet):
-            connection_settings.note(client, packet.key)
+        if connection_settings.apply(self.switch, client.connection, packet):
+            connection_settings.remember(client, packet.key)
             if packet.key in connection_settings.LASTING:
                 self._change_log.changed(client)
         elif packet.key == controls.TAP_ON:

@@ -47,7 +47,7 @@ class ClientLog:
         if self._journal.keeps(log_messages.CLIENT_DISCONNECTED):
             self.record(log_messages.CLIENT_DISCONNECTED, client, reason=end.name.lower(), **counters._asdict())
         if end not in _PEERS_OWN and client.credentials.uid in self._protected:
-            self.record(log_messages.PROTECTED_USER_ENDED, client, reason=client.farewell or _words(end))
+            self.record(log_messages.PROTECTED_USER_ENDED, client, reason=client.end_reason or _words(end))
 
     def subscription_refused(self, client: Client, pattern: bytes, verdict: Verdict) -> None:
         """Record a refused subscription. For audits, an attempt at another user's secret key has its own message."""

@@ -36,11 +36,11 @@ LASTING = _CHANGES.keys()
 """Control messages whose effect lasts until the client changes it, across restarts of the bus."""
 
 
-def grant(switch: Switch, connection: int, packet: Control) -> bool:
+def apply(switch: Switch, connection: int, packet: Control) -> bool:
     """Apply the setting that *packet* chooses and return True, or return False if it chooses none.
 
     Raises:
-        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or contains a NUL.
+        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or has a NUL.
     """
     if packet.key in _CHANGES:
         name, value = _CHANGES[packet.key]
@@ -52,8 +52,8 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
     return True
 
 
-def note(client: Client, key: bytes) -> None:
-    """Note the lasting setting that the control message *key* has chosen, for reports about the client."""
+def remember(client: Client, key: bytes) -> None:
+    """Store the lasting setting that the control message *key* has chosen, for reports about the client."""
     name, value = _CHANGES.get(key, ("", None))
     if name == "sender":
         client.wants_senders = value
@@ -64,7 +64,7 @@ def note(client: Client, key: bytes) -> None:
 
 
 def _token(payload: bytes) -> bytes:
-    """Return the receipt token. Raises ProtocolError (EINVAL)."""
+    """Return the token of a receipt."""
     if len(payload) > MAX_TOKEN_BYTES or b"\0" in payload:
         raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt must have at most {MAX_TOKEN_BYTES} bytes and no NUL")
     return payload

@@ -182,7 +182,7 @@ class ProcessBindings:
             reason = f"the bus cannot watch process {client.credentials.pid}: {os.strerror(error.errno or 0)}"
             self._refusals.refuse(client, ErrorCode.EMFILE, reason, b"SUB " + pattern)
         elif not is_hung_up(client.fd):
-            # If no process holds the socket, there is no recipient for an error, and the rest of its packets is read.
+            # If no process holds the socket, an error has no recipient, and the rest of its packets is read.
             self.process_ended(client.connection, pattern)
 
 

@@ -71,7 +71,7 @@ class Refusals:
 
     def disconnect(self, client: Client, code: ErrorCode, reason: str) -> None:
         """Disconnect a client with a last error packet."""
-        client.farewell = f"{code.name} {reason}"
+        client.end_reason = f"{code.name} {reason}"
         self._switch.disconnect(client.connection, error_packet(code, reason))
 
     def _send(self, client: Client, code: ErrorCode, reason: str, *, disconnects: bool) -> None:

@@ -17,7 +17,7 @@ cdef class Client:
     cdef public bint wants_senders
     cdef public bint wants_batches
     cdef public bytes tap
-    cdef public str farewell
+    cdef public str end_reason
 
 
 cdef class Roster:

@@ -24,7 +24,7 @@ class Client:
     wants_senders: bool
     wants_batches: bool
     tap: bytes | None
-    farewell: str
+    end_reason: str
     def __init__(self, connection: int, credentials: Credentials, since: float, fd: int = -1, known_inode: int = 0) -> None: ...
 
 class Page(NamedTuple):

@@ -12,7 +12,7 @@ cdef class Client:
     """A connected client.
 
     ``since`` is the time of the connect, in seconds since 1970; ``fd`` is the socket, which the switch owns; ``subscriptions`` counts stored
-    instances; ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, None without one; ``farewell`` is the reason
+    instances; ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, None without one; ``end_reason`` is the reason
     once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``cred`` is the reply
     to ``whoami``, which begins the client's secret keys. ``allowed`` are ordinary patterns that the rules allow, a cache that all clients
     with the same user and groups share.
@@ -28,7 +28,7 @@ cdef class Client:
         self.hard = "discard"
         self.order = "queue"
         self.cred = b""
-        self.farewell = ""
+        self.end_reason = ""
 
     @property
     def inode(self):

@@ -95,7 +95,7 @@ class World:
             self.switch.send(connection, b"CMSG !/bus/error\0EINVAL")
             return
         try:
-            if not connection_settings.grant(self.switch, connection, parsed):
+            if not connection_settings.apply(self.switch, connection, parsed):
                 self.switch.send(connection, packet)
         except ProtocolError as error:
             self.switch.send(connection, error_packet(error.code, error.words))

@@ -30,7 +30,6 @@ _WORKPLACE = re.compile(
 TOPICS = {
     "bench/peers/test_peer_figures.py",  # figures.py is tested twice: for the bus, and for its peers
     "broker/test_broker_quotas.py",
-    "broker/test_buckets.py",
     "client/test_aio_batches.py",
     "client/test_faces.py",
     "client/test_sync_batches.py",

@@ -1,4 +1,4 @@
-"""Which patterns a client may subscribe to."""
+"""The access rules for subscriptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN = AccessRules(KeySpace(), 4_096)
 
 
 def code(pattern: bytes, access: AccessRules = PLAIN) -> ErrorCode | None:
-    """Return what PEER is told for *pattern*; the verdict must have a reason and agree with itself."""
+    """Return the error that PEER gets for *pattern*, None if it is allowed. The verdict must have a reason and be consistent."""
     verdict = access.subscription(pattern, PEER)
     assert verdict.reason
     assert verdict.is_allowed == (verdict.code is None)
@@ -28,13 +28,13 @@ def code(pattern: bytes, access: AccessRules = PLAIN) -> ErrorCode | None:
 @pytest.mark.parametrize(
     ("gid", "uid", "pid"), list(itertools.product([b"", b"100", b"4", b"27", b"0100"], [b"", b"1000"], [b"", b"55", b"055"]))
 )
-def test_own_ids_and_empty_ones_open_a_secret_in_every_combination(gid: bytes, uid: bytes, pid: bytes) -> None:
+def test_own_and_empty_ids_match_a_secret_key_in_every_combination(gid: bytes, uid: bytes, pid: bytes) -> None:
     for rest in (b"", b"x", b"a/*/c/", b"*"):
         assert code(b"!/cred/%b/%b/%b/%b" % (gid, uid, pid, rest)) is None
 
 
 @pytest.mark.parametrize(("gid", "uid", "pid"), [(b"101", b"", b""), (b"", b"1001", b""), (b"", b"", b"56"), (b"1000", b"100", b"55")])
-def test_one_id_of_somebody_else_s_closes_it(gid: bytes, uid: bytes, pid: bytes) -> None:
+def test_one_foreign_id_denies_a_secret_key(gid: bytes, uid: bytes, pid: bytes) -> None:
     assert code(b"!/cred/%b/%b/%b/x" % (gid, uid, pid)) is ErrorCode.EACCES
 
 
@@ -49,22 +49,22 @@ def test_an_id_does_not_wrap_around(number: bytes) -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"!/cred/", b"!/cred/100", b"!/cred/100/1000", b"!/cred/100/1000/55", b"!/cred///"])
-def test_a_secret_cut_short_is_refused(pattern: bytes) -> None:
+def test_an_incomplete_secret_key_is_refused(pattern: bytes) -> None:
     assert code(pattern) is ErrorCode.EACCES
 
 
 @pytest.mark.parametrize("pattern", [b"!/", b"!/cred", b"!/*", b"!//", b"!/conn/1/", b"!/bus/error", b"!/event", b"!/event*/", b"!/cre*/"])
-def test_other_reserved_keys_are_not_for_clients(pattern: bytes) -> None:
+def test_other_reserved_keys_are_denied_to_clients(pattern: bytes) -> None:
     assert code(pattern) is ErrorCode.EPERM
 
 
 @pytest.mark.parametrize("pattern", [b"!/event/", b"!/event/connect/7", b"!/event/*/7", b"!/event/subscribe/*/rpc/"])
-def test_events_are_for_everyone(pattern: bytes) -> None:
+def test_every_client_may_subscribe_to_events(pattern: bytes) -> None:
     assert code(pattern) is None
 
 
 @pytest.mark.parametrize("rest", [b"", b"x", b"*", b"a/*/c/"])
-def test_address_is_for_its_own_connection(rest: bytes) -> None:
+def test_only_the_own_address_is_allowed(rest: bytes) -> None:
     own = b"!/conn/17/" + rest
     assert PLAIN.subscription(own, PEER, 17).is_allowed
     for connection in (0, 1, 7, 18, 117):
@@ -72,23 +72,23 @@ def test_address_is_for_its_own_connection(rest: bytes) -> None:
 
 
 @pytest.mark.parametrize("head", [b"!/conn/*/", b"!/conn/1*/", b"!/conn/017/", b"!/conn/+17/", b"!/conn//", b"!/conn/17", b"!/conn/1717/"])
-def test_address_that_is_spelt_in_another_way_is_nobody_s(head: bytes) -> None:
+def test_an_address_in_another_spelling_is_denied(head: bytes) -> None:
     assert PLAIN.subscription(head, PEER, 17).code is ErrorCode.EPERM
 
 
 @pytest.mark.parametrize("pattern", [b"", b"!", b"!x", b"!*/", b"!!/", b"*", b"*/cred/", b"a/!/cred/0/0/0/x", b"\xff"])
-def test_what_does_not_begin_as_reserved_is_ordinary(pattern: bytes) -> None:
+def test_keys_without_the_reserved_prefix_are_ordinary(pattern: bytes) -> None:
     assert code(pattern) is None
 
 
-def test_the_longest_pattern_is_taken_and_a_longer_one_refused_first() -> None:
+def test_the_longest_pattern_is_allowed_and_a_longer_one_is_refused_first() -> None:
     access = AccessRules(KeySpace(), 16)
     assert code(b"k" * 16, access) is None
     assert code(b"k" * 17, access) is ErrorCode.EMSGSIZE
     assert code(b"!/cred/0/0/0/xxxxxx", access) is ErrorCode.EMSGSIZE
 
 
-def test_behind_a_server_the_prefix_is_needed() -> None:
+def test_a_credential_prefix_is_required_if_configured() -> None:
     access = AccessRules(KeySpace(prefix=b"!/cred/1/2/3"), 4_096)
     assert code(b"!/cred/1/2/3/!/cred/100/1000/55/x", access) is None
     assert code(b"!/cred/1/2/3/!/cred///4/x", access) is ErrorCode.EACCES
@@ -102,7 +102,7 @@ def test_with_dots_nothing_is_reserved() -> None:
         assert code(pattern, access) is None
 
 
-def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
+def test_a_refusal_does_not_reveal_the_owner_of_a_secret_key() -> None:
     verdict = PLAIN.subscription(b"!/cred/0/0/1/x", PEER)
     assert verdict.reason == "the secret key is not for !/cred/100/1000/55"
 
@@ -113,7 +113,7 @@ RULED = AccessRules(
 )
 
 
-def test_a_rule_refuses_by_its_name_and_comment() -> None:
+def test_a_refusal_names_the_rule_and_its_comment() -> None:
     for verdict in (RULED.subscription(b"*/x", PEER), RULED.publication(b"lab/x", PEER)):
         assert (verdict.code, verdict.reason, verdict.rule) == (ErrorCode.EPERM, "refused by rule 3 of f.toml: keep out", DENIED)
 
@@ -123,7 +123,7 @@ def test_a_rule_that_allows_is_named() -> None:
     assert (verdict.code, verdict.reason) == (None, "allowed by rule 5 of f.toml")
 
 
-def test_no_rule_opens_what_the_protocol_closes() -> None:
+def test_no_rule_allows_what_the_protocol_denies() -> None:
     for pattern, expected in (
         (b"!/cred//1001//x", ErrorCode.EACCES),
         (b"!/bus/error", ErrorCode.EPERM),
@@ -135,7 +135,7 @@ def test_no_rule_opens_what_the_protocol_closes() -> None:
     assert RULED.publication(b"k" * 4_097, PEER).code is ErrorCode.EMSGSIZE
 
 
-def test_a_rule_can_close_secrets_that_the_protocol_opens() -> None:
+def test_a_rule_can_deny_secret_keys_that_the_protocol_allows() -> None:
     assert RULED.publication(b"!/cred//1000//x", PEER).code is ErrorCode.EPERM
     assert RULED.subscription(b"!/cred//1000//x", PEER).is_allowed
     assert PLAIN.publication(b"!/cred//1000//x", PEER).is_allowed

@@ -1,4 +1,4 @@
-"""The control plane, with clients of made-up users."""
+"""The control plane, with clients of invented users."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ ALICE, BOB = 1_000, 1_001
 
 
 def names(parlour: Parlour) -> list[str]:
-    """Return the names of all that was recorded."""
+    """Return the names of all log records."""
     return [record.message.name for record in parlour.recorded()]
 
 
 # -- admission
 
 
-def test_everyone_is_admitted_where_nobody_is_named() -> None:
+def test_every_user_is_admitted_if_none_is_named() -> None:
     ownership = BusOwnership.of(DaemonSettings())
     assert ownership.allowed is None
     assert ownership.admits(12_345)
 
 
-def test_those_named_on_the_command_line_and_in_the_file_are_admitted_and_the_bus_s_own_user() -> None:
+def test_users_of_options_and_file_and_the_own_user_are_admitted() -> None:
     ownership = BusOwnership.of(DaemonSettings(allowed_users=(ALICE,), admins=(77,)), (BOB,))
     assert ownership.allowed == frozenset({ALICE, BOB, ownership.own_uid})
     assert [ownership.admits(uid) for uid in (ALICE, BOB, 77)] == [True, True, False]
     assert ownership.owners == {0, ownership.own_uid, 77}
 
 
-def test_a_user_who_is_not_admitted_is_told_and_gone(make_parlour: MakeParlour) -> None:
+def test_a_user_that_is_not_admitted_gets_an_error_and_is_disconnected(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(ownership=BusOwnership(0, frozenset({0, ALICE}), frozenset({0})))
     refused, admitted = parlour.guest(uid=BOB), parlour.guest(uid=ALICE)
     told, end = refused.receive_all()
@@ -54,14 +54,14 @@ def test_a_user_who_is_not_admitted_is_told_and_gone(make_parlour: MakeParlour) 
     assert (record.message.name, record.uid) == ("client-refused", BOB)
 
 
-def test_a_peer_that_the_kernel_does_not_know_is_told_and_gone(parlour: Parlour) -> None:
+def test_a_peer_without_credentials_gets_an_error_and_is_disconnected(parlour: Parlour) -> None:
     parlour.arriving = OSError(errno.ENOTCONN, "not connected")
     told, end = parlour.arrive().receive_all()
     assert (error_code(told), end) == ("EACCES", b"")
     assert names(parlour) == ["credentials-unknown"]
 
 
-def test_a_refused_user_reaches_nobody(make_parlour: MakeParlour) -> None:
+def test_a_rejected_user_cannot_publish(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(ownership=BusOwnership(0, frozenset({0}), frozenset({0})))
     listener = parlour.guest()
     listener.subscribe(b"a")
@@ -74,7 +74,7 @@ def test_a_refused_user_reaches_nobody(make_parlour: MakeParlour) -> None:
     assert parlour.switch.recipients(b"a") == [listener.connection]
 
 
-def test_the_bus_ends_with_its_last_client_only_where_asked(make_parlour: MakeParlour) -> None:
+def test_the_bus_stops_with_its_last_client_only_if_configured(make_parlour: MakeParlour) -> None:
     for ends_when_empty in (False, True):
         parlour = make_parlour(ownership=BusOwnership(0, None, frozenset({0}), ends_when_empty))
         first, second = parlour.guest(), parlour.guest()
@@ -108,7 +108,7 @@ def test_the_bus_ends_with_its_last_client_only_where_asked(make_parlour: MakePa
         (b"k" * 4_097, "EMSGSIZE"),
     ],
 )
-def test_a_pattern_that_a_client_may_not_have_is_refused_by_its_own_code(parlour: Parlour, pattern: bytes, code: str) -> None:
+def test_each_denied_pattern_is_refused_with_its_own_code(parlour: Parlour, pattern: bytes, code: str) -> None:
     guest = parlour.guest(uid=ALICE, gid=ALICE, pid=55)
     guest.subscribe(pattern)
     packets = guest.receive_all()
@@ -148,7 +148,7 @@ def test_two_subscriptions_need_two_unsubscriptions_and_a_third_is_counted(parlo
 
 @pytest.mark.parametrize("key", [b"!/bus/nothing", b"!/", b"!/cred/", b"!/bus/lost", b"!/bus/error", b"!/from/1", b"!/\xff"])
 @pytest.mark.parametrize("payload", [None, b"", b"x"])
-def test_an_unknown_reserved_control_is_an_error_and_nothing_more(parlour: Parlour, key: bytes, payload: bytes | None) -> None:
+def test_an_unknown_reserved_control_message_is_only_an_error(parlour: Parlour, key: bytes, payload: bytes | None) -> None:
     guest = parlour.guest()
     guest.control(key, payload)
     (told,) = guest.receive_all()
@@ -157,13 +157,13 @@ def test_an_unknown_reserved_control_is_an_error_and_nothing_more(parlour: Parlo
 
 
 @pytest.mark.parametrize("key", [b"", b"x", b"blocking/soft/queue", b"order/stack", b"!x", b"echo", b"echo/onn"])
-def test_an_unknown_ordinary_control_is_ignored(parlour: Parlour, key: bytes) -> None:
+def test_an_unknown_ordinary_control_message_is_ignored(parlour: Parlour, key: bytes) -> None:
     guest = parlour.guest()
     guest.control(key, b"x")
     assert guest.barrier() == []
 
 
-def test_echo_is_set_by_control(parlour: Parlour) -> None:
+def test_a_control_message_sets_echo(parlour: Parlour) -> None:
     guest = parlour.guest()
     guest.subscribe(b"a")
     guest.control(controls.ECHO_OFF)
@@ -176,7 +176,7 @@ def test_echo_is_set_by_control(parlour: Parlour) -> None:
 @pytest.mark.parametrize(
     "packet", [b"", b" ", b"MSG", b"MSG ", b"MSG a", b"msg a\0", b"SUB", b"SUBa", b"UNSUB", b"CMSG", b"\0", b"\xff" * 99]
 )
-def test_a_malformed_packet_ends_the_connection_with_a_reason(parlour: Parlour, packet: bytes) -> None:
+def test_a_malformed_packet_disconnects_with_a_reason(parlour: Parlour, packet: bytes) -> None:
     guest, other = parlour.guest(uid=ALICE, pid=55), parlour.guest()
     guest.send(packet)
     told, end = guest.receive_all()
@@ -189,7 +189,7 @@ def test_a_malformed_packet_ends_the_connection_with_a_reason(parlour: Parlour, 
 # -- refusals and losses that the switch reports
 
 
-def test_a_refused_message_is_told_and_recorded_with_its_key_and_number(parlour: Parlour) -> None:
+def test_a_refused_message_is_recorded_with_key_and_count(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE)
     for _ in range(3):
         guest.publish(b"!/bus/error", b"forged")
@@ -199,7 +199,7 @@ def test_a_refused_message_is_told_and_recorded_with_its_key_and_number(parlour:
     assert (record.message.name, record.key, record.facts["count"]) == ("reserved-key-refused", b"!/bus/error", 3)
 
 
-def test_a_refused_length_is_told_and_recorded(make_parlour: MakeParlour) -> None:
+def test_a_packet_that_is_too_long_is_refused_and_recorded(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(key_bytes=16)))
     guest = parlour.guest(uid=ALICE)
     guest.publish(b"k" * 17)
@@ -209,7 +209,7 @@ def test_a_refused_length_is_told_and_recorded(make_parlour: MakeParlour) -> Non
     assert "key too long" in record.text
 
 
-def test_a_loss_is_recorded_when_the_client_is_told(make_parlour: MakeParlour) -> None:
+def test_a_loss_is_recorded_when_the_client_is_notified(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=2)))
     slow, fast = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
     slow.subscribe(b"a")
@@ -231,7 +231,7 @@ def test_a_failed_accept_is_recorded(parlour: Parlour) -> None:
     assert "Too many open files" in record.text
 
 
-def test_coming_and_going_is_recorded_for_those_who_look_closely(make_parlour: MakeParlour) -> None:
+def test_connects_and_disconnects_are_recorded_at_level_debug(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(log=LogSettings(level="debug")))
     guest = parlour.guest(uid=ALICE)
     guest.barrier()
@@ -243,7 +243,7 @@ def test_coming_and_going_is_recorded_for_those_who_look_closely(make_parlour: M
 # -- defects of our own
 
 
-def test_a_defect_ends_only_the_client_that_found_it_and_is_seen(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_disconnects_only_its_client_and_is_recorded(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_data: bytes) -> None:
         raise ZeroDivisionError("made up")
 
@@ -264,7 +264,7 @@ def test_a_defect_ends_only_the_client_that_found_it_and_is_seen(parlour: Parlou
     assert "Traceback" not in record.text
 
 
-def test_stop_lets_the_loop_end(parlour: Parlour) -> None:
+def test_stop_ends_the_loop(parlour: Parlour) -> None:
     assert parlour.broker.is_done is False
     parlour.broker.stop()
     assert parlour.broker.is_done is True
@@ -276,7 +276,7 @@ CLOSED = PolicyRule("lab/", "deny", "deny", groups=(27,), comment="keep out", or
 
 
 def reconfigure(parlour: Parlour, settings: DaemonSettings) -> None:
-    """Let *settings* hold, to the end."""
+    """Apply *settings*, and settle."""
     parlour.broker.reconfigure(settings, BusOwnership(0, None, frozenset({0})))
     while not parlour.broker.is_settled:
         parlour.broker.settle()
@@ -298,7 +298,7 @@ def test_a_rule_refuses_a_subscription_and_the_connection_stays(make_parlour: Ma
     assert record.facts["rule"] == "rule 1 of f.toml: keep out"
 
 
-def test_a_rule_refuses_a_publication_with_a_record_that_names_it(make_parlour: MakeParlour) -> None:
+def test_a_publication_refused_by_a_rule_is_recorded_with_the_rule(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     closed_out, other, listener = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB), parlour.guest()
     listener.subscribe(b"")
@@ -314,7 +314,7 @@ def test_a_rule_refuses_a_publication_with_a_record_that_names_it(make_parlour: 
     assert record.facts["rule"] == "rule 1 of f.toml: keep out"
 
 
-def test_new_rules_hold_for_publishers_that_are_here(make_parlour: MakeParlour) -> None:
+def test_new_rules_apply_to_connected_publishers(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     guest, listener = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest()
     listener.subscribe(b"")
@@ -326,7 +326,7 @@ def test_new_rules_hold_for_publishers_that_are_here(make_parlour: MakeParlour) 
         assert len(listener.barrier()) == gets
 
 
-def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakeParlour) -> None:
+def test_new_rules_revoke_subscriptions_that_they_do_not_allow(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     guest, other = parlour.guest(uid=ALICE, groups=frozenset({27})), parlour.guest(uid=BOB)
     for pattern in (b"lab/x", b"lab/x", b"*/x", b"*", b"!/cred//1000//x"):
@@ -346,7 +346,7 @@ def test_new_rules_end_subscriptions_that_they_do_not_allow(make_parlour: MakePa
     assert (record.message.name, record.uid, record.facts["count"]) == ("subscriptions-revoked", ALICE, 3)
 
 
-def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
+def test_revocation_checks_one_pattern_per_step_while_clients_connect_and_disconnect(
     make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sbusd.broker.broker.MAX_SETTLE_SECONDS", 0.0)
@@ -365,14 +365,14 @@ def test_new_rules_look_at_a_pattern_at_a_time_and_clients_come_and_go_between(
     while not parlour.broker.is_settled:
         parlour.broker.settle()
         steps += 1
-    # One to find the first gone, one for each pattern that the other still had and the instance that ended, one for its end, and the end.
+    # Steps: the first client, which is gone; each pattern of the other; the removed instance; its end; the end of the sweep.
     assert steps == 6
     told = guest.barrier()
     assert [packet.split(b"subscription ")[1].split(b" ")[0] for packet in told] == [b"lab/x"]
     assert parlour.switch.patterns(guest.connection) == {b"hall": 1}
 
 
-def test_rules_that_are_gone_refuse_nothing_more(make_parlour: MakeParlour) -> None:
+def test_removed_rules_refuse_nothing(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     guest = parlour.guest(uid=ALICE, groups=frozenset({27}))
     parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, None, frozenset({0})))
@@ -380,7 +380,7 @@ def test_rules_that_are_gone_refuse_nothing_more(make_parlour: MakeParlour) -> N
     assert guest.barrier() == []
 
 
-def test_who_may_not_be_here_any_more_is_told_and_ended(parlour: Parlour) -> None:
+def test_users_that_are_no_longer_admitted_get_an_error_and_are_disconnected(parlour: Parlour) -> None:
     gone, stays = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
     parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, frozenset({0, BOB}), frozenset({0})))
     told, end = gone.receive_all()
@@ -389,14 +389,14 @@ def test_who_may_not_be_here_any_more_is_told_and_ended(parlour: Parlour) -> Non
     assert stays.barrier() == []
 
 
-def test_new_owners_are_owners_at_once(parlour: Parlour) -> None:
+def test_new_owners_have_their_rights_at_once(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE)
     assert guest.ask_json(controls.STATS)["scope"] == "connection"
     parlour.broker.reconfigure(DaemonSettings(), BusOwnership(0, None, frozenset({0, ALICE})))
     assert guest.ask_json(controls.STATS)["scope"] == "bus"
 
 
-def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_ends_it(make_parlour: MakeParlour) -> None:
+def test_only_a_disconnect_of_a_protected_user_by_the_bus_is_critical(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(ownership=BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
     polite, wrong, unprotected = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE, pid=55), parlour.guest(uid=BOB)
     polite.close()
@@ -408,7 +408,7 @@ def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_en
     assert str(record.facts["reason"]).startswith("EPROTO malformed packet")
 
 
-def test_a_protected_user_who_is_not_admitted_is_critical_too(make_parlour: MakeParlour) -> None:
+def test_rejecting_a_protected_user_is_critical(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(ownership=BusOwnership(0, frozenset({0}), frozenset({0}), protected=frozenset({ALICE})))
     parlour.guest(uid=ALICE).receive_all()
     assert names(parlour) == ["client-refused", "protected-user-ended"]
@@ -418,7 +418,7 @@ def test_protected_users_are_those_configured() -> None:
     assert BusOwnership.of(DaemonSettings(protected_users=(ALICE,))).protected == {ALICE}
 
 
-def test_a_protected_user_whom_the_switch_ends_is_critical_too(make_parlour: MakeParlour) -> None:
+def test_a_disconnect_of_a_protected_user_by_the_switch_is_critical(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(
         DaemonSettings(limits=LimitSettings(queue_packets=2)), BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE}))
     )
@@ -436,7 +436,7 @@ def test_a_protected_user_whom_the_switch_ends_is_critical_too(make_parlour: Mak
 
 
 @pytest.mark.parametrize("may_block", [False, True])
-def test_only_who_has_the_right_holds_up_publishers_of_other_users(make_parlour: MakeParlour, may_block: bool) -> None:
+def test_only_users_with_the_right_block_publishers_of_other_users(make_parlour: MakeParlour, may_block: bool) -> None:
     rights = RightsSettings(block_others=Subjects((ALICE,) if may_block else ()))
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4), rights=rights))
     slow, fast = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
@@ -458,7 +458,7 @@ def test_only_who_has_the_right_holds_up_publishers_of_other_users(make_parlour:
 # -- ends
 
 
-def test_a_client_that_has_shut_down_both_directions_reads_what_it_was_sent_and_then_the_end(parlour: Parlour) -> None:
+def test_a_client_that_has_shut_down_both_directions_reads_its_packets_and_then_the_end(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE)
     guest.send(b"CMSG !/bus/ping\0x")
     parlour.run()
@@ -468,7 +468,7 @@ def test_a_client_that_has_shut_down_both_directions_reads_what_it_was_sent_and_
     assert parlour.switch.closing() == []
 
 
-def test_what_was_sent_before_a_hang_up_is_handled_with_nothing_behind_it(parlour: Parlour) -> None:
+def test_packets_before_a_hangup_are_handled(parlour: Parlour) -> None:
     guest, listener = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
     listener.subscribe(b"a")
     assert listener.barrier() == []

@@ -1,4 +1,4 @@
-"""Quotas and bound processes as a client meets them, with clients of made-up users."""
+"""Quotas and bound processes as clients see them, with clients of invented users."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def host(make_parlour: MakeParlour, **quotas: int) -> Parlour:
 
 
 def names(parlour: Parlour) -> list[str]:
-    """Return the names of all that was recorded."""
+    """Return the names of all log records."""
     return [record.message.name for record in parlour.recorded()]
 
 
 def users(guest: Guest, payload: bytes | None = None) -> tuple[list[dict[str, object]], object, object]:
-    """Return what a guest is told of users: the users, what to ask for next, and how many are hidden."""
+    """Return a page of users as a guest gets it: the users, the start of the next page, and the number of hidden users."""
     answer = guest.ask_json(controls.USERS, payload)
     assert set(answer) == {"users", "next", "hidden"}
     return cast(list[dict[str, object]], answer["users"]), answer["next"], answer["hidden"]
@@ -46,7 +46,7 @@ def users(guest: Guest, payload: bytes | None = None) -> tuple[list[dict[str, ob
 # -- quotas
 
 
-def test_a_connection_too_many_is_told_and_closed_and_others_come_in(make_parlour: MakeParlour) -> None:
+def test_a_connection_beyond_the_quota_is_rejected_and_other_users_are_admitted(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, connections=2)
     first, second = parlour.guest(uid=ALICE, pid=7), parlour.guest(uid=ALICE, pid=8)
     assert parlour.guest(uid=ALICE, pid=9).receive_all() == [
@@ -80,7 +80,7 @@ def test_the_limit_is_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> No
         assert quotas.descriptor_limit() == expected
 
 
-def test_who_is_refused_is_not_the_last_client(make_parlour: MakeParlour) -> None:
+def test_a_rejected_connection_is_not_the_last_client(make_parlour: MakeParlour) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connection_rate=1, connection_burst=10))
     parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), True))
     stayer = parlour.guest(uid=BOB)
@@ -90,7 +90,7 @@ def test_who_is_refused_is_not_the_last_client(make_parlour: MakeParlour) -> Non
     assert stayer.barrier() == []
 
 
-def test_a_subscription_too_many_is_dropped_and_the_connection_stays(make_parlour: MakeParlour) -> None:
+def test_a_subscription_beyond_the_quota_is_refused_and_the_connection_stays(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, subscriptions=2)
     guest, other = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
     for pattern in (b"a", b"b", b"c"):
@@ -107,7 +107,7 @@ def test_a_subscription_too_many_is_dropped_and_the_connection_stays(make_parlou
     assert names(parlour) == ["quota-refused"] * 2
 
 
-def test_patterns_of_too_many_bytes_are_dropped(make_parlour: MakeParlour) -> None:
+def test_patterns_beyond_the_quota_of_bytes_are_refused(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, pattern_bytes=2 * SEGMENT_BYTES)
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"abc")
@@ -115,7 +115,7 @@ def test_patterns_of_too_many_bytes_are_dropped(make_parlour: MakeParlour) -> No
     assert guest.receive_all() == [b"CMSG !/bus/error\0EDQUOT pattern_bytes: 406 of 480 used by user 1000"]
 
 
-def test_what_a_connection_held_comes_back_when_it_ends(make_parlour: MakeParlour) -> None:
+def test_a_disconnect_releases_the_usage_of_the_connection(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, subscriptions=1)
     for _ in range(3):
         guest = parlour.guest(uid=ALICE)
@@ -125,7 +125,7 @@ def test_what_a_connection_held_comes_back_when_it_ends(make_parlour: MakeParlou
         parlour.run()
 
 
-def test_control_packets_too_fast_are_dropped_and_at_last_end_the_connection(
+def test_control_packets_beyond_the_rate_are_refused_and_finally_disconnect(
     make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sbusd.broker.quotas.TOLERATED_PACKETS", 3)
@@ -133,7 +133,7 @@ def test_control_packets_too_fast_are_dropped_and_at_last_end_the_connection(
     parlour = host(make_parlour, control_rate=1, control_burst=10)
     other = parlour.guest(uid=BOB)
     guest = parlour.guest(uid=ALICE)
-    # However long this takes, the bucket gains less than these can use up.
+    # However slow the test is, the bucket gains fewer tokens than these packets use.
     for _ in range(60):
         guest.control(controls.PING, b"x")
     packets = guest.receive_all()
@@ -143,7 +143,7 @@ def test_control_packets_too_fast_are_dropped_and_at_last_end_the_connection(
     assert other.barrier() == []
 
 
-def test_publishing_is_no_control(make_parlour: MakeParlour) -> None:
+def test_publishing_is_not_charged_as_control(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, control_rate=1, control_burst=10)
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"a")
@@ -152,7 +152,7 @@ def test_publishing_is_no_control(make_parlour: MakeParlour) -> None:
     assert guest.barrier() == [message(b"a")] * 50
 
 
-def test_a_protected_user_who_is_turned_away_for_a_quota_is_critical(make_parlour: MakeParlour) -> None:
+def test_rejecting_a_protected_user_for_a_quota_is_critical(make_parlour: MakeParlour) -> None:
     settings = DaemonSettings(quotas=QuotaSettings(connections=1))
     parlour = make_parlour(settings, BusOwnership(0, None, frozenset({0}), protected=frozenset({ALICE})))
     parlour.guest(uid=ALICE)
@@ -161,7 +161,7 @@ def test_a_protected_user_who_is_turned_away_for_a_quota_is_critical(make_parlou
     assert names(parlour) == ["quota-refused", "protected-user-ended"]
 
 
-def test_what_waits_is_bounded_for_all_connections_of_a_user(make_parlour: MakeParlour) -> None:
+def test_pending_packets_of_all_connections_of_a_user_are_bounded(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, queued_packets=4)
     slow = [parlour.guest(uid=ALICE) for _ in range(2)]
     for guest in slow:
@@ -180,7 +180,7 @@ def test_what_waits_is_bounded_for_all_connections_of_a_user(make_parlour: MakeP
 # -- who is there
 
 
-def test_an_owner_sees_all_users_and_others_themselves(make_parlour: MakeParlour) -> None:
+def test_owners_see_all_users_and_other_users_only_themselves(make_parlour: MakeParlour) -> None:
     override = QuotaOverride(users=(BOB,), subscriptions=1)
     parlour = make_parlour(DaemonSettings(quotas=QuotaSettings(overrides=(override,))))
     owner, alice, bob, second_bob = (parlour.guest(uid=uid, gid=uid) for uid in (0, ALICE, BOB, BOB))
@@ -213,7 +213,7 @@ def test_an_owner_sees_all_users_and_others_themselves(make_parlour: MakeParlour
     assert (own, following, hidden) == ([found[2]], None, 2)
 
 
-def test_users_come_in_pages(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_are_listed_in_pages(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "PAGE_USERS", 2)
     owner = parlour.guest(uid=0)
     for uid in (5, 3, 4):
@@ -224,14 +224,14 @@ def test_users_come_in_pages(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) 
     assert ([user["uid"] for user in rest], end) == ([4, 5], None)
 
 
-def test_a_page_after_no_user_is_an_error(parlour: Parlour) -> None:
+def test_a_page_after_an_invalid_user_is_an_error(parlour: Parlour) -> None:
     guest = parlour.guest()
     guest.control(controls.USERS, b"alice")
     (told,) = guest.receive_all()
     assert told == b"CMSG !/bus/error\0EINVAL the page to start after must be the number of a user"
 
 
-def test_other_quotas_hold_from_a_reload_on(make_parlour: MakeParlour) -> None:
+def test_a_reload_applies_new_quotas(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, subscriptions=1)
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"a")
@@ -245,7 +245,7 @@ def test_other_quotas_hold_from_a_reload_on(make_parlour: MakeParlour) -> None:
 # -- secrets of a process
 
 
-def test_a_secret_of_the_process_is_one_descriptor_and_gives_it_back(parlour: Parlour) -> None:
+def test_secret_keys_of_a_process_use_one_descriptor_and_release_it(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE, pid=55)
     patterns = [b"!/cred///55/x", b"!/cred//1000/55/y"]
     before = len(os.listdir("/proc/self/fd"))
@@ -262,7 +262,7 @@ def test_a_secret_of_the_process_is_one_descriptor_and_gives_it_back(parlour: Pa
     assert (users(guest)[0][0]["descriptors"], len(os.listdir("/proc/self/fd"))) == (1, before)
 
 
-def test_a_process_to_watch_beyond_the_quota_is_refused_and_charged_nothing(make_parlour: MakeParlour) -> None:
+def test_watching_a_process_beyond_the_quota_is_refused_without_a_charge(make_parlour: MakeParlour) -> None:
     parlour = host(make_parlour, connections=1)
     guest = parlour.guest(uid=ALICE, pid=55)
     guest.subscribe(b"!/cred///55/x")
@@ -272,7 +272,7 @@ def test_a_process_to_watch_beyond_the_quota_is_refused_and_charged_nothing(make
     assert users(guest)[0][0]["subscriptions"] == 0
 
 
-def test_a_kernel_that_does_not_watch_is_recorded_once(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_pidfds_of_peers_is_recorded_once(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: None)
     guest = parlour.guest(uid=ALICE, pid=55)
     for rest in (b"x", b"y"):
@@ -283,7 +283,7 @@ def test_a_kernel_that_does_not_watch_is_recorded_once(parlour: Parlour, monkeyp
     assert names(parlour) == ["processes-unwatched"]
 
 
-def test_no_descriptor_left_to_watch_is_told_and_ends_the_connection(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lack_of_descriptors_to_watch_with_disconnects_with_an_error(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_fd: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -294,7 +294,7 @@ def test_no_descriptor_left_to_watch_is_told_and_ends_the_connection(parlour: Pa
     assert (told, end) == (b"CMSG !/bus/error\0EMFILE the bus cannot watch process 55: Too many open files", b"")
 
 
-def test_a_heir_of_the_socket_is_told_and_ended_with_the_process(parlour: Parlour) -> None:
+def test_the_heir_of_a_socket_is_disconnected_with_the_process(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE, pid=55)
     reader, writer = os.pipe()
     child = os.fork()
@@ -303,7 +303,7 @@ def test_a_heir_of_the_socket_is_told_and_ended_with_the_process(parlour: Parlou
         os.read(reader, 1)
         os._exit(0)
     os.close(reader)
-    # Stand in for the kernel: the process of this guest is the child.
+    # Replace the kernel: the process of this guest is the child.
     pidfd = os.pidfd_open(child)
     try:
         with pytest.MonkeyPatch.context() as patch:

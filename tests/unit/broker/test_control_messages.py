@@ -1,4 +1,4 @@
-"""What the bus answers to control messages."""
+"""Replies to control messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALICE, BOB = 1_000, 1_001
 
 
 def listed(answer: dict[str, object], name: str) -> list[dict[str, object]]:
-    """Return a list of objects in an answer."""
+    """Return a list of objects in a reply."""
     value = answer[name]
     assert isinstance(value, list)
     return value
@@ -37,7 +37,7 @@ def pages(guest: Guest) -> list[dict[str, object]]:
     return found
 
 
-def test_whoami_is_the_head_of_one_s_secret_keys(parlour: Parlour) -> None:
+def test_whoami_is_the_prefix_of_the_own_secret_keys(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE, gid=100, pid=55)
     assert guest.ask(controls.WHOAMI) == b"!/cred/100/1000/55"
     assert guest.ask(controls.WHOAMI, b"ignored") == b"!/cred/100/1000/55"
@@ -45,21 +45,21 @@ def test_whoami_is_the_head_of_one_s_secret_keys(parlour: Parlour) -> None:
     assert guest.barrier() == []
 
 
-def test_whoami_behind_a_server_begins_with_its_prefix(make_parlour: MakeParlour) -> None:
+def test_whoami_begins_with_the_credential_prefix(make_parlour: MakeParlour) -> None:
     guest = make_parlour(DaemonSettings(credential_prefix="!/cred/100/1000/1111")).guest(uid=1_000, gid=1_000, pid=19_211)
     assert guest.ask(controls.WHOAMI) == b"!/cred/100/1000/1111/!/cred/1000/1000/19211"
 
 
-def test_features_are_a_name_a_line(parlour: Parlour) -> None:
+def test_features_are_one_name_per_line(parlour: Parlour) -> None:
     assert parlour.guest().ask(controls.FEATURES).decode().split("\n") == list(FEATURES)
 
 
 @pytest.mark.parametrize("token", [b"", b"t", b"\0\xff\0", b"x" * 100_000])
-def test_ping_gives_the_token_back(parlour: Parlour, token: bytes) -> None:
+def test_ping_returns_the_token(parlour: Parlour, token: bytes) -> None:
     assert parlour.guest().ask(controls.PING, token) == token
 
 
-def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
+def test_an_owner_gets_the_statistics_of_the_bus(parlour: Parlour) -> None:
     owner = parlour.guest()
     owner.publish(b"nobody")
     answer = owner.ask_json(controls.STATS)
@@ -84,7 +84,7 @@ def test_an_owner_is_told_of_the_bus(parlour: Parlour) -> None:
     assert answer["log"] == {"written": 0, "suppressed": 0, "dropped": 0, "waiting": 0}
 
 
-def test_others_are_told_of_themselves_alone(parlour: Parlour) -> None:
+def test_other_clients_get_only_their_own_statistics(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE, gid=7, pid=55)
     guest.subscribe(b"a")
     answer = guest.ask_json(controls.STATS)
@@ -103,7 +103,7 @@ def test_others_are_told_of_themselves_alone(parlour: Parlour) -> None:
 
 
 @pytest.mark.parametrize("count", [1, PAGE_CLIENTS - 1, PAGE_CLIENTS, PAGE_CLIENTS + 1])
-def test_connections_come_in_pages(parlour: Parlour, count: int) -> None:
+def test_connections_are_listed_in_pages(parlour: Parlour, count: int) -> None:
     guests = [parlour.guest(uid=ALICE, pid=number) for number in range(1, count + 1)]
     found = pages(guests[-1])
     ids = [entry["id"] for page in found for entry in listed(page, "connections")]
@@ -112,7 +112,7 @@ def test_connections_come_in_pages(parlour: Parlour, count: int) -> None:
     assert all(len(listed(page, "connections")) <= PAGE_CLIENTS for page in found)
 
 
-def test_one_sees_one_s_own_user_and_how_many_are_hidden(parlour: Parlour) -> None:
+def test_a_client_sees_its_own_user_and_the_number_of_hidden_clients(parlour: Parlour) -> None:
     alice, bob, other_bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest(uid=BOB), parlour.guest()
     seen = {
         guest.connection: ([entry["id"] for entry in listed(page, "connections")], page["hidden"])
@@ -127,7 +127,7 @@ def test_one_sees_one_s_own_user_and_how_many_are_hidden(parlour: Parlour) -> No
     assert other_bob.barrier() == []
 
 
-def test_the_inode_is_that_of_the_bus_s_own_end(parlour: Parlour) -> None:
+def test_the_inode_is_that_of_the_socket_of_the_bus(parlour: Parlour) -> None:
     guest = parlour.guest()
     (entry,) = listed(guest.ask_json(controls.CONNECTIONS), "connections")
     held = {str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()}
@@ -135,7 +135,7 @@ def test_the_inode_is_that_of_the_bus_s_own_end(parlour: Parlour) -> None:
     assert entry["inode"] != os.fstat(guest.socket.fileno()).st_ino
 
 
-def test_a_connection_s_modes_are_told(parlour: Parlour) -> None:
+def test_the_modes_of_a_connection_are_listed(parlour: Parlour) -> None:
     guest = parlour.guest()
 
     def modes() -> list[object]:
@@ -157,7 +157,7 @@ def test_an_admin_sees_all(make_parlour: MakeParlour) -> None:
 
 
 @pytest.mark.parametrize("payload", [b"-1", b"x", b"1 ", b"1.0", b"9" * 20, b"\xff", b"\xd9\xa1", b"0\0"])
-def test_a_page_that_is_no_number_is_an_error_and_nothing_more(parlour: Parlour, payload: bytes) -> None:
+def test_a_page_start_that_is_not_a_number_is_only_an_error(parlour: Parlour, payload: bytes) -> None:
     guest = parlour.guest(uid=ALICE)
     for packet in ((controls.CONNECTIONS, payload), (controls.TRACE, b"key\0" + payload)):
         guest.control(*packet)
@@ -166,7 +166,7 @@ def test_a_page_that_is_no_number_is_an_error_and_nothing_more(parlour: Parlour,
     assert guest.barrier() == []
 
 
-def test_who_has_the_right_sees_all_connections_and_no_more_of_them_than_that(make_parlour: MakeParlour) -> None:
+def test_the_right_presence_shows_all_connections_but_not_their_patterns(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(rights=RightsSettings(presence=Subjects((), (27,)))))
     watcher, other = parlour.guest(uid=1_000, groups=frozenset({27})), parlour.guest(uid=1_001)
     other.subscribe(b"!/cred//1001//x")
@@ -175,13 +175,13 @@ def test_who_has_the_right_sees_all_connections_and_no_more_of_them_than_that(ma
     assert ([entry["id"] for entry in listed(seen, "connections")], seen["hidden"]) == ([1, 2], 0)
     unseen = other.ask_json(controls.CONNECTIONS)
     assert ([entry["id"] for entry in listed(unseen, "connections")], unseen["hidden"]) == ([2], 1)
-    # Patterns are not presence: another's secrets stay unknown.
+    # The right presence does not show patterns, so secret keys of other users stay unknown.
     traced = watcher.ask_json(controls.TRACE, b"!/cred//1001//x")
     assert (traced["recipients"], traced["hidden"]) == ([], 1)
     assert watcher.ask_json(controls.STATS)["scope"] == "connection"
 
 
-def test_address_is_the_number_of_the_connection_and_nobody_else_may_listen_there(parlour: Parlour) -> None:
+def test_an_address_has_the_number_of_its_connection_and_is_denied_to_others(parlour: Parlour) -> None:
     alice, other = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
     assert (alice.ask(controls.ADDRESS), other.ask(controls.ADDRESS)) == (b"!/conn/1/", b"!/conn/2/")
     alice.subscribe(b"!/conn/1/")
@@ -198,7 +198,7 @@ def test_address_is_the_number_of_the_connection_and_nobody_else_may_listen_ther
     assert alice.receive_all() == []
 
 
-def test_on_a_bus_that_reserves_nothing_there_are_no_addresses(make_parlour: MakeParlour) -> None:
+def test_a_bus_without_reserved_keys_has_no_addresses(make_parlour: MakeParlour) -> None:
     guest = make_parlour(DaemonSettings(separator=".")).guest()
     features = guest.ask(controls.FEATURES).decode().split("\n")
     assert set(FEATURES) - set(features) == {"conn", "presence", "secret"}

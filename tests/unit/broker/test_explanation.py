@@ -1,4 +1,4 @@
-"""Who may ask why, and what is answered."""
+"""Access to explanations, and their content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RULE = PolicyRule("lab/", "deny", "deny", groups=(27,), origin=Origin("f.toml", 
 RULED = AccessRules(KeySpace(), 4_096, Policy((RULE,)))
 
 
-def test_the_answer_names_the_rule_that_decides() -> None:
+def test_the_reply_names_the_rule_that_decides() -> None:
     assert explain(RULED, ALICE, b"1000\0subscribe\0*/x", is_owner=False) == {
         "uid": 1000,
         "action": "subscribe",
@@ -50,14 +50,14 @@ def test_without_a_rule_the_protocol_decides() -> None:
     assert (secret["allowed"], secret["error"], secret["rule"]) == (False, "EACCES", None)
 
 
-def test_one_s_own_process_is_known_and_others_are_not() -> None:
+def test_only_the_own_process_is_taken_into_account() -> None:
     assert explain(RULED, ALICE, b"1000\0subscribe\0!/cred///55/x", is_owner=False)["allowed"] is True
     root = Credentials(55, 0, 0)
     assert explain(RULED, root, b"1000\0subscribe\0!/cred//1000//x", is_owner=True)["allowed"] is True
     assert explain(RULED, root, b"1000\0subscribe\0!/cred///55/x", is_owner=True)["allowed"] is False
 
 
-def test_anyone_may_ask_about_somebody_whom_no_rule_names() -> None:
+def test_every_client_may_ask_about_an_unnamed_user() -> None:
     only_a_group = explain(RULED, ALICE, b"\0subscribe\0lab/x", is_owner=False)
     assert (only_a_group["uid"], only_a_group["allowed"]) == (None, True)
     closed = PolicyRule("lab/", subscribe="deny", origin=Origin("f.toml", 2))
@@ -76,7 +76,7 @@ def test_anyone_may_ask_about_somebody_whom_no_rule_names() -> None:
         *(b"1000\0read\0a", b"1" * 99 + b"\0publish\0a", b"1000\0publish\0a\0b", b"alice\0publish\0a", "١\0publish\0a".encode()),
     ],
 )
-def test_a_question_of_another_form_is_an_error(payload: bytes) -> None:
+def test_an_invalid_request_is_an_error(payload: bytes) -> None:
     with pytest.raises(ProtocolError) as refusal:
         explain(RULED, ALICE, payload, is_owner=True)
     assert refusal.value.code is ErrorCode.EINVAL
@@ -93,7 +93,7 @@ def test_groups_of_a_user_are_those_of_the_user_database() -> None:
     assert credentials_of_user(unknown) == Credentials(NO_ID, unknown, NO_ID)
 
 
-def test_only_an_owner_may_ask_about_others(make_parlour: MakeParlour) -> None:
+def test_only_an_owner_may_ask_about_other_users(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(RULE,)))
     owner, other = parlour.guest(), parlour.guest(uid=1000, groups=frozenset({27}))
     assert owner.ask_json(controls.EXPLAIN, b"1000\0publish\0lab/x")["uid"] == 1000

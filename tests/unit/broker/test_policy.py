@@ -1,4 +1,4 @@
-"""Rules decide about keys and patterns in their order; against brute force in tests/property/test_policy.py."""
+"""The order of rules for keys and patterns. tests/property/test_policy.py compares them with a brute-force search."""
 
 from __future__ import annotations
 
@@ -47,36 +47,36 @@ def test_the_first_rule_about_key_and_client_decides_who_publishes() -> None:
 
 
 @pytest.mark.parametrize("pattern", [b"", b"*/", b"*/x", b"lab/", b"lab/x", b"lab/*", b"l*/x", b"lab/open", b"lab*/x"])
-def test_no_wildcard_evades_a_rule_that_denies(pattern: bytes) -> None:
+def test_no_wildcard_evades_a_denying_rule(pattern: bytes) -> None:
     assert not subscribes(LAB, pattern, BOB)
     assert LAB.subscription(Reach(KeySpace(), pattern), BOB).rule is CLOSED
     assert subscribes(LAB, pattern, ALICE)
 
 
 @pytest.mark.parametrize("pattern", [b"lab/open/", b"lab/open/*", b"lab", b"lab*", b"*", b"labor/", b"x", b"la*b/x"])
-def test_patterns_that_reach_no_denied_key_are_allowed(pattern: bytes) -> None:
+def test_patterns_that_match_no_denied_key_are_allowed(pattern: bytes) -> None:
     assert subscribes(LAB, pattern, BOB)
 
 
-def test_an_allowance_of_part_of_what_a_pattern_reaches_does_not_open_the_rest() -> None:
+def test_allowing_a_part_of_the_matched_keys_does_not_allow_the_rest() -> None:
     assert not subscribes(Policy((PolicyRule("lab/", subscribe="allow"), PolicyRule("", subscribe="deny"))), b"", BOB)
     assert not subscribes(Policy((PolicyRule("lab/x", subscribe="allow"), PolicyRule("lab/", subscribe="deny"))), b"lab/*", BOB)
 
 
-def test_a_denial_within_what_an_earlier_rule_allows_is_never_asked() -> None:
+def test_a_denial_within_an_earlier_allowance_has_no_effect() -> None:
     policy = Policy((PolicyRule("lab/", subscribe="allow"), PolicyRule("lab/x/", subscribe="deny"), PolicyRule("x", subscribe="deny")))
     assert subscribes(policy, b"lab/", BOB)
-    assert subscribes(policy, b"*/x/", BOB) is False  # it could reach x…/x/
+    assert subscribes(policy, b"*/x/", BOB) is False  # it could match x…/x/
     assert subscribes(policy, b"l*/x/", BOB)
 
 
-def test_a_rule_without_a_word_on_the_action_does_not_decide() -> None:
+def test_a_rule_without_a_setting_for_the_action_does_not_decide() -> None:
     policy = Policy((PolicyRule("a", publish="deny"), PolicyRule("a", subscribe="deny"), PolicyRule("a", publish="allow")))
     assert policy.publication(KeySpace(), b"a", BOB).rule is policy.rules[0]
     assert policy.subscription(Reach(KeySpace(), b"a"), BOB).rule is policy.rules[1]
 
 
-def test_a_key_at_an_address_is_decided_by_what_stands_behind_the_address_too() -> None:
+def test_rules_also_apply_to_the_key_after_an_address() -> None:
     policy = Policy(
         (OPEN, CLOSED, PolicyRule("!/conn/9/", publish="deny"), PolicyRule("!/conn/", publish="allow"), PolicyRule("q", "deny"))
     )
@@ -89,13 +89,13 @@ def test_a_key_at_an_address_is_decided_by_what_stands_behind_the_address_too() 
         b"5/x": (True, policy.rules[3]),
         b"5/q": (False, policy.rules[4]),
     }
-    # Without an address there is nothing behind one.
+    # A key without an address has no key after one.
     for key in (b"!/conn/5", b"!/conn/lab/x", b"!/connx/5/lab/x"):
         assert policy.publication(KeySpace(), key, BOB).is_allowed, key
     assert policy.publication(KeySpace(b"."), b"!/conn/5/lab/x", BOB).is_allowed
 
 
-def test_users_and_groups_say_whom_a_rule_is_about() -> None:
+def test_a_rule_applies_to_its_users_and_groups() -> None:
     rules = (
         PolicyRule("a", publish="deny", users=(1000,)),
         PolicyRule("b", publish="deny", groups=(27,)),
@@ -113,13 +113,13 @@ def test_users_and_groups_say_whom_a_rule_is_about() -> None:
             assert policy.publication(KeySpace(), rule.keys.encode(), who).is_allowed is not bool(policy.publish_mask(who) >> bit & 1)
 
 
-def test_rights_belong_to_those_named_alone() -> None:
+def test_only_named_users_have_rights() -> None:
     policy = Policy((), RightsSettings(Subjects((1000,)), Subjects(), Subjects((), (101,))))
     assert [policy.may_see_presence(who) for who in (ALICE, BOB)] == [True, False]
     assert [policy.may_block_others(who) for who in (ALICE, BOB)] == [False, True]
     assert not Policy().may_block_others(Credentials(1, 0, 0))
 
 
-def test_the_switch_gets_the_rules_on_publishing_in_their_order() -> None:
+def test_the_switch_gets_the_publish_rules_in_order() -> None:
     policy = Policy((PolicyRule("ä", publish="deny"), PolicyRule("b", subscribe="deny"), PolicyRule("c", publish="allow")))
     assert policy.publish_rules() == (("ä".encode(), False), (b"c", True))

@@ -1,4 +1,4 @@
-"""Events: what happened, in order, to those who may know."""
+"""Presence events: their order, and their recipients."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ SEEING = DaemonSettings(rights=RightsSettings(presence=Subjects(users=(CAROL,)))
 
 
 def events(guest: Guest) -> list[bytes]:
-    """Return the keys of the events that have come, without their head; all that came must be events."""
+    """Return the keys of the received events, without their prefix. All received packets must be events."""
     packets = [packet.partition(b"\0")[0] for packet in guest.receive_all()]
     assert all(packet.startswith(b"MSG !/event/") for packet in packets)
     return [packet.removeprefix(b"MSG !/event/") for packet in packets]
 
 
 def listener(parlour: Parlour, uid: int = 0, pattern: bytes = b"!/event/") -> Guest:
-    """Let in a guest who listens."""
+    """Connect a guest that subscribes to events."""
     guest = parlour.guest(uid=uid)
     guest.subscribe(pattern)
     guest.receive_all()
     return guest
 
 
-def test_life_of_a_connection_is_told_in_its_order(parlour: Parlour) -> None:
+def test_events_of_a_connection_are_in_order(parlour: Parlour) -> None:
     owner = listener(parlour)
     before = time.time_ns()
     alice = parlour.guest(uid=ALICE, gid=7, pid=55)
@@ -64,7 +64,7 @@ def test_only_the_first_instance_and_the_end_of_the_last_are_events(parlour: Par
     assert events(owner) == [b"connect/2", b"subscribe/2/a", b"unsubscribe/2/a"]
 
 
-def test_one_hears_of_oneself(parlour: Parlour) -> None:
+def test_a_client_receives_events_about_itself(parlour: Parlour) -> None:
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"!/event/")
     guest.subscribe(b"a")
@@ -82,7 +82,7 @@ def test_one_hears_of_oneself(parlour: Parlour) -> None:
     assert not parlour.broker._presence.listening
 
 
-def test_who_may_know_what(make_parlour: MakeParlour) -> None:
+def test_events_are_sent_to_clients_that_may_see_them(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(SEEING)
     watchers = {uid: listener(parlour, uid) for uid in (0, ALICE, BOB, CAROL)}
     for watcher in watchers.values():
@@ -101,7 +101,7 @@ def test_who_may_know_what(make_parlour: MakeParlour) -> None:
     assert events(watchers[0]) == events(watchers[ALICE]) == all_of_it
 
 
-def test_right_that_is_taken_away_is_felt_at_once(make_parlour: MakeParlour) -> None:
+def test_a_revoked_right_takes_effect_at_once(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(SEEING)
     carol, alice = listener(parlour, CAROL), parlour.guest(uid=ALICE)
     parlour.broker.reconfigure(DaemonSettings(), parlour.broker._ownership)
@@ -110,7 +110,7 @@ def test_right_that_is_taken_away_is_felt_at_once(make_parlour: MakeParlour) -> 
 
 
 @pytest.mark.parametrize("pattern", [b"\xff\xfe", "schön/*".encode(), b'"\\\n\x01', b"a\\xff", b"", b"*"])
-def test_pattern_is_told_without_loss(parlour: Parlour, pattern: bytes) -> None:
+def test_patterns_in_events_are_lossless(parlour: Parlour, pattern: bytes) -> None:
     owner = listener(parlour)
     owner.subscribe(pattern)
     (packet,) = owner.receive_all()
@@ -131,7 +131,7 @@ def test_one_connection_can_be_watched(parlour: Parlour) -> None:
     assert events(bob) == [b"disconnect/3"]
 
 
-def test_last_words_come_before_the_news_of_the_end(parlour: Parlour) -> None:
+def test_the_last_error_comes_before_the_disconnect_event(parlour: Parlour) -> None:
     bob, service = listener(parlour, BOB, b"!/event/disconnect/"), parlour.guest(uid=ALICE)
     bob.subscribe(b"a")
     bob.barrier()
@@ -140,7 +140,7 @@ def test_last_words_come_before_the_news_of_the_end(parlour: Parlour) -> None:
     assert [packet.partition(b"\0")[0] for packet in bob.receive_all()] == [b"MSG a", b"MSG !/event/disconnect/2"]
 
 
-def test_connection_that_is_turned_away_is_no_event(make_parlour: MakeParlour) -> None:
+def test_a_rejected_connection_causes_no_event(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     owner = listener(parlour)
     parlour.arriving = OSError(5, "no word")
@@ -149,8 +149,8 @@ def test_connection_that_is_turned_away_is_no_event(make_parlour: MakeParlour) -
 
 
 @pytest.mark.parametrize("is_asked_first", [False, True])
-def test_members_and_connections_agree_with_the_events_in_front_of_them(parlour: Parlour, is_asked_first: bool) -> None:
-    """The end is found in the turn in which the questions are read: no answer may run ahead of the event, or fall behind it."""
+def test_members_and_connections_agree_with_the_events_before_them(parlour: Parlour, is_asked_first: bool) -> None:
+    """The disconnect is found in the turn that reads the requests. Each reply must agree with the events before it."""
     owner, alice = listener(parlour), parlour.guest(uid=ALICE)
     alice.subscribe(b"a")
     assert events(owner)[-1] == b"subscribe/2/a"
@@ -175,7 +175,7 @@ def test_members_and_connections_agree_with_the_events_in_front_of_them(parlour:
     assert (present, questions) == ([1], 3)
 
 
-def test_slow_listener_loses_events_alone_and_is_told(make_parlour: MakeParlour) -> None:
+def test_only_a_slow_listener_loses_events_and_is_notified(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=10)))
     slow, quick, alice = listener(parlour), listener(parlour), parlour.guest(uid=ALICE)
     pattern = b"x" * 4_000
@@ -189,11 +189,11 @@ def test_slow_listener_loses_events_alone_and_is_told(make_parlour: MakeParlour)
     lost = sum(int(packet.partition(b"\0")[2]) for packet in packets if packet.startswith(b"CMSG !/bus/lost"))
     told = sum(packet.startswith(b"MSG !/event/") for packet in packets)
     assert lost > 0
-    assert lost + told == 803  # that quick came and listened, that alice came, and her subscriptions
+    assert lost + told == 803  # quick connected and subscribed, alice connected, and her subscriptions
     assert alice.barrier() == []
 
 
-def test_rule_can_close_events(make_parlour: MakeParlour) -> None:
+def test_a_rule_can_deny_events(make_parlour: MakeParlour) -> None:
     rule = PolicyRule("!/event/", subscribe="deny", users=(BOB,), origin=Origin("rules.toml", 1))
     parlour = make_parlour(DaemonSettings(policy=(rule,)))
     bob = parlour.guest(uid=BOB)
@@ -212,7 +212,7 @@ def test_no_client_can_publish_an_event(parlour: Parlour) -> None:
         assert [error_code(packet) for packet in forger.receive_all()] == ["EPERM"]
 
 
-def test_without_a_listener_nothing_is_made(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_listener_no_event_is_made(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parlour.broker._presence, "_publish", None)
     alice = parlour.guest(uid=ALICE)
     alice.subscribe(b"a")
@@ -222,7 +222,7 @@ def test_without_a_listener_nothing_is_made(parlour: Parlour, monkeypatch: pytes
     assert parlour.switch.counters().deliveries == 0
 
 
-def test_on_a_bus_that_reserves_nothing_the_head_of_events_is_an_ordinary_key(make_parlour: MakeParlour) -> None:
+def test_on_a_bus_without_reserved_keys_the_event_prefix_is_ordinary(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(separator="."))
     guest = parlour.guest(uid=ALICE)
     guest.subscribe(b"!/event/")

@@ -1,4 +1,4 @@
-"""Processes that end while somebody holds their socket, and while nobody does."""
+"""Processes that end while another process holds their socket, and while none does."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sbusd.dataplane.peer import pidfd_of
 
 
 class Parent:
-    """A process that connects to a listener, whose socket a child of it inherits; either ends when it is told to."""
+    """A process that connects to a listener, and a child that inherits the socket. Either ends on request."""
 
     def __init__(self, *, has_heir: bool) -> None:
         reader, self._stay = os.pipe()
@@ -32,7 +32,7 @@ class Parent:
         os.close(heir_reader)
 
     def _live(self, address: bytes, reader: int, heir_reader: int, *, has_heir: bool) -> None:
-        """Be the process: never returns."""
+        """Run the process. Never returns."""
         try:
             os.close(self._stay)
             os.close(self._heir_stays)
@@ -50,20 +50,20 @@ class Parent:
         os.waitpid(self._pid, 0)
 
     def close(self) -> None:
-        """End the child, and let go of the bus's side."""
+        """End the child, and close the socket of the bus."""
         os.close(self._heir_stays)
         self.socket.close()
 
 
 @pytest.fixture
 def told() -> list[tuple[int, bytes]]:
-    """What was told."""
+    """Reported ends."""
     return []
 
 
 @pytest.fixture
 def watch(told: list[tuple[int, bytes]]) -> Iterator[ProcessWatch]:
-    """A watch that notes what it reports, and leaves no descriptor behind."""
+    """A watch that appends its reports to *told*, and that must close all descriptors."""
     before = set(os.listdir("/proc/self/fd"))
     made = ProcessWatch(lambda connection, pattern: told.append((connection, pattern)))
     yield made
@@ -76,7 +76,7 @@ def is_ready(watch: ProcessWatch) -> bool:
     return bool(select.select([watch.fileno()], [], [], 0)[0])
 
 
-def test_the_end_of_a_process_is_told_once_if_a_child_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
+def test_the_end_of_a_process_is_reported_once_if_a_child_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=True)
     with closing(parent):
         assert watch.bind(7, parent.socket.fileno(), b"p")
@@ -91,7 +91,7 @@ def test_the_end_of_a_process_is_told_once_if_a_child_holds_the_socket(watch: Pr
         assert told == [(7, b"p")]
 
 
-def test_nothing_is_told_if_nobody_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
+def test_no_end_is_reported_if_no_process_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=False)
     with closing(parent):
         watch.bind(7, parent.socket.fileno(), b"p")
@@ -102,7 +102,7 @@ def test_nothing_is_told_if_nobody_holds_the_socket(watch: ProcessWatch, told: l
         assert not is_ready(watch)
 
 
-def test_a_process_that_has_ended_is_not_bound_to(watch: ProcessWatch) -> None:
+def test_a_pattern_cannot_be_bound_to_an_ended_process(watch: ProcessWatch) -> None:
     parent = Parent(has_heir=True)
     with closing(parent):
         parent.end()
@@ -112,7 +112,7 @@ def test_a_process_that_has_ended_is_not_bound_to(watch: ProcessWatch) -> None:
         assert not is_hung_up(parent.socket.fileno())
 
 
-def test_one_descriptor_for_all_patterns_of_a_connection_is_closed_with_the_last(watch: ProcessWatch) -> None:
+def test_the_descriptor_of_a_connection_is_closed_with_its_last_pattern(watch: ProcessWatch) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         before = len(os.listdir("/proc/self/fd"))
@@ -132,7 +132,7 @@ def test_a_kernel_without_such_descriptors_binds_nothing(watch: ProcessWatch, mo
 
 
 def test_a_descriptor_that_cannot_be_watched_is_closed(watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    # epoll takes no regular files.
+    # epoll does not support regular files.
     file = os.open(__file__, os.O_RDONLY)
     monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: file)
     with pytest.raises(PermissionError):
@@ -142,6 +142,6 @@ def test_a_descriptor_that_cannot_be_watched_is_closed(watch: ProcessWatch, monk
     assert len(watch) == 0
 
 
-def test_what_is_no_connection_has_no_process() -> None:
+def test_a_descriptor_that_is_not_a_connection_has_no_process() -> None:
     with pytest.raises(OSError, match="SO_PEERPIDFD"):
         pidfd_of(-1)

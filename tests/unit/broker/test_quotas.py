@@ -1,4 +1,4 @@
-"""UserQuotas of users, by a clock that the test moves."""
+"""Quotas of users, with a clock that the test sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALICE, BOB, ROOT = Credentials(11, 1000, 1000), Credentials(22, 1001, 1001), Cre
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that the test sets, in seconds."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -27,7 +27,7 @@ class Clock:
 
 
 class Users(UserQuotas):
-    """UserQuotas with many descriptors and the test's own clock."""
+    """Quotas with many descriptors and the clock of the test."""
 
     def __init__(self, settings: QuotaSettings | None = None, descriptors: int = 1 << 20) -> None:
         self.clock = Clock()
@@ -47,7 +47,7 @@ class Users(UserQuotas):
 
 
 def refused(refusal: QuotaRefusal | None) -> tuple[Quota, str]:
-    """Return what an refusal says."""
+    """Return the quota and the reason of a refusal."""
     assert refusal is not None
     return refusal.quota, refusal.reason
 
@@ -55,7 +55,7 @@ def refused(refusal: QuotaRefusal | None) -> tuple[Quota, str]:
 # -- connections
 
 
-def test_a_user_at_its_connections_is_told_which_quota_and_another_is_not() -> None:
+def test_a_user_at_its_connection_quota_is_refused_and_another_is_admitted() -> None:
     users = Users(QuotaSettings(connections=2))
     first, _ = users.enter(ALICE), users.enter(ALICE)
     refusal = users.attempt(ALICE)
@@ -68,7 +68,7 @@ def test_a_user_at_its_connections_is_told_which_quota_and_another_is_not() -> N
     assert users.attempt(ALICE) is not None
 
 
-def test_a_connection_that_was_refused_holds_nothing() -> None:
+def test_a_refused_connection_uses_nothing() -> None:
     users = Users(QuotaSettings(connections=1))
     connection = users.enter(ALICE)
     assert users.attempt(ALICE) is not None
@@ -76,7 +76,7 @@ def test_a_connection_that_was_refused_holds_nothing() -> None:
     assert users[connection].descriptors == 1
 
 
-def test_attempts_count_though_they_are_refused_and_come_back_with_time() -> None:
+def test_refused_attempts_count_and_are_forgiven_with_time() -> None:
     users = Users(QuotaSettings(connections=1, connection_rate=2, connection_burst=10))
     users.enter(ALICE)
     kinds = [refused(users.attempt(ALICE))[0] for _ in range(11)]
@@ -88,7 +88,7 @@ def test_attempts_count_though_they_are_refused_and_come_back_with_time() -> Non
     assert users.attempt(BOB) is None
 
 
-def test_to_leave_and_come_back_fills_no_bucket() -> None:
+def test_reconnecting_refills_no_bucket() -> None:
     users = Users(QuotaSettings(connection_rate=1, connection_burst=10))
     for _ in range(10):
         users.leave(users.enter(ALICE))
@@ -98,7 +98,7 @@ def test_to_leave_and_come_back_fills_no_bucket() -> None:
     assert users.attempt(ALICE) is None
 
 
-def test_a_user_who_has_nothing_left_is_forgotten() -> None:
+def test_an_absent_user_with_full_buckets_is_forgotten() -> None:
     users = Users(QuotaSettings(connection_rate=1, connection_burst=10))
     users.leave(users.enter(ALICE))
     assert len(users.absent) == 1
@@ -108,7 +108,7 @@ def test_a_user_who_has_nothing_left_is_forgotten() -> None:
     assert users.absent.forgotten_early == 0
 
 
-def test_the_absent_are_bounded_and_who_is_forgotten_early_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_absent_users_are_bounded_and_early_removals_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.broker.usage.MAX_ABSENT_USERS", 5)
     users = Users()
     for uid in range(2000, 2020):
@@ -117,7 +117,7 @@ def test_the_absent_are_bounded_and_who_is_forgotten_early_is_counted(monkeypatc
     assert users.absent.forgotten_early == 15
 
 
-def test_half_of_the_descriptors_that_others_leave() -> None:
+def test_a_user_gets_half_of_the_free_descriptors() -> None:
     users = Users(descriptors=RESERVED_DESCRIPTORS + 40)
     taken: list[int] = []
     for who in (ALICE, BOB, Credentials(33, 1002, 1002), ROOT):
@@ -132,7 +132,7 @@ def test_half_of_the_descriptors_that_others_leave() -> None:
     assert refusal is None
 
 
-def test_a_process_that_is_watched_is_one_descriptor_more() -> None:
+def test_a_watched_process_uses_one_more_descriptor() -> None:
     users = Users(QuotaSettings(connections=2))
     connection = users.enter(ALICE)
     assert users.charge_descriptor(connection) is None
@@ -150,7 +150,7 @@ def test_a_process_that_is_watched_is_one_descriptor_more() -> None:
 # -- subscriptions
 
 
-def test_subscriptions_of_all_connections_are_one_user_s() -> None:
+def test_subscriptions_of_all_connections_are_charged_to_their_user() -> None:
     users = Users(QuotaSettings(subscriptions=3))
     first, second, other = users.enter(ALICE), users.enter(ALICE), users.enter(BOB)
     for connection in (first, first, second):
@@ -166,7 +166,7 @@ def test_subscriptions_of_all_connections_are_one_user_s() -> None:
     assert (users[first].subscriptions, users[first].pattern_bytes) == (1, SEGMENT_BYTES + PATTERN_BYTES + 4)
 
 
-def test_bytes_of_patterns_are_bounded_apart() -> None:
+def test_the_bytes_of_patterns_have_a_quota_of_their_own() -> None:
     users = Users(QuotaSettings(pattern_bytes=3 * SEGMENT_BYTES + 2 * PATTERN_BYTES + 40))
     connection = users.enter(ALICE)
     assert users.charge_subscription(connection, b"a/2345") is None
@@ -176,7 +176,7 @@ def test_bytes_of_patterns_are_bounded_apart() -> None:
     assert users.charge_subscription(connection, b"1.34") is None
 
 
-def test_what_a_segment_is_depends_on_the_separator() -> None:
+def test_segments_depend_on_the_separator() -> None:
     users = UserQuotas(QuotaSettings(), frozenset(), 1 << 20, separator=b".")
     users.admit(1, ALICE)
     users.charge_subscription(1, b"a.b/c")
@@ -188,14 +188,14 @@ def test_what_a_segment_is_depends_on_the_separator() -> None:
 # -- control packets
 
 
-def test_control_packets_beyond_the_rate_are_refused_and_after_long_end_the_connection() -> None:
+def test_control_packets_beyond_the_tolerance_disconnect() -> None:
     users = Users(QuotaSettings(control_rate=1, control_burst=10))
     loud, quiet = users.enter(ALICE), users.enter(ALICE)
     assert [users.charge_control(loud) for _ in range(10)] == [None] * 10
-    told = [users.charge_control(loud) for _ in range(TOLERATED_PACKETS + 1)]
-    assert refused(told[0]) == (Quota.CONTROL_RATE, "control_rate: 10 of 10 packets used by user 1000; 1 more each second")
-    assert [each.disconnects for each in told if each] == [False] * TOLERATED_PACKETS + [True]
-    # The other connection of that user is refused too, but has its own patience.
+    refusals = [users.charge_control(loud) for _ in range(TOLERATED_PACKETS + 1)]
+    assert refused(refusals[0]) == (Quota.CONTROL_RATE, "control_rate: 10 of 10 packets used by user 1000; 1 more each second")
+    assert [each.disconnects for each in refusals if each] == [False] * TOLERATED_PACKETS + [True]
+    # The other connection of that user is refused too, but has its own tolerance.
     refusal = users.charge_control(quiet)
     assert refusal is not None
     assert not refusal.disconnects
@@ -208,16 +208,16 @@ def test_control_packets_beyond_the_rate_are_refused_and_after_long_end_the_conn
 # -- records
 
 
-def test_the_record_names_who_holds_most_and_is_not_made_each_time() -> None:
+def test_the_record_names_the_largest_holders_and_is_rate_limited() -> None:
     users = Users(QuotaSettings(subscriptions=10))
     connections = [users.enter(ALICE._replace(pid=pid)) for pid in (5, 6, 7, 8)]
     for connection, count in zip(connections, (1, 4, 2, 3), strict=True):
         for _ in range(count):
             assert users.charge_subscription(connection, b"a") is None
-    told = [users.charge_subscription(connections[0], b"a") for _ in range(20)]
-    assert told[0] is not None
-    assert told[0].holders == "pid 6: 4, pid 8: 3, pid 7: 2"
-    assert [each.unrecorded for each in told if each] == [1] * 5 + [0] * 15
+    refusals = [users.charge_subscription(connections[0], b"a") for _ in range(20)]
+    assert refusals[0] is not None
+    assert refusals[0].holders == "pid 6: 4, pid 8: 3, pid 7: 2"
+    assert [each.unrecorded for each in refusals if each] == [1] * 5 + [0] * 15
     users.clock.now += 1
     last = users.charge_subscription(connections[0], b"a")
     assert last is not None
@@ -225,7 +225,7 @@ def test_the_record_names_who_holds_most_and_is_not_made_each_time() -> None:
     assert users[connections[0]].refused == {"subscriptions": 21}
 
 
-def test_connections_are_held_by_processes() -> None:
+def test_holders_of_connections_are_processes() -> None:
     users = Users(QuotaSettings(connections=5))
     for pid in (5, 6, 6, 6, 7):
         users.enter(ALICE._replace(pid=pid))
@@ -234,7 +234,7 @@ def test_connections_are_held_by_processes() -> None:
     assert refusal.holders == "pid 6: 3, pid 5: 1, pid 7: 1"
 
 
-def test_without_a_holder_none_is_named() -> None:
+def test_without_connections_no_holder_is_named() -> None:
     users = Users(QuotaSettings(connection_rate=1, connection_burst=10))
     for _ in range(10):
         users.leave(users.enter(ALICE))
@@ -262,7 +262,7 @@ def test_pages_of_users() -> None:
     assert page(7, 7, 4) == ([], None)
 
 
-def test_other_settings_hold_for_those_who_are_there_and_forgive_nothing() -> None:
+def test_new_settings_apply_to_present_users_and_refill_nothing() -> None:
     users = Users(QuotaSettings(subscriptions=2, connection_rate=1, connection_burst=10))
     connection = users.enter(ALICE)
     for _ in range(2):
@@ -278,7 +278,7 @@ def test_other_settings_hold_for_those_who_are_there_and_forgive_nothing() -> No
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), max_size=120))
-def test_the_books_balance_whatever_is_done(steps: list[tuple[int, int, int]]) -> None:
+def test_usage_is_consistent_after_any_sequence(steps: list[tuple[int, int, int]]) -> None:
     users = Users(QuotaSettings(connections=4, subscriptions=6, pattern_bytes=4 * (SEGMENT_BYTES + PATTERN_BYTES)))
     live: list[int] = []
     stored: list[tuple[int, bytes]] = []

@@ -1,4 +1,4 @@
-"""The recipients of a key: members and traces, on both switches."""
+"""The recipients of a key: members and traces."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ALICE, BOB = 1_000, 1_001
 
 
 def listed(answer: dict[str, object], name: str) -> list[dict[str, object]]:
-    """Return a list of objects in an answer."""
+    """Return a list of objects in a reply."""
     value = answer[name]
     assert isinstance(value, list)
     return value
 
 
-def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) -> None:
+def test_trace_lists_recipients_and_reasons_for_the_others(parlour: Parlour) -> None:
     one, two, three, owner = (parlour.guest(uid=uid, pid=uid) for uid in (ALICE, BOB, ALICE, 0))
     one.subscribe(b"a/*")
     one.subscribe(b"a/")
@@ -49,7 +49,7 @@ def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) 
     assert parlour.switch.counters().messages == 0
 
 
-def test_trace_of_a_secret_tells_that_wildcards_do_not_reach_it(parlour: Parlour) -> None:
+def test_trace_of_a_secret_key_explains_that_wildcards_do_not_match(parlour: Parlour) -> None:
     alice, owner = parlour.guest(uid=ALICE, gid=1, pid=2), parlour.guest()
     alice.subscribe(b"!/cred//1000//x")
     owner.subscribe(b"")
@@ -60,7 +60,7 @@ def test_trace_of_a_secret_tells_that_wildcards_do_not_reach_it(parlour: Parlour
     assert "wildcards do not match reserved keys" in str(other["reason"])
 
 
-def test_trace_hides_other_users_from_one_who_is_no_owner(parlour: Parlour) -> None:
+def test_trace_hides_other_users_from_clients_that_are_not_owners(parlour: Parlour) -> None:
     alice, bob = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
     for guest in (alice, bob):
         guest.subscribe(b"a")
@@ -70,7 +70,7 @@ def test_trace_hides_other_users_from_one_who_is_no_owner(parlour: Parlour) -> N
     assert (answer["others"], answer["hidden"]) == ([], 1)
 
 
-def test_trace_of_a_key_nobody_may_publish_to_says_so(parlour: Parlour) -> None:
+def test_trace_of_an_unpublishable_key_has_no_recipients(parlour: Parlour) -> None:
     owner = parlour.guest()
     answer = owner.ask_json(controls.TRACE, b"!/bus/error")
     assert answer["publishable"] is False
@@ -82,7 +82,7 @@ def test_trace_shows_any_key_as_text(parlour: Parlour) -> None:
     assert answer["key"] == "\\xff\x1b"
 
 
-def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: MakeParlour) -> None:
+def test_trace_does_not_compare_too_many_patterns(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     guest = parlour.guest()
     for number in range(MAX_TRACED_PATTERNS + 1):
@@ -95,7 +95,7 @@ def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: Make
 
 def test_trace_compares_no_more_than_its_allowance_for_all_clients_together(parlour: Parlour) -> None:
     hostile = [parlour.guest(uid=ALICE) for _ in range(3)]
-    # Two thirds of the allowance each: with the second it is over, and the page ends before it.
+    # Each client takes two thirds of the allowance, so the page ends before the second.
     key = b"a/" * 50
     cost = PATTERN_COST + COMPARISON_COST + 2 * len(key) + 10
     patterns = [key + b"*" * stars for stars in range(1, TRACED_BYTES * 2 // 3 // cost)]
@@ -114,7 +114,7 @@ def test_trace_compares_no_more_than_its_allowance_for_all_clients_together(parl
     assert after is None
 
 
-def test_trace_leaves_out_the_patterns_of_one_that_has_more_than_the_allowance(parlour: Parlour) -> None:
+def test_trace_omits_patterns_that_exceed_the_allowance(parlour: Parlour) -> None:
     hostile, other = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
     key = b"a/" * 500
     for stars in range(TRACED_BYTES // 1_000):
@@ -129,7 +129,7 @@ def test_trace_leaves_out_the_patterns_of_one_that_has_more_than_the_allowance(p
     assert [(entry["id"], entry["patterns"]) for entry in listed(second, "recipients")] == [(other.connection, ["a/"])]
 
 
-def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> None:
+def test_the_largest_trace_fits_into_a_packet(parlour: Parlour) -> None:
     owner = parlour.guest()
     for _ in range(PAGE_CLIENTS - 1):
         guest = parlour.guest(uid=ALICE)
@@ -142,7 +142,7 @@ def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> Non
     assert len(recipients) == 1
 
 
-def test_trace_tells_that_a_rule_stops_the_asker_and_who_would_get_it_from_others(make_parlour: MakeParlour) -> None:
+def test_trace_names_the_denying_rule_and_lists_recipients(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(PolicyRule("a", publish="deny", users=(0,), origin=Origin("f.toml", 1)),)))
     owner = parlour.guest()
     owner.subscribe(b"a")
@@ -166,7 +166,7 @@ def members(guest: Guest, key: bytes) -> list[tuple[object, object]]:
     return found
 
 
-def test_members_are_whom_a_message_would_reach(parlour: Parlour) -> None:
+def test_members_are_the_recipients_of_a_message(parlour: Parlour) -> None:
     alice, bob, asker = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB, gid=8, pid=6), parlour.guest(uid=BOB, gid=8, pid=9)
     alice.subscribe(b"rpc/x")
     bob.subscribe(b"rpc/*")
@@ -183,7 +183,7 @@ def test_members_are_whom_a_message_would_reach(parlour: Parlour) -> None:
 
 
 @pytest.mark.parametrize("count", [PAGE_MEMBERS - 1, PAGE_MEMBERS, PAGE_MEMBERS + 1])
-def test_members_come_in_pages(make_parlour: MakeParlour, count: int) -> None:
+def test_members_are_listed_in_pages(make_parlour: MakeParlour, count: int) -> None:
     parlour = make_parlour()
     guests = [parlour.guest() for _ in range(count)]
     for guest in guests:
@@ -195,7 +195,7 @@ def test_members_come_in_pages(make_parlour: MakeParlour, count: int) -> None:
     assert [number for number, _ in members(guests[0], b"a")] == [guest.connection for guest in guests]
 
 
-def test_members_of_a_secret_are_told_to_those_whom_it_is_for(parlour: Parlour) -> None:
+def test_members_of_a_secret_key_are_listed_for_matching_clients(parlour: Parlour) -> None:
     alice, bob, owner = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB), parlour.guest()
     secret = b"!/cred//1000//x"
     alice.subscribe(secret)
@@ -209,7 +209,7 @@ def test_members_of_a_secret_are_told_to_those_whom_it_is_for(parlour: Parlour) 
     assert [error_code(packet) for packet in bob.receive_all()] == ["EINVAL"]
 
 
-def test_members_of_a_key_that_a_rule_closes_are_told_to_owners_alone(make_parlour: MakeParlour) -> None:
+def test_members_of_a_denied_key_are_listed_for_owners_only(make_parlour: MakeParlour) -> None:
     rule = PolicyRule("lab/", publish="deny", users=(0, BOB), origin=Origin("rules.toml", 1))
     parlour = make_parlour(DaemonSettings(policy=(rule,)))
     alice, bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest()

@@ -1,4 +1,4 @@
-"""Who is on the bus, and who may see whom."""
+"""The roster: the clients, and the clients that each may see."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def roster_of(*uids: int) -> tuple[Roster, list[Client]]:
     return roster, [roster.add(number, Credentials(number, uid, uid), 100.0 + number) for number, uid in enumerate(uids, 1)]
 
 
-def testclients_come_in_order_and_go() -> None:
+def test_clients_come_in_order_and_go() -> None:
     roster, clients = roster_of(ALICE, BOB, ALICE)
     assert list(roster) == clients
     assert roster[2] is clients[1]
@@ -30,12 +30,12 @@ def testclients_come_in_order_and_go() -> None:
         roster[2]
 
 
-def test_twoclients_with_the_same_facts_are_two() -> None:
+def test_clients_with_equal_properties_are_distinct() -> None:
     who = Credentials(1, ALICE, ALICE)
     assert Client(1, who, 0.0) != Client(1, who, 0.0)
 
 
-def test_an_owner_sees_all_and_others_their_own_user() -> None:
+def test_owners_see_all_clients_and_others_their_own_user() -> None:
     roster, (owner, alice, bob, other_alice) = roster_of(OWNER, ALICE, BOB, ALICE)
     assert roster.is_owner(owner)
     assert not roster.is_owner(alice)
@@ -45,7 +45,7 @@ def test_an_owner_sees_all_and_others_their_own_user() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5])
-def test_pages_hold_all_that_a_viewer_may_see_once(size: int) -> None:
+def test_pages_contain_each_visible_client_once(size: int) -> None:
     roster, clients = roster_of(ALICE, BOB, ALICE, BOB, ALICE, ALICE)
     seen: list[Client] = []
     after: int | None = 0
@@ -57,7 +57,7 @@ def test_pages_hold_all_that_a_viewer_may_see_once(size: int) -> None:
     assert seen == [clients[0], clients[2], clients[4], clients[5]]
 
 
-def test_a_page_behind_the_end_is_empty() -> None:
+def test_a_page_after_the_end_is_empty() -> None:
     roster, clients = roster_of(ALICE)
     page = roster.page(clients[0], 1, 10)
     assert (page.clients, page.next) == ((), None)
@@ -71,8 +71,8 @@ def test_a_page_does_not_need_the_client_it_starts_after() -> None:
     assert roster.page(clients[2], 2, 2).clients == (clients[2],)
 
 
-def test_a_page_costs_what_is_on_it_and_not_what_stands_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counted in looks at clients: of 2,000 clients of two users, a page of 10 looks at 11, wherever it begins and whoever asks."""
+def test_the_cost_of_a_page_depends_on_its_size_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of 10 reads 11 of 2,000 clients of two users, for each start and each viewer."""
     roster, clients = roster_of(*[ALICE, BOB] * 1_000, OWNER)
     looks = 0
 
@@ -95,7 +95,7 @@ def test_a_page_costs_what_is_on_it_and_not_what_stands_before(monkeypatch: pyte
     assert (roster.hidden_from(clients[0]), roster.hidden_from(clients[-1])) == (1_001, 0)
 
 
-def test_clients_that_come_back_in_any_order_are_found_by_their_numbers() -> None:
+def test_clients_restored_in_any_order_are_found_by_number() -> None:
     roster = Roster(frozenset({OWNER}))
     for number in (5, 2, 9, 7):
         roster.add(number, Credentials(1, ALICE, 0), 0.0)

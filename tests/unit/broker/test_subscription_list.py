@@ -1,4 +1,4 @@
-"""The subscriptions of a bus in pages: who may ask, and that the pages and the tap agree."""
+"""The pages of all subscriptions: access to them, and agreement with the tap."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Told = tuple[int, str]
 
 
 def fill(parlour: Parlour, guest: Guest, patterns: Iterable[bytes]) -> None:
-    """Let *guest* subscribe to *patterns*, each of which the bus reads at once: its socket holds only so many."""
+    """Let *guest* subscribe to *patterns*, and let the bus read after each, because the socket buffer is small."""
     for pattern in patterns:
         guest.subscribe(pattern)
         parlour.run()
 
 
 def next_page(guest: Guest, after: str = "") -> tuple[list[Told], str | None]:
-    """Return who has which pattern, and what asks for the page behind it."""
+    """Return the pairs of connection and pattern on a page, and the start of the next page."""
     page = json.loads(guest.ask(controls.SUBSCRIPTIONS, after.encode()))
     assert page["after"] == after
     return [(each["id"], each["pattern"]) for each in page["subscriptions"]], page["next"]
@@ -42,7 +42,7 @@ def all_pages(guest: Guest) -> list[list[Told]]:
     return pages
 
 
-def test_all_patterns_are_told_once_and_say_whose_they_are(parlour: Parlour) -> None:
+def test_each_pattern_is_listed_once_with_its_connection(parlour: Parlour) -> None:
     alice, bob, owner = parlour.guest(uid=ALICE, gid=7, pid=55), parlour.guest(uid=BOB), parlour.guest()
     for pattern in (b"b", b"a/", b"a/", b"", b"\xff", b"!/cred//1000//x"):
         alice.subscribe(pattern)
@@ -81,7 +81,7 @@ def test_long_patterns_end_a_page_sooner(parlour: Parlour) -> None:
 
 
 def test_with_the_events_of_a_tap_the_pages_agree(parlour: Parlour) -> None:
-    """Patterns and connections come and go between two pages; nothing is missed, and what has gone is told to have gone."""
+    """Patterns and connections come and go between two pages; no subscription is missing, and events report each removal."""
     first, second, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest()
     fill(parlour, first, (b"%04d" % number for number in range(PAGE_PATTERNS + 50)))
     fill(parlour, second, [b"z"])
@@ -111,7 +111,7 @@ def test_with_the_events_of_a_tap_the_pages_agree(parlour: Parlour) -> None:
     assert known | set(told) == {(first.connection, name) for name in names}
 
 
-def test_others_learn_nothing(make_parlour: MakeParlour) -> None:
+def test_other_clients_are_denied(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(rights=RightsSettings(tap=Subjects(users=(TAPPER,)), presence=Subjects(users=(BOB,)))))
     alice, bob, tapper = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest(uid=TAPPER)
     alice.subscribe(b"!/cred//1000//x")
@@ -124,7 +124,7 @@ def test_others_learn_nothing(make_parlour: MakeParlour) -> None:
 
 
 @pytest.mark.parametrize("after", ["1", "/", "1/", "x/61", "1/6", "1/6A", "1/61/", "-1/61", "1/61\n", "1" * 20 + "/61", "\0", "1/ 61"])
-def test_a_place_that_is_none_is_an_error(parlour: Parlour, after: str) -> None:
+def test_an_invalid_cursor_is_an_error(parlour: Parlour, after: str) -> None:
     owner = parlour.guest()
     if after == "1/":
         assert next_page(owner, after) == ([], None)
@@ -134,8 +134,8 @@ def test_a_place_that_is_none_is_an_error(parlour: Parlour, after: str) -> None:
     assert error_code(told) == "EINVAL"
 
 
-def test_a_page_looks_at_so_many_connections_with_patterns_or_without(parlour: Parlour) -> None:
-    """Else one question would look at ten thousand connections that have none."""
+def test_a_page_reads_a_bounded_number_of_connections(parlour: Parlour) -> None:
+    """Otherwise one request would read ten thousand connections without patterns."""
     guests = [parlour.guest(uid=ALICE) for _ in range(2 * PAGE_CLIENTS + 5)]
     owner = parlour.guest()
     having = [guests[0], guests[PAGE_CLIENTS - 1], guests[PAGE_CLIENTS], guests[-1]]

@@ -1,4 +1,4 @@
-"""What the switch is told of a client: found once for each set of credentials, and forgotten with the policy."""
+"""The rights that the switch enforces: determined once for each set of credentials, and again for a new policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ POLICY = Policy(
 )
 
 
-def test_users_groups_and_owners_decide() -> None:
+def test_rights_depend_on_user_groups_and_ownership() -> None:
     cache = SwitchRightsCache(POLICY, frozenset({0}))
     assert cache.of(ALICE) == SwitchRights(True, 0b11, Sight.PRESENCE)
     assert cache.of(ALICE._replace(groups=frozenset())) == SwitchRights(False, 0b10, Sight.PRESENCE)
@@ -31,7 +31,7 @@ def test_users_groups_and_owners_decide() -> None:
     assert cache.of(ALICE._replace(uid=0)) == SwitchRights(True, 0b11, Sight.ALL)
 
 
-def test_the_rules_are_looked_at_once_for_all_connections_of_a_user() -> None:
+def test_the_rules_are_evaluated_once_for_all_connections_of_a_user() -> None:
     cache = SwitchRightsCache(POLICY, frozenset())
     with patch.object(Policy, "publish_mask", autospec=True, side_effect=Policy.publish_mask) as looked:
         found = {cache.of(ALICE._replace(pid=pid)) for pid in range(1, 100)}
@@ -39,7 +39,7 @@ def test_the_rules_are_looked_at_once_for_all_connections_of_a_user() -> None:
     assert looked.call_count == 1
 
 
-def test_many_users_do_not_take_memory_for_ever() -> None:
+def test_the_cache_is_bounded_for_many_users() -> None:
     cache = SwitchRightsCache(POLICY, frozenset())
     for uid in range(3 * MAX_CREDENTIALS):
         assert cache.of(ALICE._replace(uid=uid)).sight is (Sight.PRESENCE if uid == 1000 else Sight.OWN)
@@ -50,7 +50,7 @@ CLOSED = PolicyRule(keys="lab/", subscribe="deny", groups=(27,))
 OWNERSHIP = BusOwnership(0, None, frozenset({0}))
 
 
-def test_what_one_user_is_allowed_opens_nothing_to_another_nor_after_new_rules(make_parlour: MakeParlour) -> None:
+def test_cached_patterns_do_not_apply_to_other_users_or_new_rules(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     free, same_user, closed_out = parlour.guest(uid=1000), parlour.guest(uid=1000, groups=frozenset({27})), parlour.guest(uid=1001, gid=27)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_what_one_user_is_allowed_opens_nothing_to_another_nor_after_new_rules(m
         assert each.barrier() == []
 
 
-def test_a_rule_is_looked_at_once_for_a_pattern_and_user_and_a_secret_each_time(make_parlour: MakeParlour) -> None:
+def test_rules_are_evaluated_once_per_pattern_and_user_but_each_time_for_a_secret_key(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(policy=(CLOSED,)))
     with patch.object(AccessRules, "subscription", autospec=True, side_effect=AccessRules.subscription) as looked:
         for pid in range(1, 10):
@@ -83,7 +83,7 @@ def test_a_rule_is_looked_at_once_for_a_pattern_and_user_and_a_secret_each_time(
         assert looked.call_count == 3
 
 
-def test_many_patterns_do_not_take_memory_for_ever(make_parlour: MakeParlour) -> None:
+def test_the_cache_is_bounded_for_many_patterns(make_parlour: MakeParlour) -> None:
     parlour = make_parlour()
     guest = parlour.guest(uid=1000)
     for number in range(3 * MAX_ALLOWED):

@@ -1,4 +1,4 @@
-"""What taps are told of beside messages, and who may have one."""
+"""Taps: access to them, and their lines about events, denials and losses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HEAD = b"CMSG !/tap\0"
 
 
 def lines(packets: list[bytes]) -> Iterator[dict[str, object]]:
-    """Yield the lines that a tap was told, without their times."""
+    """Yield the lines that a tap received, without their times."""
     for packet in packets:
         assert packet.startswith(HEAD), packet
         facts = json.loads(packet.removeprefix(HEAD).partition(b"\n")[0])
@@ -31,7 +31,7 @@ def lines(packets: list[bytes]) -> Iterator[dict[str, object]]:
 
 
 def tapping(parlour: Parlour, pattern: bytes = b"", uid: int = 0) -> Guest:
-    """Let in a guest with a tap."""
+    """Connect a guest with a tap."""
     guest = parlour.guest(uid=uid)
     guest.control(controls.TAP_ON, pattern)
     assert guest.receive_all() == []
@@ -39,7 +39,7 @@ def tapping(parlour: Parlour, pattern: bytes = b"", uid: int = 0) -> Guest:
 
 
 @pytest.mark.parametrize("uid", [0, TAPPER])
-def test_owners_and_those_with_the_right_may_tap(make_parlour: MakeParlour, uid: int) -> None:
+def test_owners_and_users_with_the_right_may_tap(make_parlour: MakeParlour, uid: int) -> None:
     parlour = make_parlour(WITH_RIGHT)
     guest = tapping(parlour, uid=uid)
     parlour.guest(uid=ALICE).publish(b"!/cred//1000//secret", b"word")
@@ -48,7 +48,7 @@ def test_owners_and_those_with_the_right_may_tap(make_parlour: MakeParlour, uid:
     assert [record.message.name for record in parlour.recorded()] == ["tap-opened"]
 
 
-def test_those_with_the_right_see_since_when_others_are_there(make_parlour: MakeParlour) -> None:
+def test_users_with_the_right_tap_see_the_age_of_connections(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(WITH_RIGHT)
     alice, tapper = parlour.guest(uid=ALICE), parlour.guest(uid=TAPPER)
     found = tapper.ask_json(controls.CONNECTIONS)
@@ -58,7 +58,7 @@ def test_those_with_the_right_see_since_when_others_are_there(make_parlour: Make
     assert [each["id"] for each in alice.ask_json(controls.CONNECTIONS)["connections"]] == [alice.connection]  # type: ignore[attr-defined]
 
 
-def test_others_may_not(make_parlour: MakeParlour) -> None:
+def test_other_users_may_not_tap(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(WITH_RIGHT)
     alice = parlour.guest(uid=ALICE)
     alice.control(controls.TAP_ON, b"")
@@ -71,14 +71,14 @@ def test_others_may_not(make_parlour: MakeParlour) -> None:
 
 
 @pytest.mark.parametrize(("pattern", "code"), [(b"a\0b", "EINVAL"), (b"k" * 4_097, "EMSGSIZE")])
-def test_pattern_that_is_none_is_refused(parlour: Parlour, pattern: bytes, code: str) -> None:
+def test_an_invalid_pattern_is_refused(parlour: Parlour, pattern: bytes, code: str) -> None:
     owner = parlour.guest()
     owner.control(controls.TAP_ON, pattern)
     assert [error_code(packet) for packet in owner.receive_all()] == [code]
     assert not parlour.switch.is_tapped()
 
 
-def test_right_that_is_taken_away_ends_the_tap(make_parlour: MakeParlour) -> None:
+def test_revoking_the_right_closes_the_tap(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(WITH_RIGHT)
     owner, tapper = tapping(parlour), tapping(parlour, uid=TAPPER)
     owner.receive_all()
@@ -89,7 +89,7 @@ def test_right_that_is_taken_away_ends_the_tap(make_parlour: MakeParlour) -> Non
     assert [facts["kind"] for facts in lines(owner.receive_all())] == ["denial", "connect", "message"]
 
 
-def test_events_are_told_whoever_may_know_of_them(parlour: Parlour) -> None:
+def test_a_tap_receives_all_events(parlour: Parlour) -> None:
     owner = tapping(parlour)
     alice = parlour.guest(uid=ALICE, gid=7, pid=55)
     alice.subscribe(b"!/cred//1000//x")
@@ -107,7 +107,7 @@ def test_events_are_told_whoever_may_know_of_them(parlour: Parlour) -> None:
     ]
 
 
-def test_denials_are_told_with_what_the_client_was_told(make_parlour: MakeParlour) -> None:
+def test_denials_have_the_error_of_the_client(make_parlour: MakeParlour) -> None:
     rule = PolicyRule("lab/", publish="deny", users=(ALICE,), origin=Origin("rules.toml", 1))
     parlour = make_parlour(DaemonSettings(policy=(rule,)))
     owner, alice = tapping(parlour), parlour.guest(uid=ALICE, gid=7, pid=55)
@@ -136,7 +136,7 @@ def test_denials_are_told_with_what_the_client_was_told(make_parlour: MakeParlou
     ]
 
 
-def test_malformed_packet_and_refused_connection_are_denials_without_a_key(make_parlour: MakeParlour) -> None:
+def test_malformed_packets_and_rejected_connections_are_denials_without_a_key(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(), BusOwnership(0, frozenset({0, ALICE}), frozenset({0})))
     owner, alice = tapping(parlour), parlour.guest(uid=ALICE)
     alice.send(b"nonsense from a stranger")
@@ -150,7 +150,7 @@ def test_malformed_packet_and_refused_connection_are_denials_without_a_key(make_
     assert "not admitted" in str(told[1]["reason"])
 
 
-def test_quota_that_is_used_up_is_a_denial(make_parlour: MakeParlour) -> None:
+def test_a_refusal_for_a_quota_is_a_denial(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(quotas=QuotaSettings(subscriptions=1)))
     owner, alice = tapping(parlour, b"b"), parlour.guest(uid=ALICE)
     alice.subscribe(b"a")
@@ -159,7 +159,7 @@ def test_quota_that_is_used_up_is_a_denial(make_parlour: MakeParlour) -> None:
     assert [(facts["packet"], facts["error"], facts["key"]) for facts in lines(owner.receive_all())] == [("SUB", "EDQUOT", "b")]
 
 
-def test_losses_are_told_of_others_and_of_oneself(make_parlour: MakeParlour) -> None:
+def test_losses_of_all_clients_are_reported(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=2)))
     owner, slow, sender = tapping(parlour, b"!/bus/lost"), parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
     slow.control(b"blocking/soft/discard")
@@ -175,7 +175,7 @@ def test_losses_are_told_of_others_and_of_oneself(make_parlour: MakeParlour) -> 
     assert [facts["count"] for facts in told] == [int(count) for count in counts]
 
 
-def test_tap_is_charged_as_a_subscription_and_given_back(parlour: Parlour) -> None:
+def test_a_tap_is_charged_as_a_subscription_and_released(parlour: Parlour) -> None:
     owner = parlour.guest()
     for wish in ((controls.TAP_ON, b"a"), (controls.TAP_ON, b"bb"), (controls.TAP_OFF, None), (controls.TAP_OFF, None)):
         owner.control(*wish)
@@ -184,7 +184,7 @@ def test_tap_is_charged_as_a_subscription_and_given_back(parlour: Parlour) -> No
         assert held == (wish[0] == controls.TAP_ON)
 
 
-def test_connections_tell_who_taps(parlour: Parlour) -> None:
+def test_connections_list_taps(parlour: Parlour) -> None:
     owner = tapping(parlour, b"nothing")
     found = owner.ask_json(controls.CONNECTIONS)["connections"]
     assert isinstance(found, list)
@@ -199,7 +199,7 @@ def test_without_a_tap_no_line_is_made(parlour: Parlour, monkeypatch: pytest.Mon
 
 
 class Flood:
-    """A client that does not read, 40 messages that are published to it by its own user, and a tap that is told of them."""
+    """A client that does not read, 40 messages that its own user publishes to it, and a tap that receives them."""
 
     def __init__(self, parlour: Parlour, *modes: bytes) -> None:
         self._owner, self.slow, sender = tapping(parlour), parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
@@ -212,10 +212,10 @@ class Flood:
             self._told += self._owner.receive_all()
         is_there = self.slow.connection in parlour.switch.connections()
         self.taken = parlour.switch.connection_counters(self.slow.connection).delivered_packets if is_there else 0
-        """How many its socket took."""
+        """Number of messages that its socket accepted."""
 
     def sums(self) -> dict[str, int]:
-        """Return the sums of what became of the messages, and of what the lines of other kinds count."""
+        """Return the sums of the counts in the lines about messages, and in lines of other kinds."""
         found = dict.fromkeys(("recipients", "discarded", "loss", "disconnect"), 0)
         for facts in lines([*self._told, *self._owner.receive_all()]):
             for name in ("recipients", "discarded"):
@@ -225,18 +225,18 @@ class Flood:
         return found
 
     def received(self) -> int:
-        """Return how many of the messages the client finds in its socket."""
+        """Return the number of messages in the socket of the client."""
         return sum(packet.startswith(b"MSG ") for packet in self.slow.receive_all())
 
 
-def test_end_of_a_client_tells_what_waited_for_it(parlour: Parlour) -> None:
+def test_the_disconnect_event_counts_pending_packets(parlour: Parlour) -> None:
     flood = Flood(parlour)
     flood.slow.close()
     assert 0 < flood.taken < 40
     assert flood.sums() == {"recipients": 40, "discarded": 0, "loss": 0, "disconnect": 40 - flood.taken}
 
 
-def test_losses_that_a_client_was_never_told_of_are_told_at_its_end(make_parlour: MakeParlour) -> None:
+def test_losses_unknown_to_a_client_are_reported_at_its_disconnect(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4)))
     flood = Flood(parlour, b"blocking/hard/discard")
     flood.slow.close()
@@ -246,7 +246,7 @@ def test_losses_that_a_client_was_never_told_of_are_told_at_its_end(make_parlour
     assert sum(int(record.facts["count"]) for record in parlour.recorded() if record.message.name == "packets-lost") == lost
 
 
-def test_client_that_is_ended_for_a_loss_has_that_loss_told(make_parlour: MakeParlour) -> None:
+def test_the_loss_that_disconnects_a_client_is_reported(make_parlour: MakeParlour) -> None:
     parlour = make_parlour(DaemonSettings(limits=LimitSettings(queue_packets=4)))
     flood = Flood(parlour, b"blocking/hard/error")
     assert flood.slow.connection not in parlour.switch.connections()

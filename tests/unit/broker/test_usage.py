@@ -1,4 +1,4 @@
-"""Token buckets, by a clock that the test moves."""
+"""Token buckets, with a time that the test sets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def test_a_full_bucket_gives_its_burst_and_no_more() -> None:
     assert [bucket.take(10.0) for _ in range(5)] == [True, True, True, False, False]
 
 
-def test_tokens_come_with_time_and_never_beyond_the_burst() -> None:
+def test_tokens_are_gained_with_time_up_to_the_burst() -> None:
     bucket = TokenBucket.full(2, 3, 0.0)
     for _ in range(3):
         bucket.take(0.0)
@@ -23,7 +23,7 @@ def test_tokens_come_with_time_and_never_beyond_the_burst() -> None:
     assert [bucket.take(1_000.0) for _ in range(4)] == [True, True, True, False]
 
 
-def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
+def test_a_clock_that_stops_or_goes_back_adds_nothing() -> None:
     bucket = TokenBucket.full(1, 1, 5.0)
     assert bucket.take(5.0)
     assert not bucket.take(4.0)
@@ -31,14 +31,14 @@ def test_a_clock_that_stands_still_or_goes_back_gives_nothing() -> None:
     assert bucket.take(6.0)
 
 
-def test_when_it_will_be_full() -> None:
+def test_the_time_at_which_a_bucket_is_full() -> None:
     bucket = TokenBucket.full(2, 4, 1.0)
     assert bucket.full_at() == 1.0
     bucket.take(1.0)
     assert bucket.full_at() == 1.5
 
 
-def test_another_size_forgives_nothing() -> None:
+def test_resizing_refills_nothing() -> None:
     bucket = TokenBucket.full(1, 10, 0.0)
     for _ in range(8):
         bucket.take(0.0)
@@ -50,7 +50,7 @@ def test_another_size_forgives_nothing() -> None:
 
 
 @given(st.integers(1, 50), st.integers(1, 50), st.lists(st.floats(0, 3), max_size=200))
-def test_no_more_is_given_than_burst_and_rate_allow(rate: int, burst: int, waits: list[float]) -> None:
+def test_a_bucket_never_gives_more_than_burst_and_rate_allow(rate: int, burst: int, waits: list[float]) -> None:
     bucket, now, given_out = TokenBucket.full(rate, burst, 0.0), 0.0, 0
     for wait in waits:
         now += wait
