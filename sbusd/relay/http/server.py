@@ -112,7 +112,7 @@ class HttpServer:
         except RedisUnavailableError:
             status, result = 503, "Redis is unavailable on this host; try again later"
         except Exception as mistake:  # the journal gets the error, the remote host does not
-            self._journal.tell_of(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
+            self._journal.tell_of(FAULT, "http server", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
             status, result = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": result}).encode()
         headers = response_headers(self._twin, self._keys, exchange.sender, status, body)
