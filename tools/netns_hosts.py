@@ -24,7 +24,7 @@ class NetnsHosts:
             OSError, NetlinkError: the kernel or the container does not permit it.
         """
         stem = f"{stem}-{os.getpid()}"
-        self._bridge_namespace = f"{stem}-street"
+        self._bridge_namespace = f"{stem}-bridge"
         self._names = {twin: f"{stem}-{twin}" for twin in twins}
         self._links = {twin: number for number, twin in enumerate(twins, 1)}
         netns.create(self._bridge_namespace)

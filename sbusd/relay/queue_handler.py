@@ -126,10 +126,10 @@ class QueueHandler:
 
     async def _send(self, raw: bytes, requests: Sequence[OutgoingRequest]) -> None:
         """Store and send the requests made from *raw*."""
-        for outgoing, (said, claim) in zip(requests, await self._store.dispatch(raw, requests), strict=False):
-            if said == "accepted" and outgoing.action == "send":
+        for outgoing, (result, claim) in zip(requests, await self._store.dispatch(raw, requests), strict=False):
+            if result == "accepted" and outgoing.action == "send":
                 self._begin(claim)
-            elif said != "accepted":
+            elif result != "accepted":
                 self._journal.tell_of(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests are waiting for responses")
 
     def _problem(self, request: RelayMessage, now: float) -> str:
@@ -195,10 +195,10 @@ class QueueHandler:
     async def _respond(self, raw: bytes, reply: RelayMessage, queue: str) -> str:
         """Send a response, made from *raw* of *queue*, to its host; return the result."""
         twin = reply.dst[0]
-        said, claim = await self._store.respond(raw, reply, queue, self._left(reply), self._hold(twin))
-        if said == "ready":
+        result, claim = await self._store.respond(raw, reply, queue, self._left(reply), self._hold(twin))
+        if result == "ready":
             self._begin(claim)
-        return said
+        return result
 
     def _hold(self, twin: int) -> float:
         """Return for how many seconds a message for *twin* is held."""
@@ -220,14 +220,14 @@ class QueueHandler:
             self._forged("an application", f"response to {reply.uid} in the name of host {reply.src}, which did not receive the request")
             raise InvalidMessageError(f"src: host {reply.src} did not receive request {reply.uid[:40]}")
         vetted = queue == names.REPLY and reply.src != self._twin
-        said = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
-        self.report_undeliverable(said, asked.ret)
-        if said == "forged":
+        result = await self._store.answer(asked, reply, outcome, raw=raw, queue=queue, vetted=vetted)
+        self.report_undeliverable(result, asked.ret)
+        if result == "forged":
             self._forged("an application", f"response to {reply.uid} that host {reply.src} did not send")
 
-    def report_undeliverable(self, said: str, ret: str) -> None:
+    def report_undeliverable(self, result: str, ret: str) -> None:
         """Log a response that could not be pushed to the return queue *ret*."""
-        if said == "undeliverable":
+        if result == "undeliverable":
             self._journal.tell_of(UNDELIVERED, ret, queue=ret)
 
     async def expire(self, most: int) -> int:

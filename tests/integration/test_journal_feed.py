@@ -181,7 +181,7 @@ def test_killed_feed_loses_nothing(ruled: Daemon, files: JournalFolder, start: S
     assert messages_until(client, "2", again="0") == ["1", "2"]
 
 
-def test_vacuumed_journal_is_told(ruled: Daemon, files: JournalFolder, start: StartFeed) -> None:
+def test_vacuumed_journal_is_reported(ruled: Daemon, files: JournalFolder, start: StartFeed) -> None:
     client = listener(ruled)
     first = start(ruled)
     files.add("seen")
@@ -270,7 +270,7 @@ def test_rules_that_are_taken_away_end_it(ruled: Daemon, rules: Path, files: Jou
     assert stranger.barrier() == []
 
 
-def test_user_whom_the_rules_do_not_let_publish(ruled: Daemon, files: JournalFolder, stage: Stage) -> None:
+def test_user_who_may_not_publish(ruled: Daemon, files: JournalFolder, stage: Stage) -> None:
     files.path.chmod(0o755)
     files.active.chmod(0o644)
     result = run(stage, SECOND, "--address", ruled.path, "--directory", str(files.path))

@@ -284,7 +284,7 @@ def test_user_without_privilege_may_not_enter_a_namespace(bus: Daemon, namespace
 
 
 @pytest.mark.parametrize("name", ["no-such-namespace", "../netns/x", "", "é"])
-def test_no_such_namespace_is_one_line(bus: Daemon, name: str) -> None:
+def test_unknown_namespace_is_one_line(bus: Daemon, name: str) -> None:
     result = run("--address", bus.path, "--namespace", name)
     assert result.returncode == 1
     assert len(result.stderr.splitlines()) == 1

@@ -71,7 +71,7 @@ class ModelJournal:
         os.close(self._reading)
 
 
-class ModelGate:
+class ModelPublisher:
     """What the bus has routed, in order: entries by number, losses by their count, below 0."""
 
     def __init__(self) -> None:
@@ -98,7 +98,7 @@ class Life(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.file = CursorFile(Path(self.folder.name) / "cursor")
         self.journal = ModelJournal()
-        self.publisher = ModelGate()
+        self.publisher = ModelPublisher()
         self.now = 0.0
         self.kills = 0
         self.journal.entries = [self.journal.next]  # a journal is never empty: the start of the machine is in it

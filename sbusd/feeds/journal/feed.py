@@ -282,8 +282,8 @@ class JournalFeed:
 
     def _loss(self, reason: str, count: int | None) -> tuple[str, bytes]:
         """Return a loss notice."""
-        told = {"time": round(self._wall(), 6), "reason": reason, "count": count, **asdict(self.counters)}
-        return LOST, json.dumps(told, separators=(",", ":")).encode()
+        notice = {"time": round(self._wall(), 6), "reason": reason, "count": count, **asdict(self.counters)}
+        return LOST, json.dumps(notice, separators=(",", ":")).encode()
 
     def _note_missing(self, reason: str, count: int | None) -> None:
         """Record missing entries."""

@@ -106,10 +106,10 @@ class BusMembership:
 
     async def _wait_for_place(self, bus: RelayBus) -> None:
         """Wait until no other relay serves the bus: each would send every call."""
-        is_told = False
+        is_logged = False
         while rivals := await bus.rivals(self._twin):
-            if not is_told:
-                is_told = True
+            if not is_logged:
+                is_logged = True
                 self._is_away = False
                 self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
             await asyncio.sleep(RETRY_SECONDS)

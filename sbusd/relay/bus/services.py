@@ -101,8 +101,8 @@ class BusServices:
                 raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE
             )
             return True
-        said, left = await self._engage(raw, request)
-        if said == "engaged":
+        result, left = await self._engage(raw, request)
+        if result == "engaged":
             self._limit.acquire(request.src, len(raw))
             task = asyncio.create_task(self._run(bus, raw, request, time.monotonic() + left))
             self._tasks.add(task)

@@ -79,41 +79,41 @@ class HttpClient:
             async with self._session.post(
                 url, data=body, headers=headers, ssl=self._tls or True, server_hostname=name, allow_redirects=False
             ) as response:
-                said = await read_body(response, MAX_RESPONSE_BYTES)
+                content = await read_body(response, MAX_RESPONSE_BYTES)
                 status, signature = response.status, response.headers.get(SIGNATURE, "")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             raise PeerUnreachableError(printable(f"{address}: {_words(error)}")) from None
-        if key is not None and not _is_signed(key, headers, status, said, signature):
+        if key is not None and not _is_signed(key, headers, status, content, signature):
             # An attacker may have written this response. It decides nothing, but its error may help to find the cause.
             words = f"the HTTP response with status {status} is not signed by host {twin}"
-            raise PeerUnreachableError(printable(f"{address}: {words}; its error: {_error_in(said)}", MAX_WORDS))
-        _judge(address, status, said)
+            raise PeerUnreachableError(printable(f"{address}: {words}; its error: {_error_in(content)}", MAX_WORDS))
+        _judge(address, status, content)
 
     async def close(self) -> None:
         """Close the connections."""
         await self._session.close()
 
 
-def _judge(address: str, status: int, said: bytes) -> None:
+def _judge(address: str, status: int, content: bytes) -> None:
     """Return if the message was accepted, else raise."""
     if status == 200:
         return
-    text = printable(f"{address}: status {status}: {_error_in(said)}", MAX_WORDS)
+    text = printable(f"{address}: status {status}: {_error_in(content)}", MAX_WORDS)
     if status >= 500 or status in PASSING:
         raise PeerUnreachableError(text)
     raise PeerRejectedError(text)
 
 
-def _is_signed(key: bytes, headers: Mapping[str, str], status: int, said: bytes, signature: str) -> bool:
+def _is_signed(key: bytes, headers: Mapping[str, str], status: int, content: bytes, signature: str) -> bool:
     """Return whether *signature* is valid for a response to the request with *headers*."""
     signed = read_signature_headers(headers)
-    return signed is not None and is_same(response_signature(key, signed, status, said), signature)
+    return signed is not None and is_same(response_signature(key, signed, status, content), signature)
 
 
-def _error_in(said: bytes) -> str:
+def _error_in(content: bytes) -> str:
     """Return the error text of a response."""
     try:
-        return str(json.loads(said)["error"])
+        return str(json.loads(content)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return "unrecognized response body"
 

@@ -100,9 +100,9 @@ class HttpServer:
         exchange = _Exchange(unverified)
         close = False
         try:
-            status, said = 200, await self._handle(request, exchange)
+            status, result = 200, await self._handle(request, exchange)
         except RejectedRequestError as refusal:
-            status, said = refusal.status, refusal.words
+            status, result = refusal.status, refusal.words
             close = True  # the rest of the body is not read
             facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.words else {}
             self._journal.tell_of(
@@ -110,11 +110,11 @@ class HttpServer:
             )
             await self._count(refusal.counted)
         except RedisUnavailableError:
-            status, said = 503, "Redis is unavailable on this host; try again later"
+            status, result = 503, "Redis is unavailable on this host; try again later"
         except Exception as mistake:  # the journal gets the error, the remote host does not
-            self._journal.tell_of(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
-            status, said = 500, "internal error in this relay; see its journal"
-        body = json.dumps({"status" if status == 200 else "error": said}).encode()
+            self._journal.tell_of(FAULT, "http server", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
+            status, result = 500, "internal error in this relay; see its journal"
+        body = json.dumps({"status" if status == 200 else "error": result}).encode()
         headers = response_headers(self._twin, self._keys, exchange.sender, status, body)
         if status == 503:
             headers["Retry-After"] = "5"
@@ -157,10 +157,10 @@ class HttpServer:
             raise _unwelcome(400, "uid: missing or empty")
         if unverified.path == REMOTE_PATH:
             return await self._accept(unverified, message, sender)
-        said = await self._admit(message, sender)
-        if is_redirected and said == "accepted":
+        result = await self._admit(message, sender)
+        if is_redirected and result == "accepted":
             await self._store.count("answers-redirected")
-        return said
+        return result
 
     async def _read(self, request: web.BaseRequest, incoming: UnverifiedBody) -> bytes:
         """Return the body if it is within the size limit and the timeout, and *incoming* has room for it."""
@@ -203,28 +203,28 @@ class HttpServer:
         left = request.expiry_seconds + 1 - age
         if left <= 0:
             raise _unwelcome(410, f"the request expired {-left:.0f} s ago")
-        said = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, sender.nonce)
-        return self._room(said, names.REMOTE)
+        result = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, sender.nonce)
+        return self._room(result, names.REMOTE)
 
     async def _admit(self, reply: RelayMessage, sender: SenderIdentity) -> str:
         """Store a response, if it comes from the host that received the request."""
-        said = await self._store.admit(reply, sender.nonce)
-        if said == "forged":
+        result = await self._store.admit(reply, sender.nonce)
+        if result == "forged":
             words = f"host {reply.src} responded to request {reply.uid}, which it did not receive"
             raise RejectedRequestError(403, words, FORGED, "answers-forged")
-        if said == "unasked":
+        if result == "unasked":
             raise RejectedRequestError(404, f"no request {reply.uid[:40]} is waiting for a response here", FORGED, "messages-unasked")
-        return self._room(said, names.REPLY)
+        return self._room(result, names.REPLY)
 
-    def _room(self, said: str, queue: str) -> str:
-        """Return *said* if the message is in Redis, else raise."""
-        if said == "replayed":
+    def _room(self, result: str, queue: str) -> str:
+        """Return *result* if the message is in Redis, else raise."""
+        if result == "replayed":
             raise replayed()
-        if said in _FULL:
+        if result in _FULL:
             raise RejectedRequestError(
-                503, _FULL[said], UNWELCOME if said != "queue" else _full_event(self._journal, queue), "messages-deferred"
+                503, _FULL[result], UNWELCOME if result != "queue" else _full_event(self._journal, queue), "messages-deferred"
             )
-        return said
+        return result
 
     async def _count(self, counted: str) -> None:
         """Count, unless Redis is unavailable."""

@@ -137,7 +137,7 @@ class Store:
         taken = self._taken(names.LOCAL) if raw else ""
         bounds = (settings.backlog_messages, settings.queue_messages, self._lifetime, settings.peer_memory, settings.max_expiry)
         head = (taken, raw, *bounds)
-        said = await self._redis.script("dispatch", *head, *(each for outgoing in requests for each in outgoing.arguments()))
+        result = await self._redis.script("dispatch", *head, *(each for outgoing in requests for each in outgoing.arguments()))
         return [
             (
                 str(word, "ascii"),
@@ -145,7 +145,7 @@ class Store:
                 if token
                 else None,
             )
-            for outgoing, (word, token) in zip(requests, said, strict=False)
+            for outgoing, (word, token) in zip(requests, result, strict=False)
         ]
 
     async def waiting_request(self, uid: str) -> RelayMessage | None:
@@ -159,7 +159,7 @@ class Store:
         *error* is *raw* of *queue*. Other results: ``none``; ``ambiguous``: several hosts are possible, and the error is dropped; ``lost``:
         another relay has taken *raw* over.
         """
-        return await self._said("asker", self._taken(queue), raw, error.uid, error.cmd)
+        return await self._result("asker", self._taken(queue), raw, error.uid, error.cmd)
 
     async def answer(
         self,
@@ -178,21 +178,23 @@ class Store:
         remote host sent, because local applications can write to the same queue.
         """
         taken = self._taken(queue) if queue else ""
-        told = reply.with_(ret=request.ret).encode()
+        body = reply.with_(ret=request.ret).encode()
         settings = self._settings
         bounds = (settings.queue_messages, self._lifetime)
-        return await self._said("answer", taken, raw, request.uid, request.dst[0], told, request.ret, *bounds, outcome, token, int(vetted))
+        return await self._result(
+            "answer", taken, raw, request.uid, request.dst[0], body, request.ret, *bounds, outcome, token, int(vetted)
+        )
 
     async def deliver(self, raw: bytes, request: RelayMessage, queue: str) -> str:
         """Push *request* to the queue of its command: ``delivered``, ``full``, ``lost``, or ``late`` if it has expired."""
         to = names.command_queue(request.cmd)
-        return await self._said("deliver", self._taken(queue), raw, to, self._settings.queue_messages, request.src, request.uid)
+        return await self._result("deliver", self._taken(queue), raw, to, self._settings.queue_messages, request.src, request.uid)
 
     async def engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
         """Take *request* for a bus service: ``engaged`` with the seconds until it expires, ``lost``, or ``late``. Safe to repeat."""
         taken, bus = self._taken(names.REMOTE), self._taken(names.BUS)
-        said, left = await self._redis.script("engage", taken, bus, raw, request.src, request.uid)
-        return str(said, "ascii"), float(left)
+        result, left = await self._redis.script("engage", taken, bus, raw, request.src, request.uid)
+        return str(result, "ascii"), float(left)
 
     async def take_answers(self, most: int) -> list[bytes]:
         """Return up to *most* responses to bus calls; wait for the first. Duty: call :meth:`answered` for them."""
@@ -216,7 +218,7 @@ class Store:
     async def discard(self, raw: bytes, queue: str, answers: Sequence[tuple[str, RelayMessage]] = ()) -> str:
         """Discard the malformed message *raw*: ``answered``, ``kept`` for inspection, or ``gone``."""
         flat = (each for ret, message in answers for each in (ret, message.with_(ret=ret).encode()))
-        return await self._said("discard", self._taken(queue), raw, MAX_REFUSED, self._settings.queue_messages, self._lifetime, *flat)
+        return await self._result("discard", self._taken(queue), raw, MAX_REFUSED, self._settings.queue_messages, self._lifetime, *flat)
 
     async def twins(self) -> list[int]:
         """Return the hosts with waiting messages."""
@@ -231,16 +233,16 @@ class Store:
     async def sent(self, claim: Claim) -> str:
         """Record that the remote host has stored the message."""
         counted = "requests-sent" if claim.is_request else "answers-sent"
-        return await self._said("sent", claim.id, claim.twin, claim.token, counted)
+        return await self._result("sent", claim.id, claim.twin, claim.token, counted)
 
     async def postpone(self, claim: Claim, reason: str) -> str:
         """Schedule another attempt after the interval: ``postponed``, ``exhausted`` or ``lost``."""
         interval = self._settings.retry_interval
-        return await self._said("postpone", claim.id, claim.twin, claim.token, interval, reason, int(claim.is_request))
+        return await self._result("postpone", claim.id, claim.twin, claim.token, interval, reason, int(claim.is_request))
 
     async def drop(self, claim: Claim, counted: str) -> str:
         """Drop a response that its host does not accept."""
-        return await self._said("drop", claim.id, claim.twin, claim.token, counted)
+        return await self._result("drop", claim.id, claim.twin, claim.token, counted)
 
     async def accept(self, twin: int, request: RelayMessage, digest: str, seconds_left: float, nonce: Nonce | None = None) -> str:
         """Store the request of a remote host: ``accepted``, ``repeated``, or the exceeded limit: ``queue``, ``open``, ``memory``.
@@ -250,14 +252,14 @@ class Store:
         settings = self._settings
         bounds = (settings.queue_messages, settings.peer_requests, settings.peer_memory)
         head = (twin, request.uid, digest, seconds_left, request.encode())
-        return await self._said("accept", *head, *bounds, *_signed_with(nonce), request.cmd, settings.max_expiry)
+        return await self._result("accept", *head, *bounds, *_signed_with(nonce), request.cmd, settings.max_expiry)
 
     async def admit(self, reply: RelayMessage, nonce: Nonce | None = None) -> str:
         """Store the response of a remote host: ``accepted``, ``repeated``, ``unasked``, or ``queue`` if that is full.
 
         ``forged`` if the request went to another host, ``replayed`` if *nonce* was used before.
         """
-        return await self._said("admit", reply.uid, reply.encode(), self._settings.queue_messages, reply.src, *_signed_with(nonce))
+        return await self._result("admit", reply.uid, reply.encode(), self._settings.queue_messages, reply.src, *_signed_with(nonce))
 
     async def expired(self, most: int) -> list[RelayMessage]:
         """Return up to *most* expired local requests."""
@@ -275,7 +277,7 @@ class Store:
         """Return the list of messages that this relay has taken from *queue*."""
         return names.taken(self.relay, queue)
 
-    async def _said(self, script: str, *arguments: Argument) -> str:
+    async def _result(self, script: str, *arguments: Argument) -> str:
         """Run a script whose result is one word."""
         return str(await self._redis.script(script, *arguments), "ascii")
 

@@ -56,7 +56,7 @@ def test_a_peer_is_served(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     assert data_of(http_peer.host.receive("msgbus.served")) == b"hi"
 
 
-def test_who_shows_nothing_is_refused(http_peer: HttpPeer) -> None:
+def test_unsigned_request_is_rejected(http_peer: HttpPeer) -> None:
     body = json.dumps(of_peer()).encode()
     refused(http_peer, lambda: http_peer.post("/zbus-remote", body, {}), 401, "not signed", "unauthenticated requests")
 
@@ -95,7 +95,7 @@ def test_another_path_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> 
     )
 
 
-def test_a_message_for_another_twin_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+def test_message_for_another_host_is_rejected(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(), to=OTHER), 401, "signature", "unauthenticated requests")
     refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(dst=[OTHER])), 421, "this is host 1001", "messages from 127.0.0.1")
 
@@ -140,13 +140,13 @@ def test_a_forged_reply_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -
     assert http_peer.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "repeated"})
 
 
-def test_a_reply_that_nobody_asked_for_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+def test_unexpected_response_is_rejected(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     unasked = request("x", TWIN, uid="1002.999", src=PEER)
     status, answer = http_peer.signed(keys[PEER], unasked, "/zbus-reply")
     assert (status, answer["error"]) == (404, "no request 1002.999 is waiting for a response here")
 
 
-def test_an_application_cannot_answer_for_another_twin(http_peer: HttpPeer) -> None:
+def test_application_cannot_respond_for_another_host(http_peer: HttpPeer) -> None:
     """A user with access to msgbus.system.reply alone, by a Redis ACL, cannot forge responses."""
     ret = http_peer.host.send("question", OTHER, try_=1000, exp=2)
     wait_for(lambda: http_peer.host.redis.hkeys("msgbus.system.backlog"), "the backlog")
@@ -209,7 +209,7 @@ def test_a_malformed_header_has_no_traceback(http_peer: HttpPeer) -> None:
     assert "messages from 127.0.0.1: invalid HTTP request" in told
 
 
-def test_a_peer_that_hangs_up_is_no_mistake_of_the_relay(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+def test_disconnecting_peer_is_not_an_internal_error(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = json.dumps(of_peer()).encode()
     head = "".join(f"{name}: {value}\r\n" for name, value in http_peer.headers(keys[PEER], body).items())
     connection = socket.create_connection(http_peer.address, 30)
@@ -322,7 +322,7 @@ def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, nee
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
-def test_a_user_who_has_closed_his_socket_is_not_taken_for_root(folder: Path, needs_root: None, address: str) -> None:
+def test_closed_socket_of_a_user_does_not_count_as_root(folder: Path, needs_root: None, address: str) -> None:
     """The kernel reports uid 0 for a closed socket: the client has gone when the relay reads its request."""
     from tests.support.users import FIRST
 

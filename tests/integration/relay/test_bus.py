@@ -91,7 +91,7 @@ def test_what_fails_at_once(bus_hosts: MakeBusHosts) -> None:
             other.call("echo", twin=FIRST)
 
 
-def test_a_caller_that_does_not_wait_is_nobodys_loss(bus_hosts: MakeBusHosts) -> None:
+def test_caller_that_does_not_wait_leaves_nothing_behind(bus_hosts: MakeBusHosts) -> None:
     """The call expires on both hosts: no caller waits for the response, and nothing remains."""
     a, b = bus_hosts()
     with a.bus() as bus:
@@ -204,7 +204,7 @@ def test_a_bus_that_hangs_does_not_hold_up_what_is_for_redis(bus_hosts: MakeBusH
     wait_for(lambda: b.host.relay.log().count(": joined bus") == 2, "the relay to be joined again")
 
 
-def test_a_bus_that_is_started_anew_in_place_ends_no_call(bus_hosts: MakeBusHosts) -> None:
+def test_restart_of_the_bus_ends_no_call(bus_hosts: MakeBusHosts) -> None:
     """Neither the call of a local caller, nor the request of a local service."""
     a, b = bus_hosts()
     answers: list[bytes] = []
@@ -265,7 +265,7 @@ def test_an_answer_that_no_packet_of_the_bus_holds(bus_hosts: MakeBusHosts) -> N
     assert [words.startswith("response too long: 400000 bytes do not fit into a packet") for words in errors] == [True]
 
 
-def test_everybody_has_an_answer(bus_hosts: MakeBusHosts) -> None:
+def test_concurrent_calls_all_get_a_response(bus_hosts: MakeBusHosts) -> None:
     """Many concurrent calls in both directions, to a bus service on one host and to Redis on the other."""
     a, b = bus_hosts()
 

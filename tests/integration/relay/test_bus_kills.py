@@ -75,7 +75,7 @@ CRASH_CASES = [
 
 
 @pytest.mark.parametrize("case", CRASH_CASES, ids=lambda case: f"{'after' if case.after else 'before'}-{case.step}")
-def test_a_relay_that_dies_over_a_request_answers_once(
+def test_relay_killed_during_a_request_responds_once(
     folder: Path, bus: Daemon, servers: dict[int, RedisServer], monkeypatch: pytest.MonkeyPatch, case: CrashCase
 ) -> None:
     # On a slow machine the bus may take longer to answer. The request would then go to Redis and never take the step.

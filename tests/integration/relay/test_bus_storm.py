@@ -83,7 +83,7 @@ class Caller(threading.Thread):
                     self.ends[number] = type(error).__name__
 
 
-def test_each_call_has_one_end_and_is_run_at_most_once(bus_hosts: MakeBusHosts, folder: Path) -> None:
+def test_each_call_has_one_result_and_runs_at_most_once(bus_hosts: MakeBusHosts, folder: Path) -> None:
     a, b = bus_hosts('request_timeout = "1s"\n')
     ran = folder / "ran"
     application = Application(b.host, ran)

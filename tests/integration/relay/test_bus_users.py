@@ -69,7 +69,7 @@ def test_the_shipped_rules(ruled: tuple[BusHost, BusHost], first_user: User, sec
     a, b = ruled
     with serving(b.path, twins=Twins(), echo=echo):
         assert first_user.call(partial(called, a.path, "echo", SECOND)) == "x"
-        assert "calls to other hosts are for root and the group sbus-relay" in second_user.call(partial(called, a.path, "echo", SECOND))
+        assert "only root and the group sbus-relay can call other hosts" in second_user.call(partial(called, a.path, "echo", SECOND))
     for pattern in ("relay/*/", f"relay/{SECOND}/echo", "relay/", "relay/attempt", "relayed/echo", "relayed/", "", "*/", "rel*/x/y"):
         assert second_user.call(partial(refusal, a.path, hears=pattern)) is ErrorCode.EPERM, pattern
     for key in (f"relay/{SECOND}/echo", "relay/attempt", "relayed/echo"):
@@ -151,7 +151,7 @@ def test_no_list_of_users_admits_another_host(bus_hosts: MakeBusHosts) -> None:
         assert b.host.receive("msgbus.echo")["src"] == FIRST
 
 
-def test_nobody_answers_in_the_relays_place(bus_hosts: MakeBusHosts, second_user: User) -> None:
+def test_users_cannot_respond_in_place_of_the_relay(bus_hosts: MakeBusHosts, second_user: User) -> None:
     """Even if no rule prevents subscription to the calls, and with the correct key and uid."""
     a, b = bus_hosts()
 
@@ -216,9 +216,7 @@ def flood(path: str, size: int) -> list[str]:
         ('bus_bytes = "1MiB"\n', 300_000, "busy: calls in progress hold 900000 bytes and this one 300000; the limit is 1048576 bytes"),
     ],
 )
-def test_a_user_with_too_much_under_way_keeps_nobody_else_out(
-    bus_hosts: MakeBusHosts, second_user: User, settings: str, size: int, says: str
-) -> None:
+def test_user_at_the_limit_does_not_block_others(bus_hosts: MakeBusHosts, second_user: User, settings: str, size: int, says: str) -> None:
     a, b = bus_hosts(settings)
     said: list[list[str]] = []
     flooding = threading.Thread(target=lambda: said.append(second_user.call(partial(flood, a.path, size), 120)))
@@ -245,7 +243,7 @@ def test_a_relay_that_its_bus_refuses_says_so(bus_hosts: MakeBusHosts, folder: P
     b.host.relay.wait_logged("operations for remote hosts")
 
 
-def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(bus_hosts: MakeBusHosts, second_user: User) -> None:
+def test_client_in_place_of_the_relay_is_logged(bus_hosts: MakeBusHosts, second_user: User) -> None:
     """The relay does not serve beside another client; it returns when that one ends."""
     a, _ = bus_hosts()
     a.host.relay.kill()
@@ -262,7 +260,7 @@ def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(bus_hosts: M
     wait_for(partial(has_joined, a, 2), "the relay to have its place")
 
 
-def test_one_town_is_not_the_other(bus_hosts: MakeBusHosts) -> None:
+def test_call_for_another_host_than_the_key_is_rejected(bus_hosts: MakeBusHosts) -> None:
     """A relay rejects a call to a host other than the one in the key, to which the rules apply."""
     a, _ = bus_hosts()
     with a.bus() as bus, bus.subscribe(bus.address + b"ret/") as answers:

@@ -88,7 +88,7 @@ def test_another_src_than_the_certificates_is_refused(hosts: CertificateHosts) -
 
 
 @pytest.mark.parametrize("names", [("host.example",), ("twin-1002", "twin-1003"), ("twin-0",), ("twin-99999999999",)])
-def test_a_certificate_that_names_no_twin_is_refused(hosts: CertificateHosts, names: tuple[str, ...]) -> None:
+def test_certificate_without_a_host_is_rejected(hosts: CertificateHosts, names: tuple[str, ...]) -> None:
     certificate = hosts.authority.sign(*names, file="names")
     assert hosts.speak(certificate, incoming()).startswith(b"HTTP/1.1 403 ")
     hosts.hosts[0].relay.wait_logged("the certificate must name exactly one host")
@@ -105,7 +105,7 @@ def test_no_certificate_is_refused(hosts: CertificateHosts) -> None:
     hosts.hosts[0].wait_counted("handshakes-failed")
 
 
-def test_a_host_with_anothers_certificate_is_not_spoken_to(hosts: CertificateHosts) -> None:
+def test_host_with_the_certificate_of_another_gets_no_message(hosts: CertificateHosts) -> None:
     """An attacker at the address of host 1004 with the certificate of another host gets no message."""
     first, second = hosts.hosts
     address = second.relay.listen

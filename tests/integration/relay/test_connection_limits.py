@@ -98,7 +98,7 @@ def is_open(connection: socket.socket) -> bool:
         return False
 
 
-def test_one_network_cannot_use_up_the_places(namespace: RelayNamespace) -> None:
+def test_one_network_cannot_use_up_the_connections(namespace: RelayNamespace) -> None:
     network = ipaddress.IPv6Network("fd00:77:0:9::/64")
     with ExitStack() as open_ones:
         for number in range(MOST):
@@ -109,7 +109,7 @@ def test_one_network_cannot_use_up_the_places(namespace: RelayNamespace) -> None
         assert is_open(other)
 
 
-def test_many_networks_leave_the_peer_its_places(namespace: RelayNamespace) -> None:
+def test_many_networks_leave_the_peer_its_connections(namespace: RelayNamespace) -> None:
     with ExitStack() as open_ones:
         for number in range(MOST + 4):
             open_ones.enter_context(namespace.connect(f"fd00:77:1:{number:x}::1"))

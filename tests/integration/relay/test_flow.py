@@ -120,7 +120,7 @@ def test_an_application_may_answer_with_an_error(twins: MakeHosts) -> None:
     assert a.counters()["requests-failed"] == 1
 
 
-def test_the_same_twin_as_source_and_destination(twins: MakeHosts) -> None:
+def test_same_host_as_source_and_destination(twins: MakeHosts) -> None:
     """Note: both hosts can be the same, for communication between processes."""
     (a,) = twins(1001)
     ret = a.send("x", 1001, 1001, dat=b"me")

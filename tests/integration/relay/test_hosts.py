@@ -136,7 +136,7 @@ def test_a_link_that_stays_cut_is_an_error_for_each_destination(start_hosts: Sta
     a.assert_empty()
 
 
-def test_a_host_that_accepts_and_never_answers_keeps_nobody_waiting(start_hosts: StartHosts, network: NetnsHosts) -> None:
+def test_silent_host_does_not_delay_calls_of_others(start_hosts: StartHosts, network: NetnsHosts) -> None:
     a, b = start_hosts(1001, 1002, settings='request_timeout = "20s"\n')
     listening = "import socket; s = socket.create_server(('', 8051), backlog=64); print(flush=True); input()"
     command = ["ip", "netns", "exec", network.name(1003), sys.executable, "-c", listening]
@@ -160,7 +160,7 @@ def test_a_host_that_accepts_and_never_answers_keeps_nobody_waiting(start_hosts:
     a.assert_empty()
 
 
-def test_a_clock_that_is_wrong_is_told_on_both_sides(start_hosts: StartHosts, network: NetnsHosts) -> None:
+def test_wrong_clock_is_logged_on_both_hosts(start_hosts: StartHosts, network: NetnsHosts) -> None:
     """With a shared key the sender is notified of its wrong clock, and the client gets an error."""
     a, b = start_hosts(1001, 1002, settings='clock_skew = "1s"\n')
     a.relay.kill()

@@ -45,7 +45,7 @@ def test_on_one_host_too(twins: MakeHosts) -> None:
     assert "answers-redirected" not in host.counters()
 
 
-def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeHosts) -> None:
+def test_of_two_hosts_with_one_uid_neither_gets_the_others_error(twins: MakeHosts) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     rets = [host.send("wallet", PEER, exp=3) for host in (a, c)]
     asked, same = b.receive("msgbus.wallet"), b.receive("msgbus.wallet")
@@ -57,7 +57,7 @@ def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeHost
     assert "answers-redirected" not in b.counters()
 
 
-def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: MakeHosts) -> None:
+def test_local_caller_does_not_get_the_error_of_a_remote_request(twins: MakeHosts) -> None:
     """A remote host chooses uid and command of its request, so it can choose those of a local call."""
     b, c = twins(PEER, OTHER)
     own = b.send("wallet", PEER, exp=3)
@@ -71,7 +71,7 @@ def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: M
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins: MakeHosts, is_local: bool) -> None:
+def test_late_error_does_not_go_to_another_host_with_its_uid(twins: MakeHosts, is_local: bool) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     victim = b if is_local else a
     parked = c.send("nobody.takes.this", PEER, exp=600)
@@ -99,7 +99,7 @@ def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeHosts) -> No
     assert b.counters()["answers-unasked"] == 1
 
 
-def test_between_hosts_it_has_to_be_the_twin_that_was_asked(folder: Any) -> None:
+def test_misaddressed_error_is_accepted_only_from_the_called_host(folder: Any) -> None:
     """A relay of another implementation may forward the message unchanged."""
     require_redis()
     keys = {twin: shared_key(folder, str(twin)) for twin in (PEER, OTHER)}

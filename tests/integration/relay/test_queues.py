@@ -39,7 +39,7 @@ def test_a_bad_message_is_answered_or_kept(twins: MakeHosts) -> None:
     a.assert_empty()
 
 
-def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeHosts) -> None:
+def test_full_queue_is_an_error_for_its_senders(twins: MakeHosts) -> None:
     """Stored messages are kept; further ones fail."""
     a, b = twins(1001, 1002, settings="queue_messages = 5\n")
     rets = [a.send("busy", 1002, dat=str(number).encode()) for number in range(8)]
@@ -54,7 +54,7 @@ def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeHosts) -> None:
         host.assert_empty()
 
 
-def test_a_full_backlog_is_told(twins: MakeHosts) -> None:
+def test_full_backlog_is_an_error(twins: MakeHosts) -> None:
     (a,) = twins(1001, settings="backlog_messages = 3\n")
     rets = [a.send("x", 1001) for _ in range(5)]
     refused = [a.receive(ret)["err"] for ret in rets[3:]]
@@ -74,13 +74,13 @@ def test_an_answer_that_cannot_be_put_is_counted(twins: MakeHosts) -> None:
     a.assert_empty()
 
 
-def test_a_command_whose_queue_is_none_is_answered(twins: MakeHosts) -> None:
+def test_command_whose_queue_is_not_a_list_gets_an_error(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.redis.set("msgbus.odd", "text")
     assert "has too many unfetched requests for odd" in a.receive(a.send("odd", 1001))["err"]
 
 
-def test_who_wants_no_answer_gets_none(twins: MakeHosts) -> None:
+def test_client_without_a_return_queue_gets_no_response(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.send("x", 1001, ret="")
     a.reply(a.receive("msgbus.x"), b"nobody")
@@ -101,7 +101,7 @@ def test_a_second_answer_goes_nowhere(twins: MakeHosts) -> None:
     assert a.redis.exists(ret) == 0
 
 
-def test_an_answer_in_anothers_name_is_refused(twins: MakeHosts) -> None:
+def test_response_in_the_name_of_another_host_is_rejected(twins: MakeHosts) -> None:
     """An application did not swap src and dst, or names another host."""
     a, b = twins(1001, 1002)
     ret = a.send("x", 1002, exp=2)

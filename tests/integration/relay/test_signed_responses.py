@@ -50,7 +50,7 @@ def http_peer(tmp_path_factory: pytest.TempPathFactory, key: Path) -> Iterator[H
     ],
 )
 @pytest.mark.parametrize("forged", [True, False])
-def test_no_refusal_is_signed_for_who_has_not_signed(
+def test_rejection_of_an_unsigned_request_is_not_signed(
     http_peer: HttpPeer, key: Path, attempt: tuple[str, str, bytes, dict[str, str]], status: int, forged: bool
 ) -> None:
     """Neither for the nonce alone, nor for the observed signature with another path or body."""

@@ -37,7 +37,7 @@ def _without_room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @before_and_after
 @at_each_step
-def test_a_relay_that_dies_at_a_step_loses_and_doubles_nothing(
+def test_relay_killed_at_a_step_loses_and_duplicates_nothing(
     folder: Path, servers: dict[int, RedisServer], twin: int, name: str, after: bool
 ) -> None:
     async def run() -> None:
@@ -57,7 +57,7 @@ def test_a_relay_that_dies_at_a_step_loses_and_doubles_nothing(
 
 @before_and_after
 @at_each_step
-def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
+def test_redis_killed_at_a_step_loses_and_duplicates_nothing(
     folder: Path, servers: dict[int, RedisServer], capsys: pytest.CaptureFixture[str], *, twin: int, name: str, after: bool
 ) -> None:
     """After the step its result is lost, so it is unknown whether it happened."""

@@ -59,7 +59,7 @@ def test_requests_are_counted_and_so_are_those_that_were_lost() -> None:
     assert outlet_on(FakeBus(Gap(0))).activity() == BusActivity(requests=1)
 
 
-def test_reconnection_is_told() -> None:
+def test_reconnection_is_reported() -> None:
     assert outlet_on(FakeBus(Reconnected(3, 1.5))).activity() == BusActivity(reconnected=True)
 
 

@@ -21,7 +21,7 @@ def test_costly_is_bounded_by_its_share_of_the_time() -> None:
     assert limit.next_time == 120.0
 
 
-def test_tally_tells_ever_more_rarely() -> None:
+def test_throttle_logs_powers_of_ten() -> None:
     throttle = LogThrottle()
     told = [throttle.count() for _ in range(1500)]
     assert [count for count in told if count is not None] == [1, 10, 100, 1000]

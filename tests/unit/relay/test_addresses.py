@@ -66,7 +66,7 @@ def test_an_address_is_written_in_one_way(text: str, plain: str) -> None:
     assert plain_address(text) == plain
 
 
-def test_a_party_is_a_peer_an_address_or_a_network() -> None:
+def test_group_is_a_peer_an_address_or_a_network() -> None:
     groups = AddressGroups(["10.0.0.2", "fd00::2"])
     assert groups.group("::ffff:10.0.0.2") == AddressGroup("10.0.0.2", is_peer=True)
     assert groups.group("fd00::0002") == AddressGroup("fd00::2", is_peer=True)

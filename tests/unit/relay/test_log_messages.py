@@ -39,7 +39,7 @@ def test_a_flood_is_one_record_in_a_while(journal: RelayJournal, clock: Clock, c
     assert second == "sbus-relay: rejected 100 unauthenticated requests from 10.0.0.9: not signed"
 
 
-def test_another_cause_is_told_at_once(journal: RelayJournal, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_cause_is_logged_at_once(journal: RelayJournal, capsys: pytest.CaptureFixture[str]) -> None:
     for address in ("10.0.0.8", "10.0.0.9"):
         journal.tell_of(STRANGER, address, address=address, reason="x")
     assert len(capsys.readouterr().err.splitlines()) == 2

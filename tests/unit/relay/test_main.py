@@ -47,7 +47,7 @@ def test_a_good_configuration(config: Path) -> None:
         ("twin = 1\nretry = 1\n", "unknown key"),
     ],
 )
-def test_a_mistake_is_one_line_for_a_person(config: Path, text: str, says: str) -> None:
+def test_unexpected_error_is_logged_in_one_line(config: Path, text: str, says: str) -> None:
     config.write_text(text)
     done = run("-C", str(config), "--check")
     assert (done.returncode, done.stdout) == (78, "")

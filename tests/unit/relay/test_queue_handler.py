@@ -91,7 +91,7 @@ def test_a_request_becomes_one_for_each_destination_and_is_sent_at_once(server: 
     run_with_handler(server, body)
 
 
-def test_without_room_it_waits_and_somebody_is_woken(server: RedisServer) -> None:
+def test_without_capacity_it_waits_and_the_sender_is_woken(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(SECOND))
         assert (fixture.sender.begun, fixture.woken) == ([], 1)
@@ -100,7 +100,7 @@ def test_without_room_it_waits_and_somebody_is_woken(server: RedisServer) -> Non
     run_with_handler(server, body, sender=0)
 
 
-def test_one_for_this_twin_needs_no_other_host(server: RedisServer) -> None:
+def test_request_to_this_host_needs_no_sender(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(FIRST))
         assert (fixture.sender.begun, fixture.woken) == ([], 0)
@@ -126,7 +126,7 @@ def test_one_for_this_twin_needs_no_other_host(server: RedisServer) -> None:
         ({"ver": 2}, "ver: "),
     ],
 )
-def test_a_request_that_cannot_be_sent_is_answered_in_words(server: RedisServer, members: dict[str, Any], says: str) -> None:
+def test_request_that_cannot_be_sent_gets_an_error(server: RedisServer, members: dict[str, Any], says: str) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, {**asked(SECOND), **members})
         (answer,) = fixture.answers("ret")
@@ -138,7 +138,7 @@ def test_a_request_that_cannot_be_sent_is_answered_in_words(server: RedisServer,
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"[]", b"\xff", b"{" * 5_000])
-def test_what_is_no_message_is_kept_and_told(server: RedisServer, message: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_message_is_kept_and_logged(server: RedisServer, message: bytes, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, message)
         assert fixture.client.lrange(names.REFUSED, 0, -1) == [message]
@@ -165,7 +165,7 @@ def test_a_message_that_is_too_large_is_refused(server: RedisServer) -> None:
     run_with_handler(server, body, body_bytes=1_024)
 
 
-def test_a_full_backlog_is_told_to_who_asks_and_to_who_runs_it(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_backlog_is_an_error_and_is_logged(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(SECOND))
         await fixture.put(names.LOCAL, asked(SECOND, ret="second"))
@@ -204,7 +204,7 @@ def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: Redi
     assert "host 1002 has not sent request 1001.1, or has its response" in capsys.readouterr().err
 
 
-def test_an_application_cannot_answer_for_another_twin(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_application_cannot_respond_for_another_host(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     """Neither to a request of its own host, nor to one of another."""
 
     async def body(fixture: HandlerFixture) -> None:
@@ -224,7 +224,7 @@ def test_an_application_cannot_answer_for_another_twin(server: RedisServer, caps
     assert "src: a response must name this host" in told
 
 
-def test_a_command_that_nobody_serves_is_declined_when_its_queue_is_full(server: RedisServer) -> None:
+def test_request_is_declined_when_the_queue_of_its_command_is_full(server: RedisServer) -> None:
     async def body(fixture: HandlerFixture) -> None:
         fixture.client.rpush("msgbus.x", "another")
         await received(fixture)
@@ -260,7 +260,7 @@ def test_what_expires_is_answered_once(server: RedisServer) -> None:
     run_with_handler(server, body)
 
 
-def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undeliverable_response_is_logged(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         fixture.client.set("ret", "is no list")
         await fixture.put(names.LOCAL, asked(SECOND))

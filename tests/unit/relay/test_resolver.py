@@ -90,7 +90,7 @@ def test_an_answer_is_kept_for_a_while() -> None:
     service.run(test)
 
 
-def test_nobody_is_asked_again_soon_for_a_twin_that_there_is_not() -> None:
+def test_unknown_host_is_cached() -> None:
     service = Service()
 
     async def test(resolver: GraphQlResolver) -> None:
@@ -164,7 +164,7 @@ def test_an_answer_that_is_none_is_no_address(answer: Any) -> None:
     service.run(test)
 
 
-def test_the_settings_say_who_is_asked() -> None:
+def test_settings_select_the_resolver() -> None:
     peers = (PeerSettings(1002, "10.0.0.2:8051"), PeerSettings(1003))
 
     async def run() -> None:

@@ -143,7 +143,7 @@ def test_what_arrives_is_done() -> None:
 
 
 @pytest.mark.parametrize("error", [PeerUnreachableError("no route"), ResolverUnavailableError("no route")])
-def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_host_is_retried_and_logged_once(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: SenderFixture) -> None:
         await fixture.settle(claim(1), claim(2))
         fixture.network.error = None
@@ -180,7 +180,7 @@ def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capsys: py
     assert "message 1002.1 to host 1002 failed: no" in capsys.readouterr().err
 
 
-def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_beyond_the_limit_of_a_host_wait(capsys: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: SenderFixture) -> None:
         fixture.network.is_open.clear()
         fixture.store.waiting = [claim(number) for number in range(1, 2 * TWIN_SENDS + 1)]
@@ -205,7 +205,7 @@ def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.
     assert capsys.readouterr().err == ""
 
 
-def test_who_comes_while_others_wait_stands_behind_them() -> None:
+def test_new_message_does_not_overtake_waiting_ones() -> None:
     """Otherwise waiting messages would starve."""
 
     async def body(fixture: SenderFixture) -> None:
@@ -229,7 +229,7 @@ def test_who_comes_while_others_wait_stands_behind_them() -> None:
     run(body)
 
 
-def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_logged_and_unavailable_redis_is_not(capsys: pytest.CaptureFixture[str]) -> None:
     run(lambda fixture: fixture.settle(claim()), RedisUnavailableError("away"))
     assert capsys.readouterr().err == ""
     run(lambda fixture: fixture.settle(claim()), ZeroDivisionError("by zero"))

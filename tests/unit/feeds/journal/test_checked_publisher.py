@@ -147,26 +147,26 @@ def test_bus_that_does_not_tell_is_taken_for_open(answer: bytes | RemoteRefusal)
 
 def test_what_may_not_have_been_routed_is_published_again() -> None:
     before, after = FakeBus(life=1), FakeBus()
-    town = FakeBuses(before, None, None, after)
-    publisher = town.publisher()
+    buses = FakeBuses(before, None, None, after)
+    publisher = buses.publisher()
     publisher.open()
     assert publisher.deliver(BATCH) == 0
     assert (before.published, after.published) == ([b"1"], [b"1", b"2"])
     assert before.is_closed
     assert publisher.reconnects == 1
-    assert sum(town.slept) > 0, "tries that fail are not made at once"
-    assert town.said == ["disconnected from here; publishing the last batch of entries again", "reconnected to the bus"]
+    assert sum(buses.slept) > 0, "tries that fail are not made at once"
+    assert buses.said == ["disconnected from here; publishing the last batch of entries again", "reconnected to the bus"]
 
 
 def test_refused_publications_are_counted_and_said_rarely() -> None:
     bus = FakeBus()
-    town = FakeBuses(bus)
-    publisher = town.publisher()
+    buses = FakeBuses(bus)
+    publisher = buses.publisher()
     publisher.open()
     bus.to_refuse = [RemoteRefusal(ErrorCode.EMSGSIZE, "too long")] * 30
     assert publisher.deliver([("journal/a/info", b"huge"), *BATCH]) == 31
     assert bus.published == [b"1", b"2"]
-    assert [line[-11:] for line in town.said] == ["(1 so far)"[-11:].rjust(11), "(10 so far)"] or len(town.said) == 2
+    assert [line[-11:] for line in buses.said] == ["(1 so far)"[-11:].rjust(11), "(10 so far)"] or len(buses.said) == 2
     assert publisher.deliver(BATCH) == 0
 
 

@@ -37,7 +37,7 @@ def test_other_records_of_the_bus_are_published() -> None:
 
 
 @pytest.mark.parametrize("unit", [b"user@1001.service", b"sbus.service.service", b"xsbus.service", b"sbus-feed@journal.service", b""])
-def test_nobody_can_have_an_entry_left_out(unit: bytes) -> None:
+def test_users_cannot_hide_entries(unit: bytes) -> None:
     forged = {"MESSAGE_ID": echo.PACKETS_LOST, "SBUS_PEER_PID": b"500", "SYSLOG_IDENTIFIER": b"sbusd", "UNIT": b"sbus.service"}
     assert not is_echo(_SYSTEMD_UNIT=unit, _UID=b"1001", **forged)
     assert not is_echo(_SYSTEMD_UNIT=unit, _UID=b"1001", _SYSTEMD_USER_UNIT=b"sbus.service", **forged)

@@ -65,7 +65,7 @@ def test_entry_without_priority_or_with_several() -> None:
 
 
 @pytest.mark.parametrize("name", ["UNIT", "OBJECT_SYSTEMD_UNIT", "COREDUMP_UNIT", "TRANSPORT", "SYSTEMD_UNIT"])
-def test_nobody_can_speak_as_another_s_unit(name: str) -> None:
+def test_users_cannot_write_as_another_unit(name: str) -> None:
     mine = {"_PID": b"77", "_UID": b"1000", "_SYSTEMD_UNIT": b"user@1000.service", "PID": b"1", "UID": b"0"}
     assert key(**mine, **{name: b"ssh.service"}) == "journal/user@1000.service/info"
     del mine["_SYSTEMD_UNIT"]

@@ -133,7 +133,7 @@ def fixture(folder: Path) -> Iterator[FeedFixture]:
     made.journal.close()
 
 
-def test_first_time_begins_where_it_is_told_and_keeps_that(fixture: FeedFixture) -> None:
+def test_first_start_is_at_the_given_position_and_saves_it(fixture: FeedFixture) -> None:
     fixture.journal.last = cursor(7)
     fixture.feed(StartPosition(lines=3))
     assert fixture.journal.sought == [3]
@@ -209,7 +209,7 @@ def test_clock_that_was_wrong_does_not_bring_entries_twice(fixture: FeedFixture)
 
 
 @pytest.mark.parametrize("content", ["", "garbage", "s=1;i=2"])
-def test_damaged_cursor_file_is_told(fixture: FeedFixture, content: str) -> None:
+def test_damaged_cursor_file_is_reported(fixture: FeedFixture, content: str) -> None:
     assert fixture.file.path is not None
     fixture.file.path.write_text(content)
     fixture.journal.items.append(entry(9))
@@ -232,7 +232,7 @@ def test_damaged_entries_are_counted_once(fixture: FeedFixture) -> None:
     assert "damaged" in fixture.said[0]
 
 
-def test_refusals_are_told_with_the_next_entry_and_not_by_themselves(fixture: FeedFixture) -> None:
+def test_rejections_are_reported_with_the_next_entry(fixture: FeedFixture) -> None:
     fixture.journal.items.extend([entry(1), entry(2)])
     fixture.publisher.refused.append(2)
     feed = fixture.feed()
@@ -245,7 +245,7 @@ def test_refusals_are_told_with_the_next_entry_and_not_by_themselves(fixture: Fe
     assert fixture.publisher.published[2:] == ["refused 2", "3"]
 
 
-def test_echo_is_left_out_but_not_its_place(fixture: FeedFixture) -> None:
+def test_echo_is_omitted_but_its_position_is_saved(fixture: FeedFixture) -> None:
     fixture.journal.items.append(entry(4, _SYSTEMD_UNIT=b"sbus.service", MESSAGE_ID=b"42f13a4bdc354a9fb0e263134c20ef30"))
     feed = fixture.feed()
     feed.turn()
@@ -278,7 +278,7 @@ def test_batches_are_bounded(fixture: FeedFixture) -> None:
 
 
 @pytest.mark.parametrize("error", [AccessCheckError("closed"), KeyboardInterrupt()])
-def test_place_is_that_of_what_was_routed(fixture: FeedFixture, error: BaseException) -> None:
+def test_saved_position_is_that_of_routed_entries(fixture: FeedFixture, error: BaseException) -> None:
     fixture.journal.items.extend([entry(1), entry(2)])
     feed = fixture.feed()
     feed.turn()
@@ -300,7 +300,7 @@ def test_run_saves_at_its_end(fixture: FeedFixture) -> None:
     assert fixture.file.load() == cursor(4)
 
 
-def test_place_that_cannot_be_saved_is_said_and_counted(fixture: FeedFixture, tmp_path: Path) -> None:
+def test_position_that_cannot_be_saved_is_logged_and_counted(fixture: FeedFixture, tmp_path: Path) -> None:
     fixture.file = CursorFile(tmp_path / "nowhere" / "cursor")
     feed = fixture.feed()
     for number in range(1, 31):

@@ -50,7 +50,7 @@ def test_keys_wait_for_the_link() -> None:
     assert ENTRIES[3].key(lambda index: None) is None
 
 
-def test_identity_tells_kinds_apart() -> None:
+def test_identity_distinguishes_kinds() -> None:
     assert len({entry.identity for entry in ENTRIES}) == len(ENTRIES)
 
 

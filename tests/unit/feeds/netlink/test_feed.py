@@ -141,7 +141,7 @@ def test_ready_is_said_after_the_first_snapshot(fixture: FeedFixture) -> None:
     assert fixture.said == []
 
 
-def test_change_is_told(fixture: FeedFixture) -> None:
+def test_change_is_published(fixture: FeedFixture) -> None:
     fixture.listener.put(*BRIDGE_ADDED)
     assert fixture.turn() == [("net/link/br%2A%21", "new")]
 
@@ -157,7 +157,7 @@ def test_overrun_makes_a_fresh_snapshot_from_a_fresh_monitor(fixture: FeedFixtur
     assert len(fixture.kernel.listeners) == 2
 
 
-def test_overruns_are_counted_and_paced(fixture: FeedFixture) -> None:
+def test_overruns_are_counted_and_rate_limited(fixture: FeedFixture) -> None:
     for count in range(1, 4):
         fixture.listener.put(OverrunError("lost"))
         fixture.turn(0.1)
@@ -242,7 +242,7 @@ def test_what_comes_while_the_tables_are_read_is_checked_again(fixture: FeedFixt
     assert fixture.feed.counters.checks == 2
 
 
-def test_what_comes_before_the_first_snapshot_is_told_after_it() -> None:
+def test_changes_before_the_first_snapshot_are_published_after_it() -> None:
     fixture = FeedFixture()
     fixture.kernel.during_read = BRIDGE_ADDED
     assert fixture.turn() == [*whole("start"), ("net/link/br%2A%21", "new")]

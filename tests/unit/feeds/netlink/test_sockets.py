@@ -51,7 +51,7 @@ def test_monitor_is_quiet_without_changes(kernel: Kernel) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/proc/1/ns/net", "no such", "\0", "\udcff"])
-def test_namespace_that_is_none(name: str) -> None:
+def test_invalid_namespace(name: str) -> None:
     with pytest.raises(KernelError, match=r"network namespace .*: .*; list the namespaces with: ip netns list"):
         NetworkNamespace(name)
 
@@ -154,7 +154,7 @@ def whole_answer(sequence: int, *datagrams: bytes) -> list[tuple[bytes, int, int
     return [(datagram, 0, 0) for datagram in (*datagrams, control_message(3, 0, sequence))]
 
 
-def test_interrupted_table_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_table_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = [
         *whole_answer(1, numbered(DATAGRAM, 1, flags=0x12)),
         *whole_answer(2, numbered(DATAGRAM, 2)),
@@ -167,7 +167,7 @@ def test_interrupted_table_is_read_anew(monkeypatch: pytest.MonkeyPatch) -> None
     assert tables.interrupted == 1
 
 
-def test_answers_to_others_and_forged_ones_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_and_forged_responses_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     strange = [(control_message(2, -errno.EPERM, 1), 0, 4711), (control_message(2, -errno.EPERM, 99), 0, 0)]
     answers = [item for sequence in (1, 2, 3, 4) for item in whole_answer(sequence)]
     assert tables_on(*strange, *answers, monkeypatch=monkeypatch).read() == []

@@ -30,19 +30,19 @@ def told(events: list[NetworkEvent]) -> list[tuple[str, str]]:
     return [(event.kind.value, event.key) for event in events]
 
 
-def test_the_same_twice_is_told_once() -> None:
+def test_repeated_entry_is_published_once() -> None:
     state = NetworkState()
     assert told(state.apply(Notice(ETH))) == [("new", "net/link/eth0")]
     assert state.apply(Notice(ETH)) == []
 
 
-def test_change_is_told_with_what_is_now() -> None:
+def test_change_has_the_current_attributes() -> None:
     state = state_of(ETH)
     [event] = state.apply(Notice(replace(ETH, mtu=9000)))
     assert (event.kind, event.key, event.attributes["mtu"]) == (EventKind.CHANGE, "net/link/eth0", 9000)
 
 
-def test_removal_is_told_once() -> None:
+def test_removal_is_published_once() -> None:
     state = state_of(LO, ETH, ADDRESS)
     assert told(state.apply(Notice(ADDRESS, gone=True))) == [("remove", "net/address/eth0/10.0.0.1%2F24")]
     assert state.apply(Notice(ADDRESS, gone=True)) == []
@@ -143,7 +143,7 @@ def test_replaced_route_is_gone_before_the_new_one_comes() -> None:
     ]
 
 
-def test_reconcile_tells_the_difference_and_nothing_else() -> None:
+def test_reconcile_returns_only_the_difference() -> None:
     state = state_of(LO, ETH, ADDRESS, ROUTE)
     events = state.reconcile([replace(LO, mtu=1500), ETH, ROUTE, NEIGHBOUR])
     assert told(events) == [
@@ -212,7 +212,7 @@ TABLES = st.lists(st.sampled_from([*LINKS, *CHILDREN]), max_size=6)
 
 
 @given(st.lists(st.one_of(NOTICES, TABLES), max_size=30))
-def test_a_subscriber_who_follows_knows_what_a_snapshot_tells(life: list[Notice | list[Entry]]) -> None:
+def test_events_lead_to_the_state_of_a_snapshot(life: list[Notice | list[Entry]]) -> None:
     state = NetworkState()
     known: dict[str, Attributes] = {}
     for step in life:

@@ -111,7 +111,7 @@ def test_a_call_becomes_a_request_and_its_answer_the_calls() -> None:
     run(main)
 
 
-def test_an_answer_that_nobody_waits_for_is_not_handed_out() -> None:
+def test_response_without_a_waiting_call_is_not_delivered() -> None:
     async def main() -> None:
         assert not made(FakeHandler()).deliver(RelayMessage(uid="1002.5"))
 
@@ -125,7 +125,7 @@ def test_an_answer_that_nobody_waits_for_is_not_handed_out() -> None:
         (RedisUnavailableError("Redis: gone"), "relay unavailable: Redis: gone; the call may have been sent"),
     ],
 )
-def test_what_cannot_be_sent_is_told(error: Exception, says: str) -> None:
+def test_call_that_cannot_be_sent_gets_an_error(error: Exception, says: str) -> None:
     async def main() -> None:
         calls = made(FakeHandler(error), calls=1)
         for uid in ("u", "v"):  # and does not count any longer
@@ -170,7 +170,7 @@ def test_it_subscribes_to_all_hosts_and_at_its_address() -> None:
     assert made(FakeHandler()).patterns(b"!/conn/3/") == [b"relay/*/", b"!/conn/3/relay/*/"]
 
 
-def test_a_user_with_enough_under_way_is_told_and_others_are_not_held_up() -> None:
+def test_user_at_the_limit_gets_an_error_and_others_are_served() -> None:
     calls = made(FakeHandler(), calls=2)
     assert [calls.receive(asked(uid), NOW) for uid in "ab"] == [b"", b""]
     assert (

@@ -151,7 +151,7 @@ def test_a_request_is_run_and_answered() -> None:
     assert (reply.uid, reply.src, reply.dst, base64.b64decode(reply.dat), reply.err, reply.now) == ("1002.1", 1002, (1001,), b"\0y", "", 7)
 
 
-def test_what_the_service_is_told() -> None:
+def test_service_receives_caller_and_data() -> None:
     async def main() -> None:
         bus, store = FakeBus(), FakeStore()
         made = services(store, FakeMembership(bus), [])
@@ -196,12 +196,12 @@ def test_an_answer_that_no_message_holds() -> None:
     assert store.concluded[0][1].err.endswith(" bytes; the limit on host 1002 is 1024")
 
 
-def test_one_that_nobody_took_goes_to_redis() -> None:
+def test_request_without_recipient_goes_to_redis() -> None:
     store, _ = outcome(NoRecipient("echo"))
     assert (store.handed, store.concluded) == ([(RAW, names.BUS)], [])
 
 
-def test_nobody_is_there() -> None:
+def test_no_service_is_subscribed() -> None:
     async def main() -> None:
         bus, store, told = FakeBus(), FakeStore(), list[str]()
         bus.members_of = {b"rpc/echo": 1}
@@ -285,7 +285,7 @@ def test_of_one_host_and_command_not_too_many_run_at_once() -> None:
     run(main)
 
 
-def test_a_host_with_too_much_under_way_is_told() -> None:
+def test_host_at_the_limit_gets_an_error() -> None:
     async def main() -> None:
         bus, store = FakeBus(), FakeStore()
         bus.may_answer.clear()

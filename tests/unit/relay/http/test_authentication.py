@@ -53,7 +53,7 @@ def refusal(authentication: Authentication, caller: UnverifiedRequest) -> Reject
     pytest.fail("was let in")
 
 
-def test_who_signs_is_known_with_what_the_store_has_to_know_again() -> None:
+def test_valid_signature_identifies_the_sender_and_the_nonce() -> None:
     caller = signed()
     sender = key_gate().identify(caller)
     assert sender.twin == SECOND
@@ -82,7 +82,7 @@ def test_a_signature_that_is_none_is_refused(caller: UnverifiedRequest, says: st
 
 
 @pytest.mark.parametrize("seconds", [-62.0, 62.0])
-def test_a_clock_that_is_wrong_is_told(seconds: float) -> None:
+def test_wrong_clock_is_reported(seconds: float) -> None:
     report_rejection = refusal(key_gate(), signed(now=NOW + seconds))
     assert (report_rejection.status, report_rejection.event) == (401, REPLAYED)
     assert f"the clock of host 1002 differs by {seconds:+.0f} s" in report_rejection.words.replace("-63", "-62")
@@ -94,7 +94,7 @@ def test_a_clock_within_the_skew_is_good(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("headers", [{}, {FROM: "1003", TIME: "1", NONCE: "0" * 32, SIGNATURE: "0" * 64}])
-def test_who_has_no_key_is_refused_before_a_body_is_read(headers: dict[str, str]) -> None:
+def test_sender_without_a_key_is_rejected_before_the_body(headers: dict[str, str]) -> None:
     with pytest.raises(RejectedRequestError):
         key_gate().precheck(dataclasses.replace(signed(), headers=headers, body=b""))
 
@@ -109,7 +109,7 @@ def test_who_has_no_key_is_refused_before_a_body_is_read(headers: dict[str, str]
         ([], None),
     ],
 )
-def test_a_certificate_names_one_twin(names: list[tuple[str, str]], twin: int | None) -> None:
+def test_certificate_names_one_host(names: list[tuple[str, str]], twin: int | None) -> None:
     caller = dataclasses.replace(signed(), certificate={"subjectAltName": tuple(names)})
     authentication = CertificateAuthentication()
     if twin is not None:
@@ -119,7 +119,7 @@ def test_a_certificate_names_one_twin(names: list[tuple[str, str]], twin: int | 
         assert refusal(authentication, caller).status == 403
 
 
-def test_without_a_certificate_nobody_is_served() -> None:
+def test_sender_without_a_certificate_is_rejected() -> None:
     assert refusal(CertificateAuthentication(), signed()).event == STRANGER
 
 
@@ -136,11 +136,11 @@ def test_over_loopback_another_user_is_refused(user: int | None, says: str) -> N
     assert says in report_rejection.words
 
 
-def test_from_another_host_nobody_is_believed() -> None:
+def test_remote_host_without_authentication_is_rejected() -> None:
     assert refusal(LocalUserAuthentication(), signed()).event == STRANGER
 
 
-def test_the_configuration_says_which_gate(tmp_path: Path) -> None:
+def test_configuration_selects_the_authentication(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_bytes(KEY + b"\n")
     file.chmod(0o600)
@@ -151,7 +151,7 @@ def test_the_configuration_says_which_gate(tmp_path: Path) -> None:
     assert [type(authentication) for authentication in made] == [KeyAuthentication, CertificateAuthentication, LocalUserAuthentication]
 
 
-def test_a_response_is_signed_for_a_request_whose_signature_was_right_alone() -> None:
+def test_response_is_signed_only_for_a_valid_signature() -> None:
     sender = key_gate().identify(signed())
     assert sender.signed is not None
     headers = response_headers(FIRST, {SECOND: KEY}, sender, 200, b"said")
@@ -171,5 +171,5 @@ def test_an_older_relay_is_refused_and_named() -> None:
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1795000000", 1_795_000_000.0), ("", None), ("x", None), ("-1", None), ("1" * 13, None)])
-def test_when_it_was_sent_is_its_senders_word(text: str, seconds: float | None) -> None:
+def test_sending_time_is_that_of_the_sender(text: str, seconds: float | None) -> None:
     assert sent_at(dataclasses.replace(signed(), headers={TIME: text})) == seconds

@@ -52,12 +52,12 @@ def answer(status: int, body: bytes, key: bytes | None) -> Serve:
     return serve
 
 
-def test_a_word_with_the_right_key_is_believed() -> None:
+def test_response_with_a_valid_signature_is_trusted() -> None:
     assert send(answer(200, b"{}", KEY), {1002: KEY}) is None
 
 
 @pytest.mark.parametrize("key", [None, b"x" * 16])
-def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) -> None:
+def test_attacker_cannot_confirm_a_delivery(key: bytes | None) -> None:
     error = send(answer(200, b"{}", key), {1002: KEY})
     assert isinstance(error, PeerUnreachableError)
     assert "is not signed by host 1002" in str(error)
@@ -83,7 +83,7 @@ def test_a_response_to_another_request_is_not_believed() -> None:
     assert isinstance(send(serve, {1002: KEY}), PeerUnreachableError)
 
 
-def test_a_twin_without_a_key_is_not_spoken_to() -> None:
+def test_host_without_a_key_gets_no_message() -> None:
     assert isinstance(send(answer(200, b"{}", None), {1003: KEY}), PeerRejectedError)
 
 

@@ -48,7 +48,7 @@ class LimiterFixture:
         self.rejections.append((event, address, counter))
 
 
-def test_too_many_are_refused_and_counted_and_come_in_when_others_have_left() -> None:
+def test_excess_connections_are_rejected_until_others_close() -> None:
     fixture = LimiterFixture(3, 2)
     slot = fixture.slot("10.0.0.8")
     assert fixture.admit("10.0.0.8", "10.0.0.8") == [True, False]
@@ -58,7 +58,7 @@ def test_too_many_are_refused_and_counted_and_come_in_when_others_have_left() ->
     assert fixture.admit("10.0.0.9") == [True]
 
 
-def test_a_network_of_ipv6_has_the_places_of_one_address() -> None:
+def test_an_ipv6_network_has_the_limit_of_one_address() -> None:
     fixture = LimiterFixture(1_024, 64)
     attacker = [f"2001:db8:1:1::{number:x}" for number in range(1_024)]
     assert sum(fixture.admit(*attacker)) == 64
@@ -75,7 +75,7 @@ def test_an_interface_makes_no_other_network() -> None:
     assert fixture.admit("fe80::1%eth0", "fe80::2%eth1") == [True, False]
 
 
-def test_the_places_of_configured_peers_are_not_for_others() -> None:
+def test_slots_of_peers_are_reserved() -> None:
     fixture = LimiterFixture(16, 8, 4, f"{PEER}:8051", "[fd00::2]:8051")
     assert sum(fixture.admit(*(f"2001:db8:{number:x}::1" for number in range(64)))) == 16
     assert fixture.admit("10.0.0.9") == [False]
@@ -84,13 +84,13 @@ def test_the_places_of_configured_peers_are_not_for_others() -> None:
     assert fixture.admit("fd00::3") == [False]
 
 
-def test_a_peer_has_no_more_places_than_others_and_uses_theirs_when_the_reserved_ones_are_full() -> None:
+def test_peer_uses_common_slots_within_its_limit() -> None:
     fixture = LimiterFixture(2, 4, 3, f"{PEER}:8051", "10.0.0.3:8051")
     assert fixture.admit(*[PEER] * 5) == [True, True, True, True, False]
     assert fixture.admit("10.0.0.3", "10.0.0.3") == [True, False]
 
 
-def test_a_place_that_was_left_is_where_it_was() -> None:
+def test_released_slot_keeps_its_kind() -> None:
     fixture = LimiterFixture(1, 8, 1, f"{PEER}:8051")
     reserved, common = fixture.slot(PEER), fixture.slot(PEER)
     assert fixture.admit(PEER, "10.0.0.9") == [False, False]
@@ -100,14 +100,14 @@ def test_a_place_that_was_left_is_where_it_was() -> None:
     assert fixture.admit("10.0.0.8", PEER) == [False, True]
 
 
-def test_nobody_comes_in_once_the_relay_ends_and_that_is_nobodys_offence() -> None:
+def test_closed_limiter_admits_no_connection_and_reports_nothing() -> None:
     fixture = LimiterFixture(3, 2)
     fixture.limiter.close()
     assert fixture.admit("10.0.0.8") == [False]
     assert fixture.rejections == []
 
 
-def test_an_unverified_connection_makes_room_for_a_new_one_of_its_party() -> None:
+def test_unverified_connection_makes_room_for_a_new_one_of_its_group() -> None:
     """A user without a key on a peer's host must not keep the peer out."""
     fixture = LimiterFixture(8, 2, 2, f"{PEER}:8051")
     closed: list[int] = []

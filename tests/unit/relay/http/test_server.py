@@ -130,7 +130,7 @@ def test_a_request_is_taken_with_the_queue_of_answers_and_the_time_that_is_left(
     assert (request.ret, left) == (names.REPLY, 51.0)
 
 
-def test_ages_are_told_by_the_senders_clock() -> None:
+def test_age_is_computed_with_the_senders_clock() -> None:
     made = fixture_for()
     made.request(REMOTE_PATH, message(now=1_000), headers={"Sbus-Time": "1030"})
     assert [left for _, left in made.store.accepted] == [31.0]
@@ -204,14 +204,14 @@ def test_a_redis_that_is_away_is_no_end() -> None:
     assert said.headers["Retry-After"] == "5"
 
 
-def test_a_mistake_is_the_journals_and_not_the_peers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_error_is_logged_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
     said = fixture_for(ZeroDivisionError("secret")).request(REMOTE_PATH, message())
     assert said.status == 500
     assert "secret" not in str(said.words)
     assert "in the HTTP server: ZeroDivisionError: secret" in capsys.readouterr().err
 
 
-def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unauthenticated_sender_is_rejected_before_the_body(capsys: pytest.CaptureFixture[str]) -> None:
     """The body of this request never ends."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -235,7 +235,7 @@ def test_a_body_that_is_too_large_is_refused_by_its_length_and_without_one() -> 
         assert made.store.counted == ["bodies-too-large"]
 
 
-def test_bodies_of_senders_who_are_not_verified_are_bounded_in_sum() -> None:
+def test_bodies_of_unverified_senders_have_a_total_limit() -> None:
     """Two endless bodies use up the room of their address; a third is accepted, and the oldest one is evicted."""
 
     async def half() -> AsyncIterator[bytes]:

@@ -78,7 +78,7 @@ def resets(client: socket.socket) -> None:
 @pytest.mark.parametrize("host", HOSTS)
 @pytest.mark.parametrize("leave", [closes, closes_with_more, resets])
 @pytest.mark.parametrize("early", [True, False])
-def test_a_socket_that_is_closed_belongs_to_nobody(host: str, leave: Callable[[socket.socket], None], early: bool) -> None:
+def test_closed_socket_has_no_owner(host: str, leave: Callable[[socket.socket], None], early: bool) -> None:
     """Before and after the connection is accepted; nor does it belong to root, whose uid the kernel reports."""
     with listener(host) as server, socket.create_connection(server.getsockname()[:2]) as client:
         if early:
@@ -120,7 +120,7 @@ def test_the_trusted_are_root_and_the_own_user() -> None:
     assert not is_trusted(OVERFLOW_UID)
 
 
-def test_the_kernel_that_cannot_be_asked_trusts_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_owner_without_an_answer_of_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     with listener("127.0.0.1") as server, socket.create_connection(server.getsockname()), server.accept()[0] as served:
 
         def refuse(*_: object) -> None:

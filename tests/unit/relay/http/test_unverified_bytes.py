@@ -10,7 +10,7 @@ from sbusd.relay.http.unverified_bytes import PARTS, UnverifiedBytes
 PEER = "10.0.0.2"
 
 
-def test_one_party_has_a_part_and_all_have_the_whole() -> None:
+def test_one_group_has_a_part_of_the_total() -> None:
     unverified = UnverifiedBytes(AddressGroups([PEER]), 8_000, 100)
     bodies = [unverified.body(f"10.1.0.{number}") for number in range(PARTS + 1)]
     assert [body.grow(1_000) for body in bodies] == [True] * PARTS + [False]
@@ -20,7 +20,7 @@ def test_one_party_has_a_part_and_all_have_the_whole() -> None:
     assert bodies[-1].grow(1_000)
 
 
-def test_addresses_of_one_network_are_one_party() -> None:
+def test_addresses_of_one_network_are_one_group() -> None:
     unverified = UnverifiedBytes(AddressGroups([]), 8_000, 100)
     first, second = (unverified.body(f"2001:db8::{number}") for number in (1, 2))
     assert first.grow(600)
@@ -40,7 +40,7 @@ def test_configured_peers_have_bytes_of_their_own() -> None:
     assert unverified.body(PEER).grow(1_000)
 
 
-def test_nobody_who_has_left_is_remembered() -> None:
+def test_released_bodies_are_forgotten() -> None:
     unverified = UnverifiedBytes(AddressGroups([]), 1_000, 1_000)
     for number in range(100):
         with unverified.body(f"10.1.0.{number}") as body:
@@ -48,7 +48,7 @@ def test_nobody_who_has_left_is_remembered() -> None:
     assert (sum(unverified._of.values()), len(unverified._of), unverified._total[False]) == (0, 0, 0)
 
 
-def test_the_oldest_body_of_a_party_makes_room_for_a_new_one() -> None:
+def test_oldest_body_of_a_group_makes_room_for_a_new_one() -> None:
     """A user without a key on a peer's host must not block the messages of the peer."""
     unverified = UnverifiedBytes(AddressGroups([PEER]), 8_000, 100)
     ended: list[str] = []

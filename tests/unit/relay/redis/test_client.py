@@ -99,7 +99,7 @@ def test_whatever_keeps_redis_away_is_one_kind_of_error(error: Exception, says: 
     asyncio.run(run())
 
 
-def test_a_socket_where_nobody_is() -> None:
+def test_socket_without_a_server() -> None:
     async def run() -> None:
         link = RedisClient("/nonexistent/redis.sock")
         with pytest.raises(RedisUnavailableError, match=r"/nonexistent/redis\.sock"):

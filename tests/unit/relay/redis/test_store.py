@@ -64,7 +64,7 @@ def test_what_a_living_relay_holds_is_its_own(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
+def test_request_is_held_by_the_relay_that_sends_it_at_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         made = outgoing(hold_seconds=60.0)
@@ -94,7 +94,7 @@ def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
     run_with(server, body)
 
 
-def test_who_lost_a_request_to_another_relay_changes_nothing(server: RedisServer) -> None:
+def test_relay_that_lost_a_request_changes_nothing(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         assert await store.dispatch(b"raw", [outgoing()]) == []
         assert left(client) == set()
@@ -216,7 +216,7 @@ def test_one_host_cannot_fill_another(server: RedisServer, bound: str, says: str
     run_with(server, body, **{bound: 1})
 
 
-def test_an_answer_is_taken_from_the_twin_that_was_asked_alone(server: RedisServer) -> None:
+def test_response_is_accepted_only_from_the_called_host(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
         await store.dispatch(raw, [outgoing()])
@@ -231,7 +231,7 @@ def test_an_answer_is_taken_from_the_twin_that_was_asked_alone(server: RedisServ
     run_with(server, body, queue_messages=2)
 
 
-def test_a_request_goes_to_the_queue_of_its_command_if_somebody_waits_for_it(server: RedisServer) -> None:
+def test_request_goes_to_the_queue_of_its_command_if_it_is_open(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         asked = request_of_second()
         await store.accept(SECOND, asked, "d", 60.0)
@@ -245,7 +245,7 @@ def test_a_request_goes_to_the_queue_of_its_command_if_somebody_waits_for_it(ser
     run_with(server, body)
 
 
-def test_an_answer_goes_out_once_and_to_who_has_asked(server: RedisServer) -> None:
+def test_response_is_sent_once_and_to_the_calling_host(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         asked = request_of_second()
         await store.accept(SECOND, asked, "d", 60.0)
@@ -274,7 +274,7 @@ async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> s
     return said
 
 
-def test_an_error_goes_to_the_one_twin_that_asked_that_command(server: RedisServer) -> None:
+def test_error_goes_to_the_only_host_with_that_command(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         assert await asker(store, client) == "none"
         await store.accept(SECOND, request_of_second(), "d", 60.0)
@@ -289,7 +289,7 @@ def test_an_error_goes_to_the_one_twin_that_asked_that_command(server: RedisServ
     run_with(server, body)
 
 
-def test_a_uid_that_one_twin_uses_twice_names_no_request(server: RedisServer) -> None:
+def test_uid_that_a_host_uses_twice_is_ambiguous(server: RedisServer) -> None:
     """Otherwise the response to the first would hide that the other has none yet."""
 
     async def body(store: Store, client: Any) -> None:
