@@ -23,8 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sbusd.ctl.output import JsonStyle, json_text
-from sbusd.ctl.visible import visible
+from sbusd.ctl.output import JsonStyle, json_text, visible
 
 DEFAULT_FORMAT = r"%k\t%p"
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from sbusd.ctl.output import OutputClosedError, complain, words_of
-from sbusd.ctl.statuses import status_of
+from sbusd.ctl.exit_status import one_line_errors
 from sbusd.helptext import PlainCommand, PlainGroup
-from sbusd.protocol.errors import SbusError
 
 SECTIONS = {
     "Message": {
@@ -57,31 +52,6 @@ SECTIONS = {
 
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
 """All commands; each is the function ``command`` of the module of its name."""
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Status after Ctrl-C, as a shell would report it."""
-
-OUTPUT_CLOSED = 128 + signal.SIGPIPE
-"""Status when the reader of standard output has gone, as a shell would report it of a program that SIGPIPE ends."""
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn what a command raises into a status.
-
-    Raises:
-        typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or of
-            the system, and one line on standard error, what :func:`~sbusd.ctl.statuses.status_of` says.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    except OutputClosedError:
-        raise typer.Exit(OUTPUT_CLOSED) from None
-    except (SbusError, OSError) as error:
-        complain(words_of(error))
-        raise typer.Exit(status_of(error)) from None
 
 
 class CommandGroup(PlainGroup):

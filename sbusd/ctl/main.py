@@ -8,7 +8,8 @@ import sys
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
-from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup, one_line_errors
+from sbusd.ctl.exit_status import INTERRUPTED, one_line_errors
+from sbusd.ctl.group import CONTEXT, CommandGroup
 from sbusd.ctl.output import complain, words_of
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import show_usage_error

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import ProtocolError, SbusError
 
 _COMPLAINT_CHARACTERS = 480
@@ -122,6 +121,19 @@ def json_text(value: Mapping[str, object], style: JsonStyle) -> str:
     return json.dumps(value, indent=indent, separators=separators).replace("\x7f", "\\u007f")
 
 
+def visible(value: bytes | str) -> str:
+    r"""Return *value* as one line in which every character is visible.
+
+    What is not UTF-8, a control or format character (C0, C1, bidirectional marks), or a line break becomes a backslash escape
+    such as ``\n``, ``\x1b``, ``\u202e``. Unlike :func:`sbusd.protocol.printable.printable` it cuts nothing and leaves a backslash
+    as it is, so that JSON in a payload stays readable and escaped text stays the same; ``--json`` is exact.
+    """
+    text = value.decode("utf-8", "surrogateescape") if isinstance(value, bytes) else value
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else _escaped(character) for character in text)
+
+
 def words_of(error: Exception) -> str:
     """Return what *error* says to a person: of an error of the protocol the words alone, for its code is for programs."""
     if isinstance(error, ProtocolError):
@@ -150,3 +162,11 @@ def _output_error(error: OSError) -> Exception:
     if isinstance(error, BrokenPipeError):
         return OutputClosedError()
     return OutputError(f"cannot write to standard output: {error.strerror or error}")
+
+
+def _escaped(character: str) -> str:
+    """Return the backslash escape of one character; a surrogate stands for a byte that is not UTF-8."""
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:
+        return f"\\x{code - 0xDC00:02x}"
+    return character.encode("unicode_escape").decode("ascii")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sbusd.ctl.visible import visible
+from sbusd.ctl.output import visible
 
 _GAP = 2
 

@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import hour_of_entry, publish_file
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.record.reader import Archive
-from sbusd.archive.tables.errors import TablesError
 from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
 from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.archive.tables.schema import TABLES, VERSION, Table
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
-from sbusd.pipeline.measures import calls, flows, losses, relay, security, traffic, users
+from sbusd.pipeline.measures import aggregates, calls, flows
 from sbusd.pipeline.measures.records import read_records
 from sbusd.pipeline.plan import Index, Task
 from sbusd.pipeline.progress import Progress, Tallies
@@ -49,12 +49,12 @@ _FILES_DDL = "path string, modificationTime timestamp, length bigint, content bi
 _HOUR_OF_FILE = r"/(\d{4}-\d\d-\d\d)T(\d\d)\.[^/]*$"
 
 _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "traffic": traffic.compute,
-    "users": users.compute,
+    "traffic": aggregates.traffic,
+    "users": aggregates.users,
     "flows": flows.compute,
-    "losses": losses.compute,
-    "security": security.compute,
-    "relay": relay.compute,
+    "losses": aggregates.losses,
+    "security": aggregates.security,
+    "relay": aggregates.relay,
 }
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.kinds import Kind

@@ -10,10 +10,14 @@ from importlib import resources
 from typing import Any
 
 from sbusd.archive.optional_packages import how_to_install
-from sbusd.report.errors import ReportError
+from sbusd.protocol.errors import SbusError
 
 _POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
 """Content-Security-Policy: scripts by their checksums, so that text from the bus could not become one even if it were taken for markup."""
+
+
+class ReportError(SbusError):
+    """The report cannot be written; the text is one line that says what to do."""
 
 
 def page_of(data: dict[str, Any]) -> str:

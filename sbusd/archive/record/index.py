@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from sbusd.archive.errors import RecordError
 from sbusd.archive.private_files import create_private, make_folder
-from sbusd.archive.record.errors import RecordError
 from sbusd.archive.record.layout import INDEX, SegmentName, temporary
 
 INDEX_VERSION = 1

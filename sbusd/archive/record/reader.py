@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from sbusd.archive.record.errors import RecordError, SegmentGoneError
+from sbusd.archive.errors import RecordError, SegmentGoneError
 from sbusd.archive.record.index import IndexEntry, read_index
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, completed, is_readable
 

@@ -19,8 +19,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import publish_file, sync_folder
-from sbusd.archive.tables.errors import TablesError
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path
 from sbusd.archive.tables.schema import TABLES, Table
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.errors import TablesError
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
 from sbusd.archive.tables.publication import Part, finish_publication, is_interrupted, locked
 from sbusd.archive.tables.schema import TABLES, Table

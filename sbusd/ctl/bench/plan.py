@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from sbusd.protocol.limits import MAX_PACKET_BYTES
@@ -39,3 +40,12 @@ def parse_sizes(text: str) -> list[int]:
             raise ValueError(f"invalid payload size {word!r}: must be {LEAST_BYTES} to {MOST_BYTES} bytes")
         sizes.append(int(word))
     return sizes
+
+
+def private_key(whoami: bytes) -> bytes:
+    """Return a key that no wildcard reaches and no other user may subscribe to, from the bus's answer to whoami.
+
+    It is ``!/cred//UID//bench/NAME``, behind whatever the bus puts in front of credentials. Spec: sbus-protocol(7) §4.
+    """
+    head, _, uid, _ = whoami.rsplit(b"/", 3)
+    return b"%b//%b//bench/%b" % (head, uid, secrets.token_hex(16).encode())

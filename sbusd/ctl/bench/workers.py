@@ -18,9 +18,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sbusd.client import Bus, Gap, Message, RemoteRefusal
-from sbusd.ctl.bench.errors import BenchError
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.samples import Samples
 from sbusd.ctl.output import words_of
 from sbusd.protocol.errors import SbusError
 
@@ -35,6 +33,34 @@ _SETTLE_TRIES = 1_000
 """More refusals than a client keeps; each ping tells one of them."""
 _TIMED_EVERY = 16
 """Of so many messages one has a time: to read the clock for each would slow down what is measured."""
+
+
+MOST_SAMPLES = 65_536
+"""Kept at a time: half a megabyte for each subscriber, and enough for 600 beyond the 99th percentile."""
+
+
+class BenchError(SbusError):
+    """A worker failed; the text names the worker and says why."""
+
+
+class Samples:
+    """Every so many-th of the times that are added; the gap doubles whenever there are too many."""
+
+    def __init__(self, most: int = MOST_SAMPLES) -> None:
+        self.times = array("q")
+        self._most = most
+        self._gap = 1
+        self._seen = 0
+
+    def add(self, nanoseconds: int) -> None:
+        """Add a time."""
+        if self._seen % self._gap == 0:
+            if len(self.times) >= self._most:
+                self.times = self.times[::2]
+                self._gap *= 2
+            if self._seen % self._gap == 0:
+                self.times.append(nanoseconds)
+        self._seen += 1
 
 
 @dataclass(frozen=True, slots=True)

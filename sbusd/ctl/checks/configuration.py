@@ -8,7 +8,7 @@ from typing import Literal
 
 from sbusd.config import ConfigError, check_daemon_settings, configuration_files, default_main_file, describe
 from sbusd.config.files import SYSTEM_FOLDER, drop_in_folders
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import Finding, Result
 
 
 def check_configuration(scope: Literal["system", "user"] | None) -> Finding:

@@ -6,7 +6,7 @@ import resource
 import socket
 from pathlib import Path
 
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import Finding, Result
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")

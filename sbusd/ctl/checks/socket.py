@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 
 from sbusd.client.errors import systemctl
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import Finding, Result
 from sbusd.ctl.processes import user_name
 from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, parse_address
 from sbusd.protocol.errors import BadAddressError

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -13,12 +14,10 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.crew import Crew
-from sbusd.ctl.bench.figures import COLUMNS, Result, result_of, spread_of
-from sbusd.ctl.bench.keys import private_key
-from sbusd.ctl.bench.plan import Plan, parse_sizes
+from sbusd.ctl.bench.plan import LEAST_BYTES, Plan, parse_sizes, private_key
 from sbusd.ctl.bench.progress import Progress
-from sbusd.ctl.bench.trips import measure_trips
+from sbusd.ctl.bench.results import COLUMNS, Result, result_of, spread_of
+from sbusd.ctl.bench.worker_pool import Crew
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.quantities import human_microseconds
 from sbusd.ctl.settings import settings_of
@@ -26,6 +25,12 @@ from sbusd.ctl.tables import table_lines
 
 _MOST_WORKERS = 128
 """Publishers, and subscribers: each is a process of some megabytes; more of them measure the machine's scheduler, and not the bus."""
+
+_SKIPPED_TRIPS = 20
+"""The first round trips do not count: caches are cold, and the first connection is being set up."""
+
+_TRIP_SECONDS = 10.0
+"""A message that takes longer counts as lost."""
 
 CAVEATS = (
     "publishers and subscribers are Python programs that share the CPUs with the bus: C programs reach higher rates",
@@ -121,13 +126,28 @@ def _measure(connect: Callable[[], Bus], report: _Report, plans: list[Plan], tri
     with connect() as bus:
         whoami = bus.whoami()
     if trips:
-        measure_trips(connect, private_key(whoami), trips, report.trips)
+        _measure_trips(connect, private_key(whoami), trips, report.trips)
     for plan in plans:
         progress.begin()
         with Crew(plan, connect, private_key(whoami)) as crew:
             crew.assemble()
             with _stopped_by_ctrl_c(crew):
                 report.results.append(result_of(plan, *crew.run(partial(progress.show, plan))))
+
+
+def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: list[float]) -> None:
+    """Append *count* times to *times*, in seconds: from publishing on one connection until it was received on another.
+
+    Raises:
+        SbusError: the bus refuses, or a message did not come back in time.
+    """
+    with connect() as source, connect() as drain, drain.subscribe(key) as subscription:
+        for number in range(_SKIPPED_TRIPS + count):
+            begin = time.perf_counter()
+            source.publish(key, bytes(LEAST_BYTES))
+            subscription.receive(_TRIP_SECONDS)
+            if number >= _SKIPPED_TRIPS:
+                times.append(time.perf_counter() - begin)
 
 
 @contextlib.contextmanager

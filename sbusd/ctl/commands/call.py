@@ -10,12 +10,11 @@ import typer
 
 from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
 from sbusd.ctl.commands.pub import one_payload
+from sbusd.ctl.exit_status import status_of
 from sbusd.ctl.formats import text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, words_of, write_bytes
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, visible, words_of, write_bytes
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
-from sbusd.ctl.statuses import status_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
 

@@ -8,13 +8,11 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import answer, configuration, limits, package, socket, units
-from sbusd.ctl.checks.finding import Finding, Result
-from sbusd.ctl.output import JsonStyle, is_terminal, words_of, write_json, write_page
+from sbusd.ctl.checks import Finding, Result, configuration, installation, limits, response, socket
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, words_of, write_json, write_page
 from sbusd.ctl.processes import command_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 _COLORS = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "red", Result.SKIP: "bright_black"}
@@ -51,16 +49,16 @@ def examine(settings: Settings) -> list[Finding]:
     pid: int | None = None
     connections: int | None = None
     try:
-        reached = answer.reach(settings)
+        reached = response.reach(settings)
     except (SbusError, OSError) as error:
-        findings += answer.unreachable(error, address)
+        findings += response.unreachable(error, address)
     else:
-        findings += answer.judge(reached)
-        connections = answer.open_connections(reached)
+        findings += response.judge(reached)
+        connections = response.open_connections(reached)
         pid = _bus_process(reached.peer)
-    of_units, main_pid = units.check_units(scope)
+    of_units, main_pid = installation.check_units(scope)
     findings += [*of_units, limits.check_packet(), limits.check_descriptors(main_pid or pid, connections)]
-    return [*findings, package.check_package(), configuration.check_configuration(scope)]
+    return [*findings, installation.check_package(), configuration.check_configuration(scope)]
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:

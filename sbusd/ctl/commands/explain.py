@@ -10,9 +10,8 @@ import typer
 
 from sbusd.config import find_uid
 from sbusd.ctl.answers import BadAnswerError, JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
 
 

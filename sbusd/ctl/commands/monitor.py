@@ -15,11 +15,10 @@ from sbusd.ctl.answers import connection, connections
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, visible, write_bytes
 from sbusd.ctl.processes import Process, process_of, user_id, user_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 
 _KNOWN_PROCESSES = 4_096
 """Connections whose processes are remembered; then it starts anew, for not every pattern tells of their end."""

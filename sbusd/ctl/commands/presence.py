@@ -11,11 +11,10 @@ import typer
 from sbusd.client import Gap, PresenceEvent, PresenceItem
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, visible, write_bytes
 from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 
 
 def command(

@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.config.relay import REDIS
-from sbusd.ctl.output import JsonStyle, write_json, write_page
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
 from sbusd.ctl.quantities import NOTHING, human_duration
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (

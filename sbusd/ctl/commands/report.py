@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbusd.ctl.commands.replay import require_pyarrow
-from sbusd.ctl.output import JsonStyle, flush, write_bytes, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:

@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from sbusd.ctl.answers import JsonObject, Routed, routed, text, trace
-from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
 from sbusd.ctl.processes import command_name, user_name
 from sbusd.ctl.quantities import NOTHING, human_count, human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
-from sbusd.ctl.visible import visible
 
 _COLUMNS = (
     Column("ID", is_number=True),

@@ -6,9 +6,8 @@ import typer
 
 from sbusd import __version__
 from sbusd.ctl.answers import JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, words_of, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, visible, words_of, write_json, write_lines
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 

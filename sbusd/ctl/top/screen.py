@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len, set_cell_size
 
+from sbusd.ctl.output import visible
 from sbusd.ctl.quantities import compact_bytes, compact_count, human_duration, human_plural
 from sbusd.ctl.tables import table_lines
 from sbusd.ctl.top.columns import CONNECTION_FIELDS, GAP, USER_FIELDS, Field, fitting
 from sbusd.ctl.top.rates import Row
-from sbusd.ctl.visible import visible
 
 
 @dataclass(frozen=True, slots=True)

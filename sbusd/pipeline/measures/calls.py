@@ -8,8 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.tables.latencies import STEPS
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS
-from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, of_kind, reached_nobody, total
+from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, reached_nobody, total
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")

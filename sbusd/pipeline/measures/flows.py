@@ -23,8 +23,7 @@ import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.tables.schema import FLOWS
-from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, of_kind, prefix, total
+from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, prefix, total
 from sbusd.pipeline.measures.subscriptions import Act, Routes, Subscription, subscriptions
 
 ACTS = 10_000

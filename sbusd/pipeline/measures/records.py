@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
 from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.tables.schema import PREFIX_SEGMENTS
+from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
 from sbusd.pipeline.source.columns import DDL
 
 HOURLY = ("date", "hour", "host")
@@ -57,3 +57,19 @@ def count_where(condition: Column) -> Column:
 def reached_nobody() -> Column:
     """Return whether there was no connection for a message: none got it, and none lost it either."""
     return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)
+
+
+def fold(rows: DataFrame, column: str, weight: str) -> DataFrame:
+    """Return *rows* with null in *column* wherever its value is not among the :data:`TOP` heaviest of the hour and host.
+
+    *weight* names the column that is added up; among equals the lesser text is kept. The rows are to be added up again.
+    """
+    value = F.col(column)
+    weighed = rows.withColumn("weight", F.sum(weight).over(Window.partitionBy(*HOURLY, column)))
+    # Null is no value: it comes last, so that it takes no place of one.
+    order = Window.partitionBy(*HOURLY).orderBy(value.isNull(), F.desc("weight"), value)
+    return (
+        weighed.withColumn("rank", F.dense_rank().over(order))
+        .withColumn(column, F.when(F.col("rank") <= TOP, value))
+        .drop("weight", "rank")
+    )

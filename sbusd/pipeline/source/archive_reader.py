@@ -11,12 +11,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import INDEX
 from sbusd.archive.record.reader import Archive
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.segments import Selection, read_batches
 from sbusd.protocol.printable import printable

@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 
 DAYS_BY_NAME = 2
 """Days of a host, its newest among them, that are remembered name by name: a copy once a day is in time, and an offset stays small."""

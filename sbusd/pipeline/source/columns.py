@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 
 _FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
 

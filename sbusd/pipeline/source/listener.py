@@ -16,7 +16,7 @@ from sbusd.client.messages import Gap, Reconnected
 from sbusd.client.sync.bus import Bus
 from sbusd.client.sync.streams import Tap
 from sbusd.client.tap import TapItem
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.protocol.errors import SbusError
 
 MOST_ROWS = 200_000

@@ -22,8 +22,8 @@ from pyspark.sql.types import StructType
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.listener import Listener
 from sbusd.pipeline.source.options import Options
 

@@ -13,7 +13,7 @@ from urllib.parse import unquote, urlsplit
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import is_host
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.filters import Condition, Operator
 
 CHUNK_ROWS = 1000

@@ -28,7 +28,7 @@ from pyarrow import ipc
 
 from sbusd.archive.record.index import publish_draft, publish_file, sync_folder
 from sbusd.archive.record.layout import temporary
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import InDoubt
 
 MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.client.sync.bus import Bus
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox, pairs
 from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES

@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.record.reader import Archive

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.archive.record.errors import RecordError, SegmentGoneError
+from sbusd.archive.errors import RecordError, SegmentGoneError
 from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.reader import Archive
 from sbusd.archive.record.schema import SCHEMA, batch_of, rows_of, schema_of

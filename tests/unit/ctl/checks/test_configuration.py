@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.ctl.checks import Finding, Result
 from sbusd.ctl.checks.configuration import check_configuration, check_file
-from sbusd.ctl.checks.finding import Finding, Result
 from tests.support.users import User
 
 

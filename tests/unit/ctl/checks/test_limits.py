@@ -7,7 +7,7 @@ import resource
 
 import pytest
 
-from sbusd.ctl.checks.finding import Result
+from sbusd.ctl.checks import Result
 from sbusd.ctl.checks.limits import check_descriptors, check_packet, judge_descriptors
 
 

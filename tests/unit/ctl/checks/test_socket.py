@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.client.errors import no_bus
-from sbusd.ctl.checks.answer import unreachable
-from sbusd.ctl.checks.finding import Result
+from sbusd.ctl.checks import Result
+from sbusd.ctl.checks.response import unreachable
 from sbusd.ctl.checks.socket import SocketFacts, check_socket, judge
 
 _GOOD = SocketFacts(stat.S_IFSOCK | 0o666, 0, True, stat.S_IFDIR | 0o755, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import Finding, Result
 from sbusd.ctl.commands.doctor import examine, lines
 from sbusd.ctl.main import application
 from sbusd.ctl.settings import Settings
@@ -54,3 +54,8 @@ def test_a_user_s_bus_without_a_login_is_one_failure(monkeypatch: pytest.MonkeyP
     first, *_ = examine(Settings(scope="user"))
     assert (first.check, first.result) == ("address", Result.FAIL)
     assert "XDG_RUNTIME_DIR" in first.reason
+
+
+def test_advice_is_empty_where_nothing_is_to_be_done() -> None:
+    assert Finding("socket", Result.OK, "fine").advice == ""
+    assert [result.value for result in Result] == ["ok", "warn", "fail", "skip"]

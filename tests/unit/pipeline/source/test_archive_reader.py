@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.pipeline.source.archive_reader import say_left_out
 
 

@@ -13,7 +13,7 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.client.errors import NoBus
 from sbusd.client.messages import Gap, Message, Reconnected
 from sbusd.client.tap import TapRecord
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.listener import Listener, row_of
 from sbusd.pipeline.source.live_stream import Carried, LiveStreamReader
 from sbusd.pipeline.source.options import Options

@@ -10,7 +10,7 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.sync.bus import Bus
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Checker, Publisher, StreamPublisher
 from sbusd.protocol.errors import ErrorCode

@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.errors import BenchError
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import FINAL, Desk, Failed, Heard, Published, Report, publish, run_worker, subscribe
+from sbusd.ctl.bench.workers import FINAL, BenchError, Desk, Failed, Heard, Published, Report, publish, run_worker, subscribe
 
 READY_SECONDS = 60.0
 """How long all workers may take to connect: systemd may have to start the bus, and the machine to make hundreds of processes."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.client import message_batch
+from sbusd.ctl.checks import Finding, Result
 
 _SOCKET = "sbus.socket"
 _SERVICE = "sbus.service"
@@ -82,3 +83,15 @@ def _judge_service(unit: Unit, systemctl: str) -> Finding:
     if unit.get("ActiveState") == "active":
         return Finding(_SERVICE, Result.OK, "active")
     return Finding(_SERVICE, Result.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
+
+
+def check_package() -> Finding:
+    """Return whether the Python client has its compiled part, without which it works and is slow."""
+    if message_batch.IS_COMPILED:
+        return Finding("client", Result.OK, "the Python client uses its compiled extension")
+    return Finding(
+        "client",
+        Result.WARN,
+        "the compiled extension of the Python client is missing: receiving is several times slower",
+        "reinstall the package, or build the source tree: make build",
+    )

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from sbusd import __version__
-from sbusd.ctl.checks.answer import Answer, judge, open_connections, unreachable
-from sbusd.ctl.checks.finding import Result
+from sbusd.ctl.checks import Result
+from sbusd.ctl.checks.response import Answer, judge, open_connections, unreachable
 
 _GOOD = Answer(["ping", "stats"], {"version": __version__, "switch": "compiled", "counters": {"connections": 7}}, 1)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 
-from sbusd.ctl.bench.figures import COLUMNS, Result, result_of
 from sbusd.ctl.bench.plan import Plan
+from sbusd.ctl.bench.results import COLUMNS, Result, result_of
 from sbusd.ctl.bench.workers import Heard, Published
 
 SECOND = 10**9

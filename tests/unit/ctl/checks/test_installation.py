@@ -1,4 +1,4 @@
-"""The states of the units."""
+"""The states of the units, and the compiled extension of the Python client."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.ctl.checks.finding import Result
-from sbusd.ctl.checks.units import check_units, judge, main_process, parse
+from sbusd.client import message_batch
+from sbusd.ctl.checks import Result
+from sbusd.ctl.checks.installation import check_package, check_units, judge, main_process, parse
 
 _SHOWN = """\
 Id=sbus.socket
@@ -93,3 +94,12 @@ def test_a_manager_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(subprocess, "run", hang)
     found, _ = check_units("system", tmp_path)
     assert [finding.result for finding in found] == [Result.WARN]
+
+
+def test_a_package_that_was_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_batch, "IS_COMPILED", False)
+    finding = check_package()
+    assert finding.result is Result.WARN
+    assert "make build" in finding.advice
+    monkeypatch.setattr(message_batch, "IS_COMPILED", True)
+    assert check_package().result is Result.OK

@@ -10,7 +10,7 @@ from sbusd import __version__
 from sbusd.client import Bus
 from sbusd.client.errors import systemctl
 from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import Finding, Result
 from sbusd.ctl.output import words_of
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls

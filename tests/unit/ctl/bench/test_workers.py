@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sbusd.ctl.bench.samples import Samples
+from sbusd.ctl.bench.workers import Samples
 
 
 def test_few_are_kept_all() -> None:
