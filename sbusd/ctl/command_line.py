@@ -36,7 +36,7 @@ class Call(NamedTuple):
     run: Callable[[], object]
 
 
-class _Unclear(Exception):  # noqa: N818 - no error: typer reads it instead
+class _Unsupported(Exception):  # noqa: N818 - no error: typer reads it instead
     """Something that typer has to read."""
 
 
@@ -82,7 +82,7 @@ def read_call(arguments: Sequence[str]) -> Call | None:
         name, rest = _leave_common(context, common, list(arguments))
         command = import_module(f"sbusd.ctl.commands.{name}").command
         values = _read(context, _declared(command), common, rest)
-    except (_Unclear, typer.BadParameter):
+    except (_Unsupported, typer.BadParameter):
         # A callback has judged nothing yet that typer would not judge again, on settings of its own.
         return None
     return Call(name, lambda: command(context, **values))
@@ -95,7 +95,7 @@ def _leave_common(context: _Context, common: _Declared, rest: list[str]) -> tupl
         given.append(_option(common.options, rest))
     _apply(context, given)
     if not rest or rest[0] not in COMMANDS:
-        raise _Unclear
+        raise _Unsupported
     return rest[0], rest[1:]
 
 
@@ -116,7 +116,7 @@ def _read(context: _Context, declared: _Declared, common: _Declared, rest: list[
     _apply(context, [each for each in given if not each[0].info.expose_value])
     values = {parameter.name: value for parameter, value in own}
     if len(values) < len(own) or any(each.is_required and each.name not in values for each in declared.options.values()):
-        raise _Unclear
+        raise _Unsupported
     return {**values, **_fill(declared.arguments, words)}
 
 
@@ -126,12 +126,12 @@ def _option(options: dict[str, _Parameter], rest: list[str]) -> tuple[_Parameter
     name, equals, value = word.partition("=")
     parameter = options.get(name)
     if parameter is None or (equals and (parameter.kind is bool or not name.startswith("--"))):
-        raise _Unclear
+        raise _Unsupported
     if parameter.kind is bool:
         return parameter, True
     if not equals:
         if not rest or rest[0].startswith("-"):
-            raise _Unclear
+            raise _Unsupported
         value = rest.pop(0)
     return parameter, _converted(parameter, value)
 
@@ -147,16 +147,16 @@ def _fill(parameters: Iterable[_Parameter], words: list[str]) -> dict[str, Any]:
             values[parameter.name] = _converted(parameter, words[0])
             words = words[1:]
         elif parameter.is_required or parameter.kind == list[str]:
-            raise _Unclear
+            raise _Unsupported
     if words:
-        raise _Unclear
+        raise _Unsupported
     return values
 
 
 def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
     """Call the callbacks of options, in the order in which they were given; of one given twice typer decides which counts."""
     if len({parameter.name for parameter, _ in given}) < len(given):
-        raise _Unclear
+        raise _Unsupported
     for parameter, value in given:
         callback = parameter.info.callback
         if "parameter" in callback.__annotations__:
@@ -166,33 +166,33 @@ def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
 
 
 def _converted(parameter: _Parameter, word: str) -> Any:
-    """Return the value of *word*. Raises _Unclear unless it is one without doubt."""
+    """Return the value of *word*. Raises _Unsupported unless it is one without doubt."""
     kind, info = parameter.kind, parameter.info
     if kind is str:
         return _text(word)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         if word not in [each.value for each in kind]:
-            raise _Unclear
+            raise _Unsupported
         return kind(word)
     if not (_INTEGER if kind is int else _FLOAT).fullmatch(word):
-        raise _Unclear
+        raise _Unsupported
     number = kind(word)
     if (info.min is not None and number < info.min) or (info.max is not None and number > info.max):
-        raise _Unclear
+        raise _Unsupported
     return number
 
 
 def _text(word: str) -> str:
-    """Return *word*. Raises _Unclear if it has bytes that are not text."""
+    """Return *word*. Raises _Unsupported if it has bytes that are not text."""
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise _Unclear from None
+        raise _Unsupported from None
     return word
 
 
 def _declared(command: Callable[..., object]) -> _Declared:
-    """Return the parameters of *command*. Raises _Unclear if one is of a kind that is not read here."""
+    """Return the parameters of *command*. Raises _Unsupported if one is of a kind that is not read here."""
     found = _Declared({}, [])
     defaults = getattr(command, "__kwdefaults__", None) or {}
     for name, hint in get_type_hints(command, include_extras=True).items():
@@ -201,7 +201,7 @@ def _declared(command: Callable[..., object]) -> _Declared:
         parameter = _parameter(name, hint, is_required=name not in defaults)
         if isinstance(parameter.info, ArgumentInfo):
             if found.arguments and found.arguments[-1].kind == list[str]:
-                raise _Unclear
+                raise _Unsupported
             found.arguments.append(parameter)
         else:
             found.options.update(dict.fromkeys(parameter.opts, parameter))
@@ -209,7 +209,7 @@ def _declared(command: Callable[..., object]) -> _Declared:
 
 
 def _parameter(name: str, hint: Any, *, is_required: bool) -> _Parameter:
-    """Return one parameter from its annotation. Raises _Unclear if it is of a kind that is not read here."""
+    """Return one parameter from its annotation. Raises _Unsupported if it is of a kind that is not read here."""
     kind, info = _annotated(hint)
     known = kind in (str, int, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
     names: list[str] = []
@@ -221,18 +221,18 @@ def _parameter(name: str, hint: Any, *, is_required: bool) -> _Parameter:
         is_plain = (known or kind is bool) and bool(names) and all(each.startswith("-") and "/" not in each for each in names)
     # click_type is not there in newer versions of typer.
     if not is_plain or info.envvar or info.parser or getattr(info, "click_type", None) or (info.callback is None) != info.expose_value:
-        raise _Unclear
+        raise _Unsupported
     return _Parameter(name, names, kind, info, is_required)
 
 
 def _annotated(hint: Any) -> tuple[Any, ArgumentInfo | OptionInfo]:
     """Return the type in an annotation, without None, and what is said about the parameter."""
     if get_origin(hint) is not Annotated:
-        raise _Unclear
+        raise _Unsupported
     kind, info, *_ = get_args(hint)
     if isinstance(kind, types.UnionType):
         kinds = [each for each in get_args(kind) if each is not types.NoneType]
         kind = kinds[0] if len(kinds) == 1 else None
     if not isinstance(info, ArgumentInfo | OptionInfo):
-        raise _Unclear
+        raise _Unsupported
     return kind, info

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from sbusd.client import CallTimeout, NoRecipient, PeerDisconnected, RemoteError
-from sbusd.ctl.output import OutputClosedError, complain, words_of
+from sbusd.ctl.output import OutputClosedError, error_text, print_error
 from sbusd.protocol.errors import SbusError
 
 FAILED = 1
@@ -37,7 +37,7 @@ def status_of(error: Exception) -> int:
 
 
 @contextmanager
-def one_line_errors() -> Iterator[None]:
+def exit_on_error() -> Iterator[None]:
     """Turn what a command raises into a status.
 
     Raises:
@@ -51,5 +51,5 @@ def one_line_errors() -> Iterator[None]:
     except OutputClosedError:
         raise typer.Exit(OUTPUT_CLOSED) from None
     except (SbusError, OSError) as error:
-        complain(words_of(error))
+        print_error(error_text(error))
         raise typer.Exit(status_of(error)) from None

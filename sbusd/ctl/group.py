@@ -8,12 +8,12 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from sbusd.ctl.exit_status import one_line_errors
+from sbusd.ctl.exit_status import exit_on_error
 from sbusd.helptext import PlainCommand, PlainGroup
 
 SECTIONS = {
     "Message": {
-        "pub": "Publish a message, and wait until the bus has routed it.",
+        "pub": "Publish a message, and wait until the bus has trace_entry it.",
         "sub": "Subscribe to patterns, and print each message.",
     },
     "Service": {
@@ -84,9 +84,9 @@ class CommandGroup(PlainGroup):
         """Run the command.
 
         Raises:
-            typer.Exit: as :func:`one_line_errors` says.
+            typer.Exit: as :func:`exit_on_error` says.
         """
-        with one_line_errors():
+        with exit_on_error():
             return super().invoke(ctx)
 
 

@@ -8,9 +8,9 @@ import sys
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
-from sbusd.ctl.exit_status import INTERRUPTED, one_line_errors
+from sbusd.ctl.exit_status import INTERRUPTED, exit_on_error
 from sbusd.ctl.group import CONTEXT, CommandGroup
-from sbusd.ctl.output import complain, words_of
+from sbusd.ctl.output import error_text, print_error
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import show_usage_error
 from sbusd.protocol.errors import SbusError
@@ -43,21 +43,21 @@ def main() -> None:
         sys.exit(INTERRUPTED)
     except (SbusError, OSError) as error:
         # From outside the commands: the help into a full disk, an option's own work.
-        complain(words_of(error))
+        print_error(error_text(error))
         sys.exit(1)
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        complain(f"internal error, please report it (python3 -X dev prints a traceback): {type(error).__name__}: {error}")
+        print_error(f"internal error, please report it (python3 -X dev prints a traceback): {type(error).__name__}: {error}")
         sys.exit(1)
     finally:
-        _let_go_of_output()
+        _discard_output()
 
 
 def _run(call: Call) -> None:
     """Run a command whose command line typer has not read, and end the process as typer does."""
     try:
-        with one_line_errors():
+        with exit_on_error():
             call.run()
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
@@ -82,7 +82,7 @@ def _fill_standard_descriptors() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 
-def _let_go_of_output() -> None:
+def _discard_output() -> None:
     """Point standard output away if its reader has gone, so that the interpreter's own last flush says nothing."""
     try:
         sys.stdout.flush()

@@ -134,7 +134,7 @@ def visible(value: bytes | str) -> str:
     return "".join(character if character.isprintable() else _escaped(character) for character in text)
 
 
-def words_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """Return what *error* says to a person: of an error of the protocol the words alone, for its code is for programs."""
     if isinstance(error, ProtocolError):
         return error.words
@@ -143,7 +143,7 @@ def words_of(error: Exception) -> str:
     return str(error)
 
 
-def complain(message: str) -> None:
+def print_error(message: str) -> None:
     """Say *message* on standard error in one line, after ``sbusctl:``. Never raises: where standard error is gone, nobody listens."""
     line = visible(message)
     if len(line) > _COMPLAINT_CHARACTERS:

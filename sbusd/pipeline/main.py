@@ -91,11 +91,11 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
         # Imported here: without PySpark the session says in one line what to install.
-        from sbusd.archive.record.reader import Archive  # noqa: PLC0415
-        from sbusd.pipeline.run import Run  # noqa: PLC0415
+        from sbusd.archive.record.reader import RecordReader  # noqa: PLC0415
+        from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
-        for line in Run(spark, Archive(archive), tables, progress, anew=rebuild).run().lines():
-            progress.say(line)
+        for line in PipelineRun(spark, RecordReader(archive), tables, progress, rebuild=rebuild).run().lines():
+            progress.print_result(line)
 
 
 def _fail(progress: Progress, line: str) -> NoReturn:

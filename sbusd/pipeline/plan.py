@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
 from sbusd.archive.record.layout import HOUR_NS, INDEX
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, TABLES
 from sbusd.pipeline.progress import Progress
@@ -24,7 +24,7 @@ SILENT_HOURS = 7 * 24
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class HourTask:
     """One hour to compute: which ``tables`` of it, from what the new ``manifest`` names. Without tables only the manifest is new."""
 
     manifest: Manifest
@@ -36,10 +36,10 @@ class Task:
         return sum(entry.rows for entry in self.manifest.segments)
 
 
-class Index:
+class ArchiveIndex:
     """The archive's index as it was read once, by hour."""
 
-    def __init__(self, archive: Archive, progress: Progress) -> None:
+    def __init__(self, archive: RecordReader, progress: Progress) -> None:
         self._archive = archive
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
@@ -54,7 +54,7 @@ class Index:
         if (named := hour_of_entry(error.path.name)) is not None:
             self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
 
-    def task(self, hour: Hour, made: Manifest | None, *, anew: bool = False) -> Task | None:
+    def task(self, hour: Hour, made: Manifest | None, *, rebuild: bool = False) -> HourTask | None:
         """Return what to do about *hour*, whose manifest is *made*; None if its rows are what they should be.
 
         *anew* computes it though nothing has changed. An hour is never computed from less than it was made from.
@@ -72,14 +72,14 @@ class Index:
         )  # fmt: skip
         if not found.present:
             # Known to be missing, so that it is tried again and a reader can say so.
-            return Task(manifest, ()) if made is None and (found.absent or found.removed) else None
-        if made is None or anew or _names(made.segments) != _names(found.present):
-            return Task(manifest, _ALL)
+            return HourTask(manifest, ()) if made is None and (found.absent or found.removed) else None
+        if made is None or rebuild or _names(made.segments) != _names(found.present):
+            return HourTask(manifest, _ALL)
         if _names(made.following) != _names(following.present):
-            return Task(manifest, (CALLS.name,))
-        return Task(manifest, ()) if made.absent != manifest.absent else None
+            return HourTask(manifest, (CALLS.name,))
+        return HourTask(manifest, ()) if made.absent != manifest.absent else None
 
-    def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> Task | None:
+    def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> HourTask | None:
         """Return what to do about an hour that cannot be made again: note what came too late for it, and say so, once."""
         late = tuple(sorted(_names(present).keys() - _names(made.segments).keys()))
         if late == made.left_out:
@@ -88,7 +88,7 @@ class Index:
             f"kept {made.hour} unchanged: segments that it was made from are gone: {len(lost)}, the first is {lost[0]};"
             f" later segments left out: {len(late)}"
         )
-        return Task(replace(made, left_out=late), ())
+        return HourTask(replace(made, left_out=late), ())
 
     def _beginning_of(self, hour: Hour, until: int) -> list[IndexEntry]:
         """Return the entries of *hour* that have a row before *until*."""

@@ -35,7 +35,7 @@ class Progress:
         self.errors.write(f"sbus-pipeline: {printable(words, _LONGEST)}\n")
         self.errors.flush()
 
-    def say(self, words: str) -> None:
+    def print_result(self, words: str) -> None:
         """Say a result, on standard output."""
         self._clear()
         if not self.is_quiet:
@@ -50,7 +50,7 @@ class Progress:
 
 
 @dataclass(slots=True)
-class Tally:
+class TableTotals:
     """What a run did to one table."""
 
     hours: int = 0
@@ -59,10 +59,10 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Tallies:
+class RunTotals:
     """What a run did."""
 
-    tables: dict[str, Tally] = field(default_factory=dict)
+    tables: dict[str, TableTotals] = field(default_factory=dict)
     records: int = 0
     kept: int = 0
     """Hours that were left as they are, because what they were made from is gone."""
@@ -72,7 +72,7 @@ class Tallies:
 
     def add(self, table: str, hours: int, rows: int, seconds: float) -> None:
         """Count one computation of one table."""
-        tally = self.tables.setdefault(table, Tally())
+        tally = self.tables.setdefault(table, TableTotals())
         tally.hours += hours
         tally.rows += rows
         tally.seconds += seconds

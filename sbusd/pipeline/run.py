@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documen
 from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import hour_of_entry, publish_file
 from sbusd.archive.record.layout import INDEX
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
 from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.archive.tables.schema import TABLES, VERSION, Table
@@ -30,8 +30,8 @@ from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
 from sbusd.pipeline.measures import aggregates, calls, flows
 from sbusd.pipeline.measures.records import read_records
-from sbusd.pipeline.plan import Index, Task
-from sbusd.pipeline.progress import Progress, Tallies
+from sbusd.pipeline.plan import ArchiveIndex, HourTask
+from sbusd.pipeline.progress import Progress, RunTotals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -59,20 +59,20 @@ _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 
 @dataclass(slots=True)
-class Run:
+class PipelineRun:
     """A run of the pipeline over ``archive`` into the tables under ``root``; the caller holds the lock of the run."""
 
     spark: SparkSession
-    archive: Archive
+    archive: RecordReader
     root: Path
     progress: Progress
-    anew: bool = False
+    rebuild: bool = False
     """Whether hours are computed though nothing has changed."""
-    tallies: Tallies = field(default_factory=Tallies)
+    totals: RunTotals = field(default_factory=RunTotals)
     _done: set[Hour] = field(default_factory=set)
     _chunks: int = 0
 
-    def run(self) -> Tallies:
+    def run(self) -> RunTotals:
         """Bring the tables up to date; return what that was.
 
         Raises:
@@ -82,12 +82,12 @@ class Run:
         with _engine_lock(self.spark, self.root / ENGINE_LOCK):
             prepare_folder(self.root)
             self._check_origin()
-            if self.anew:
+            if self.rebuild:
                 shutil.rmtree(self.root / CHECKPOINT, ignore_errors=True)
             self._follow_index()
             self.make(hour for hour, manifest in read_manifests(self.root).items() if manifest.absent)
-            self.tallies.absent = len({path for manifest in read_manifests(self.root).values() for path in manifest.absent})
-        return self.tallies
+            self.totals.absent = len({path for manifest in read_manifests(self.root).values() for path in manifest.absent})
+        return self.totals
 
     def make(self, hours: Iterable[Hour]) -> None:
         """Compute and publish those of *hours* that are not what they should be."""
@@ -95,17 +95,17 @@ class Run:
         if not wanted:
             return
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
-        index = Index(self.archive, self.progress)
+        index = ArchiveIndex(self.archive, self.progress)
         tasks = [task for hour in wanted if (task := self._task(index, hour)) is not None]
         for chunk in chunks(tasks):
             self._compute(chunk)
 
-    def _task(self, index: Index, hour: Hour) -> Task | None:
+    def _task(self, index: ArchiveIndex, hour: Hour) -> HourTask | None:
         """Return what to do about *hour*."""
         path = manifest_path(self.root, hour)
         made = read_manifest(path) if path.exists() else None
-        task = index.task(hour, made, anew=self.anew and hour not in self._done)
-        self.tallies.kept += task is not None and bool(task.manifest.left_out)
+        task = index.task(hour, made, rebuild=self.rebuild and hour not in self._done)
+        self.totals.kept += task is not None and bool(task.manifest.left_out)
         return task
 
     def _check_origin(self) -> None:
@@ -113,7 +113,7 @@ class Run:
         if not (self.archive.root / INDEX).is_dir():
             raise PipelineError(f"{self.archive.root}: not an archive: no index. sbus-recorder creates it")
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
-        if self.anew or not path.exists():
+        if self.rebuild or not path.exists():
             publish_file(path, json.dumps(origin).encode())
             return
         try:
@@ -152,7 +152,7 @@ class Run:
                 raise failures[0] from None
             raise PipelineError(f"Spark failed while reading {self.archive.root / INDEX}: {root_cause(error)}") from error
 
-    def _compute(self, chunk: Sequence[Task]) -> None:
+    def _compute(self, chunk: Sequence[HourTask]) -> None:
         """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
         self._chunks += 1
         staging = self.root / STAGING / f"{self._chunks}"
@@ -164,7 +164,7 @@ class Run:
             following = {entry.path: entry for task in chunk for entry in task.manifest.following if entry.path not in segments}
             records = read_records(self.spark, self.archive.root, segments.values())
             after = read_records(self.spark, self.archive.root, following.values())
-            self.tallies.records += sum(entry.rows for entry in segments.values())
+            self.totals.records += sum(entry.rows for entry in segments.values())
             for table in (table for table in TABLES if table.name in names):
                 self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
                 rows = calls.compute(records, after) if table.name == "calls" else _MEASURES[table.name](records)
@@ -187,17 +187,17 @@ class Run:
         written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
         for hour in hours:
             write_empty(Part(table.name, hour).staged(staging), table)
-        self.tallies.add(table.name, len(hours), written, time.monotonic() - begun)
+        self.totals.add(table.name, len(hours), written, time.monotonic() - begun)
 
 
-def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
+def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
     """Return *tasks*, in order of their hours, in groups of the same tables and of at most :data:`CHUNK_ROWS` rows, or a single one."""
-    found: list[list[Task]] = []
-    by_tables: dict[tuple[str, ...], list[Task]] = {}
+    found: list[list[HourTask]] = []
+    by_tables: dict[tuple[str, ...], list[HourTask]] = {}
     for task in tasks:
         by_tables.setdefault(task.tables, []).append(task)
     for group in by_tables.values():
-        chunk: list[Task] = []
+        chunk: list[HourTask] = []
         rows = 0
         for task in sorted(group, key=lambda task: task.manifest.hour):
             if chunk and rows + task.rows > CHUNK_ROWS:

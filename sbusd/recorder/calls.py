@@ -38,7 +38,7 @@ class CallPart:
     """Of a reply: whether it tells an error."""
 
 
-class CallBook:
+class CallRecognizer:
     """Recognises the envelopes of calls on one host since its boot. It remembers nothing."""
 
     def __init__(self, host: str, boot_id: str) -> None:

@@ -20,8 +20,8 @@ from sbusd.archive.record.schema import SCHEMA, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
+from sbusd.recorder.quota import bytes_by_user, listed_users, user_label
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.shares import bytes_by_user, name_of, named
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 
 RETRY_SECONDS = 5.0
@@ -101,7 +101,7 @@ class Converter:
         try:
             while self._wait():
                 self._work()
-        except _GivenUpError:
+        except _AbandonedError:
             return
         except BaseException as error:
             self.failure = error
@@ -123,7 +123,7 @@ class Converter:
                     self._files.popleft()
                     self._waiting_bytes -= size
             for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                self._journal.tell(REMOVED, because=because, whose=name_of(uid), segments=removed.segments, bytes=removed.bytes)
+                self._journal.tell(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
         except OSError as error:
             self._failed(error)
             return
@@ -138,7 +138,7 @@ class Converter:
             self._journal.tell(ARCHIVE_FAILED, reason=str(error))
         with self._changed:
             if self._closing:
-                raise _GivenUpError
+                raise _AbandonedError
             self._changed.wait(self._retry_seconds)
 
     def _convert(self, path: Path) -> None:
@@ -153,58 +153,58 @@ class Converter:
             return
         if content.damaged_frames:
             self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
-        self._retention.add(convert(self._archive, content, self._owners(content)))
+        self._retention.add(convert(self._archive, content, self._separate_users(content)))
         self.segments += 1
         path.unlink()
         sync_folder(path.parent)
 
-    def _owners(self, content: WalContent) -> frozenset[int]:
+    def _separate_users(self, content: WalContent) -> frozenset[int]:
         """Return the users of one file whose rows get segments of their own, among them OTHERS if there are too many to name all.
 
         What an interrupted try has made decides: the common segments are written last, so where there is one, all others are there, and
         where there is none, no row of a further user is in it. Else rows would be there twice. Raises OSError.
         """
         made = entries_between(self._archive, content.host, content.first_seq, content.last_seq)
-        owners = frozenset(entry.uid for entry in made if entry.uid is not None)
+        separate_users = frozenset(entry.uid for entry in made if entry.uid is not None)
         if any(entry.uid is None for entry in made):
-            return owners
+            return separate_users
         sizes = bytes_by_user(_table(content))
-        known = named(sizes)
-        return owners | self._retention.owners(known) | ({OTHERS} if len(known) < len(sizes) else set())
+        known = listed_users(sizes)
+        return separate_users | self._retention.separate_users(known) | ({OTHERS} if len(known) < len(sizes) else set())
 
 
-class _GivenUpError(SbusError):
+class _AbandonedError(SbusError):
     """The end came while the archive could not be written."""
 
 
-def convert(archive: Path, content: WalContent, owners: frozenset[int] = frozenset()) -> list[IndexEntry]:
+def convert(archive: Path, content: WalContent, separate_users: frozenset[int] = frozenset()) -> list[IndexEntry]:
     """Write the segments of *content* into *archive*, first those of each of *owners*, then the common ones; return their entries.
 
     Raises:
         OSError: the archive cannot be written.
     """
     rows, first = _table(content), content.first_seq
-    known = owners | named(bytes_by_user(rows)).keys()
+    known = separate_users | listed_users(bytes_by_user(rows)).keys()
     entries = []
-    for uid in sorted(owners):
+    for uid in sorted(separate_users):
         is_own = _is_of_others(rows, known) if uid == OTHERS else pc.fill_null(pc.equal(rows.column("uid"), uid), False)
         own, rows = rows.filter(is_own), rows.filter(pc.invert(is_own))
         last = pc.max(own.column("seq")).as_py()
         if last is None:
             continue
         # Named by its last row, for the first one's name is that of the common segment, but where that row is all there is.
-        users, unnamed = _shares(own, uid)
+        users, unnamed = _entry_sizes(own, uid)
         entries += write_segments(archive, content.host, last, own, uid=uid, users=users, unnamed=unnamed)
         if last == first:
             first = pc.min(rows.column("seq")).as_py() or first
-    users, unnamed = _shares(rows, None)
+    users, unnamed = _entry_sizes(rows, None)
     return entries + write_segments(archive, content.host, first, rows, users=users, unnamed=unnamed)
 
 
-def _shares(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
+def _entry_sizes(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
     """Return what the entry of segments of *uid* says of their *rows*: the bytes of users by name, and those of all others."""
     sizes = bytes_by_user(rows)
-    users = {} if uid == OTHERS else named(sizes)
+    users = {} if uid == OTHERS else listed_users(sizes)
     return users, sizes.total() - sum(users.values())
 
 
@@ -217,7 +217,7 @@ def _is_of_others(rows: pa.Table, known: Set[int]) -> pa.ChunkedArray:
 def _table(content: WalContent) -> pa.Table:
     """Return the rows of *content*, with one for each damaged stretch."""
     batches = list(content.batches)
-    for seq, lost in content.holes():
+    for seq, lost in content.missing_ranges():
         ts = _ts_before(content, seq)
         batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead log was damaged")]))
     return pa.Table.from_batches(batches, schema=SCHEMA)

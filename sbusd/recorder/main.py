@@ -19,7 +19,7 @@ from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
-NEEDS_PERSON = 78
+EX_CONFIG = 78
 """Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
 
 CLOSE_SECONDS = 60.0
@@ -57,10 +57,10 @@ def record(
             return
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
-        _fail(str(wrong), NEEDS_PERSON)
+        _fail(str(wrong), EX_CONFIG)
     except SbusError as wrong:
         # A bus that does not let this user listen is a PermissionError too.
-        _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, PermissionError) else 1)
+        _fail(str(wrong), EX_CONFIG if isinstance(wrong, PermissionError) else 1)
     except OSError as wrong:
         _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
@@ -76,14 +76,14 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", NEEDS_PERSON)
+        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", EX_CONFIG)
     from sbusd.recorder.log_messages import RecorderJournal  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
-    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+    from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
 
-    tap = Tap(address, settings.pattern.encode("utf-8", "surrogatepass"))
-    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_say_durable if verbose else lambda _seq: None)
+    tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
+    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_print_durable if verbose else lambda _seq: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: recorder.stop())
     try:
@@ -93,7 +93,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         recorder.close(CLOSE_SECONDS)
 
 
-def _say_durable(seq: int) -> None:
+def _print_durable(seq: int) -> None:
     """Say up to which row the record is on the disk."""
     sys.stderr.write(f"sbus-recorder: durable {seq}\n")
     sys.stderr.flush()

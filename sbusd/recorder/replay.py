@@ -13,7 +13,7 @@ from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.protocol.keys import KeySpace
 
 _COLUMNS = ("ts", "seq", "kind", "key", "payload", "payload_bytes")
@@ -22,7 +22,7 @@ _RESERVED = b"!/"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedMessage:
     """A message of the record: when it was routed, nanoseconds since 1970, its key and its whole payload."""
 
     ts: int
@@ -31,7 +31,7 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Skipped:
+class SkippedMessages:
     """Messages that cannot be published again, by the reason."""
 
     reserved: int = 0
@@ -46,12 +46,12 @@ class Skipped:
 class Replay:
     """The messages of an archive. Iterate once; ``skipped`` and ``missing`` count as that goes on."""
 
-    archive: Archive
+    archive: RecordReader
     pattern: bytes = b""
     """Which keys: those that this pattern takes."""
     host: str | None = None
     """Of which host; None: of all."""
-    skipped: Skipped = field(default_factory=Skipped)
+    skipped: SkippedMessages = field(default_factory=SkippedMessages)
     missing: int = 0
     """Rows that the record itself knows to be missing."""
 
@@ -59,7 +59,7 @@ class Replay:
         """Return the segments that are there, in the order of time. Raises RecordError."""
         return [entry for entry in self.archive.entries() if self.host in (None, entry.host)]
 
-    def __iter__(self) -> Iterator[Recorded]:
+    def __iter__(self) -> Iterator[RecordedMessage]:
         """Yield the messages, in the order of time. An hour at a time is in memory.
 
         Raises:
@@ -88,7 +88,7 @@ class Replay:
         table = self.archive.read(entry, _COLUMNS)
         return table.filter(pc.equal(table.column("kind"), Kind.MESSAGE.value))
 
-    def _whole(self, key: bytes, row: _Row) -> Recorded | None:
+    def _whole(self, key: bytes, row: _MessageRow) -> RecordedMessage | None:
         """Return the message of a row, None, and counted, if it cannot be published again."""
         if key.startswith(_RESERVED):
             self.skipped.reserved += 1
@@ -97,12 +97,12 @@ class Replay:
         elif len(row.payload) < row.payload_bytes:
             self.skipped.cut += 1
         else:
-            return Recorded(row.ts, key, row.payload)
+            return RecordedMessage(row.ts, key, row.payload)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _MessageRow:
     """What the record has of a message."""
 
     ts: int
@@ -111,15 +111,17 @@ class _Row:
     payload_bytes: int
 
 
-def _messages(table: pa.Table) -> Iterator[_Row]:
+def _messages(table: pa.Table) -> Iterator[_MessageRow]:
     """Yield the rows of *table*, which are messages, in the order of time."""
     for batch in table.sort_by([("ts", "ascending"), ("seq", "ascending")]).to_batches(max_chunksize=1 << 14):
         columns = (batch.column(name).to_pylist() for name in ("ts", "key", "payload", "payload_bytes"))
         for row in zip(*columns, strict=True):
-            yield _Row(*row)
+            yield _MessageRow(*row)
 
 
-def paced(messages: Iterable[Recorded], speed: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> Iterator[Recorded]:
+def paced(
+    messages: Iterable[RecordedMessage], speed: float, clock: Callable[[], float], sleep: Callable[[float], object]
+) -> Iterator[RecordedMessage]:
     """Yield *messages* as far apart as they were, divided by *speed*; 0 is without any pause.
 
     What has fallen behind catches up: each is due at its own time, not so long after the one before.

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
+from sbusd.recorder.quota import next_to_remove, separate_users
 from sbusd.recorder.ranking import Ranking
-from sbusd.recorder.shares import heaviest, owners
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Removed:
     bytes: int = 0
 
 
-class _Part:
+class _UserSegments:
     """The segments of one user, or the common ones."""
 
     __slots__ = ("bytes", "charged", "order")
@@ -58,7 +58,7 @@ class Retention:
         """All segments, by path."""
         self._oldest: Ranking[str] = Ranking()
         """Paths of all segments, the oldest first."""
-        self._parts: dict[int | None, _Part] = {}
+        self._parts: dict[int | None, _UserSegments] = {}
         self._heaviest: Ranking[int] = Ranking()
         """Users with segments of their own, in descending order of their charged bytes."""
         self._common: Counter[int] = Counter()
@@ -88,9 +88,9 @@ class Retention:
                 self._forget(known)
             self._keep(entry)
 
-    def owners(self, new: Mapping[int, int]) -> frozenset[int]:
+    def separate_users(self, new: Mapping[int, int]) -> frozenset[int]:
         """Return those of *new*, users of a write-ahead with the bytes of each in it, whose rows are to get segments of their own."""
-        return owners(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
+        return separate_users(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
 
     def prune(self, now_ns: int, spool_bytes: int) -> dict[tuple[Removal, int | None], Removed]:
         """Remove what is too old, and then, until *spool_bytes* and the segments are within the quota, the oldest of who has most.
@@ -124,12 +124,12 @@ class Retention:
         uid = self._heaviest.first()
         own = None if uid is None else (uid, self._parts[uid].charged)
         common = self._parts.get(None)
-        path = self._parts[heaviest(own, common.charged if common else 0, len(self._common))].order.first()
+        path = self._parts[next_to_remove(own, common.charged if common else 0, len(self._common))].order.first()
         return None if path is None else (self._entries[path], "quota")
 
     def _keep(self, entry: IndexEntry) -> None:
         """Add one segment."""
-        part = self._parts.setdefault(entry.uid, _Part())
+        part = self._parts.setdefault(entry.uid, _UserSegments())
         self._entries[entry.path] = entry
         for order in (self._oldest, part.order):
             order.put(entry.path, entry.min_ts)
@@ -143,7 +143,7 @@ class Retention:
             order.drop(entry.path)
         self._count(part, entry, -1)
 
-    def _count(self, part: _Part, entry: IndexEntry, sign: int) -> None:
+    def _count(self, part: _UserSegments, entry: IndexEntry, sign: int) -> None:
         """Count one segment more, or with a *sign* of -1 one less, and forget a part that has none."""
         self.bytes += sign * entry.bytes
         part.bytes += sign * entry.bytes

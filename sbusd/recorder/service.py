@@ -17,17 +17,17 @@ from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Row
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE, Journal
 from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.quota import spool_limit, user_label
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.rows import RowMaker
-from sbusd.recorder.shares import name_of, spool_limit
-from sbusd.recorder.subscription_snapshot import Standing as StandingBook
+from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from sbusd.recorder.supervision import Supervision
-from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
+from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 
 TURN_PACKETS = 512
@@ -36,10 +36,10 @@ TURN_PACKETS = 512
 DRAIN_SECONDS = 2.0
 """How long the end goes on to listen: enough for all that a bus queues, and less than a person waits for."""
 
-TELL_SECONDS = 60.0
+REPORT_SECONDS = 60.0
 """How often what is lost again and again is told."""
 
-_NOT_THIS_HOUR = -HOUR_NS
+_NO_HOUR = -HOUR_NS
 
 
 class SpoolInUseError(SbusError):
@@ -68,7 +68,7 @@ class Recorder:
     def __init__(
         self,
         settings: RecorderSettings,
-        tap: Tap,
+        tap: RecorderTap,
         journal: Journal,
         supervision: Supervision,
         *,
@@ -87,17 +87,17 @@ class Recorder:
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
-        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()), tap.since)
-        self._standing = StandingBook()
-        self._told_hour = _NOT_THIS_HOUR
+        self._builder = RowBuilder(PayloadPolicy(settings.keep, settings.payloads), CallRecognizer(self._host, _boot_id()), tap.since)
+        self._subscriptions = SubscriptionSnapshot()
+        self._snapshot_hour = _NO_HOUR
         self._lock = -1
-        self._listened = self._is_counted = False
+        self._was_open = self._is_counted = False
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._converter: Converter | None = None
         self._recording: Recording | None = None
-        self._tap_lost = self._untold_loss = 0
-        self._tell_at = 0.0
-        self._told_unreadable = self._told_forgotten = 0
+        self._tap_lost = self._unreported_loss = 0
+        self._report_at = 0.0
+        self._reported_unreadable = self._reported_forgotten = 0
 
     @property
     def rows(self) -> int:
@@ -111,10 +111,10 @@ class Recorder:
 
     def status(self) -> str:
         """Return how it goes, in a line: for the service manager."""
-        recording, converter = self._parts()
+        recording, converter = self._prepared()
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
-            words += f"; most dedicated segments: {name_of(largest[0])}, {largest[1] >> 20} MiB"
+            words += f"; most dedicated segments: {user_label(largest[0])}, {largest[1] >> 20} MiB"
         return words
 
     def prepare(self) -> None:
@@ -148,7 +148,7 @@ class Recorder:
             clocks=self._clocks,
         )
         self._tap.open()
-        self._listened = True
+        self._was_open = True
         converter.start()
         self._record_restart("the recorder started", None)
 
@@ -158,7 +158,7 @@ class Recorder:
         Raises:
             TapRefusedError: a new bus does not let this user listen.
         """
-        recording, converter = self._parts()
+        recording, converter = self._prepared()
         self._is_counted = messages is not None
         self._journal.tell(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
         self._supervision.ready()
@@ -167,12 +167,12 @@ class Recorder:
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
                 return
             self._wait(recording, end)
-            for heard in self._tap.hear(TURN_PACKETS):
-                self._take(heard)
+            for heard in self._tap.receive(TURN_PACKETS):
+                self._handle(heard)
                 if messages is not None and self.messages >= messages:
                     break  # what else there is is more than was asked for
             recording.tick()
-            self._tell()
+            self._report_losses()
             if converter.failure is not None:
                 raise converter.failure
             self._supervision.turn(self.status)
@@ -187,34 +187,34 @@ class Recorder:
     def close(self, timeout: float | None = None) -> None:
         """End: what the bus has told is written, and made segments of within *timeout* seconds; the rest is for the next start."""
         self._supervision.stopping()
-        if self._listened and not self._is_counted:
-            self._hear_the_rest()
+        if self._was_open and not self._is_counted:
+            self._drain()
         self._tap.close()
         if self._recording is not None and self._converter is not None:
-            self._tell(at_once=True)
+            self._report_losses(at_once=True)
             self._recording.close()
             self._converter.close(timeout)
-        if self._recording is not None and self._listened:
+        if self._recording is not None and self._was_open:
             self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
         for fd in (self._wake, self._woken, self._lock):
             if fd >= 0:
                 os.close(fd)
         self._wake = self._woken = self._lock = -1
 
-    def _hear_the_rest(self) -> None:
+    def _drain(self) -> None:
         """Take what the bus has told already, and still queues: up to its answer to a last question, but for a bounded time."""
         end = self._clocks.monotonic() + DRAIN_SECONDS
-        self._tap.ask_for_end()
+        self._tap.request_end()
         with contextlib.suppress(TapRefusedError):
             while (fd := self._tap.fileno()) is not None and not self._tap.has_ended:
                 left = end - self._clocks.monotonic()
                 if left <= 0:
                     return
                 select.select([fd], [], [], left)
-                for heard in self._tap.hear(TURN_PACKETS):
-                    self._take(heard)
+                for heard in self._tap.receive(TURN_PACKETS):
+                    self._handle(heard)
 
-    def _parts(self) -> tuple[Recording, Converter]:
+    def _prepared(self) -> tuple[Recording, Converter]:
         """Return what :meth:`prepare` made."""
         if self._recording is None or self._converter is None:
             raise RuntimeError("call prepare() first")
@@ -239,70 +239,70 @@ class Recorder:
         # Rounded up: a wait that ends just before the time would be followed by another of no length.
         poller.poll(None if timeout is None else int(timeout) + 1)
 
-    def _take(self, heard: Heard) -> None:
+    def _handle(self, heard: TapOutput) -> None:
         """Put one thing that was heard into the record."""
         now = self._clocks.wall_ns()
         match heard:
             case bytes():
-                row = self._maker.row(heard)
+                row = self._builder.row(heard)
                 if row is not None and not (row.kind == Kind.LOSS and row.conn == self._tap.own_id):
                     self.messages += row.kind == Kind.MESSAGE
                     self._add(row)
-            case Standing(subscriptions):
-                self._take_standing(subscriptions, now)
-            case Missed(count):
-                self._untold_loss += count or 0
+            case ActiveSubscriptions(subscriptions):
+                self._record_subscriptions(subscriptions, now)
+            case LostPackets(count):
+                self._unreported_loss += count or 0
                 self._tap_lost += count or 0
                 self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
-            case Away(reason):
+            case BusLost(reason):
                 self._journal.tell(BUS_AWAY, reason=reason)
-            case Back(duration_ns):
+            case BusRestored(duration_ns):
                 self._journal.tell(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
-                self._maker.forget_peers()
-                self._standing.clear()
+                self._builder.forget_peers()
+                self._subscriptions.clear()
                 self._record_restart("the recorder lost its connection to the bus", duration_ns)
 
     def _add(self, row: Row) -> None:
         """Record *row*, behind the subscriptions that stand if its hour begins with it."""
-        recording, _ = self._parts()
+        recording, _ = self._prepared()
         if recording.is_suspended:
             # What is told now is lost; after the gap it is told anew.
-            self._told_hour = _NOT_THIS_HOUR
-        elif (hour := hour_of(row.ts)) > self._told_hour:
-            self._told_hour = hour
-            for standing in self._standing.rows(row.ts):
+            self._snapshot_hour = _NO_HOUR
+        elif (hour := hour_of(row.ts)) > self._snapshot_hour:
+            self._snapshot_hour = hour
+            for standing in self._subscriptions.rows(row.ts):
                 recording.add(standing)
-        self._standing.note(row)
+        self._subscriptions.note(row)
         recording.add(row)
 
-    def _take_standing(self, subscriptions: Iterable[dict[str, object]], now: int) -> None:
+    def _record_subscriptions(self, subscriptions: Iterable[dict[str, object]], now: int) -> None:
         """Record those *subscriptions* that are not known yet."""
         for fact in subscriptions:
-            row = self._maker.standing(fact, now)
-            if row is not None and not self._standing.knows(row):
+            row = self._builder.subscription_row(fact, now)
+            if row is not None and not self._subscriptions.knows(row):
                 self._add(row)
 
     def _record_restart(self, reason: str, duration_ns: int | None) -> None:
         """Record that the connection is new."""
         self._add(Row(self._clocks.wall_ns(), 0, Kind.RESTART, reason=reason, duration=duration_ns))
 
-    def _tell(self, *, at_once: bool = False) -> None:
+    def _report_losses(self, *, at_once: bool = False) -> None:
         """Tell what was lost, or could not be read, since it was told last; not too often."""
         now = self._clocks.monotonic()
-        if now < self._tell_at and not at_once:
+        if now < self._report_at and not at_once:
             return
-        if self._untold_loss:
-            self._journal.tell(TAP_LOSS, lost=self._untold_loss)
-            self._untold_loss = 0
-            self._tell_at = now + TELL_SECONDS
-        if self._maker.unreadable > self._told_unreadable:
-            self._told_unreadable = self._maker.unreadable
-            self._journal.tell(UNREADABLE, count=self._told_unreadable)
-            self._tell_at = now + TELL_SECONDS
-        if self._standing.forgotten > self._told_forgotten:
-            self._told_forgotten = self._standing.forgotten
-            self._journal.tell(CROWDED, count=self._told_forgotten)
-            self._tell_at = now + TELL_SECONDS
+        if self._unreported_loss:
+            self._journal.tell(TAP_LOSS, lost=self._unreported_loss)
+            self._unreported_loss = 0
+            self._report_at = now + REPORT_SECONDS
+        if self._builder.unreadable > self._reported_unreadable:
+            self._reported_unreadable = self._builder.unreadable
+            self._journal.tell(UNREADABLE, count=self._reported_unreadable)
+            self._report_at = now + REPORT_SECONDS
+        if self._subscriptions.forgotten > self._reported_forgotten:
+            self._reported_forgotten = self._subscriptions.forgotten
+            self._journal.tell(CROWDED, count=self._reported_forgotten)
+            self._report_at = now + REPORT_SECONDS
 
     def _take_lock(self) -> None:
         """Take the spool for this process. Raises SpoolInUseError."""
@@ -337,7 +337,7 @@ class Recorder:
 
     def _refusal(self, wal_bytes: int) -> str | None:
         """Return why nothing more may be written: what waits for the archive has used up the write-ahead's part of the quota."""
-        _, converter = self._parts()
+        _, converter = self._prepared()
         if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
         return "the write-ahead log has reached its part of disk_quota, because segments are written too slowly"

@@ -11,7 +11,7 @@ MAX_PATTERNS = 200_000
 """Subscriptions that are remembered: each is a row in every hour, and some hundred bytes of memory."""
 
 
-class Standing:
+class SubscriptionSnapshot:
     """Who has which pattern. ``forgotten`` counts those that found no room, whose recipients the record cannot tell."""
 
     def __init__(self, most: int = MAX_PATTERNS) -> None:

@@ -41,38 +41,38 @@ class TapRefusedError(SbusError, PermissionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
+class LostPackets:
     """The bus discarded so many packets of the tap here; None: an unknown number."""
 
     count: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
+class BusLost:
     """The bus has gone, or ended the connection, and why, as far as it is known."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
+class BusRestored:
     """The connection is new, after so many nanoseconds without one."""
 
     duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ActiveSubscriptions:
     """Subscriptions that stand: each as an event tells one, but without a time."""
 
     subscriptions: tuple[dict[str, object], ...]
 
 
-Heard = bytes | Missed | Away | Back | Standing
-"""What :meth:`Tap.hear` yields: packets of the tap, and what befell it."""
+TapOutput = bytes | LostPackets | BusLost | BusRestored | ActiveSubscriptions
+"""What :meth:`RecorderTap.hear` yields: packets of the tap, and what befell it."""
 
 
-def _packets_in(packet: bytes) -> Iterator[bytes | Missed]:
+def _packets_in(packet: bytes) -> Iterator[bytes | LostPackets]:
     """Yield a packet, or what is in a batch; at a fault in one, that an unknown number was missed."""
     if not is_batch(packet):
         yield packet
@@ -80,18 +80,18 @@ def _packets_in(packet: bytes) -> Iterator[bytes | Missed]:
     try:
         yield from parse_batch(packet)
     except ProtocolError:
-        yield Missed(None)
+        yield LostPackets(None)
 
 
-class Tap:
-    """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`hear`; without a connection call it when it is :attr:`due`."""
+class RecorderTap:
+    """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`receive`; without a connection call it when it is :attr:`due`."""
 
     def __init__(self, address: str, pattern: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Listen for *pattern* on the bus at *address*; nothing is done before :meth:`open`."""
         self.own_id: int | None = None
         """The number of this connection."""
         self.has_ended = False
-        """Whether all has been heard that was told before :meth:`ask_for_end`."""
+        """Whether all has been heard that was told before :meth:`request_end`."""
         self._target = parse_target(address, reconnect=True)
         self._demand = control_packet(controls.TAP_ON, pattern)
         self._clock = clock
@@ -99,12 +99,12 @@ class Tap:
         self._socket: socket.socket | None = None
         # A mapping commits only the pages that packets have touched.
         self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
-        self._early: list[Heard] = []
-        self._hears_events = not pattern
-        self._tells_standing = False
+        self._early: list[TapOutput] = []
+        self._receives_events = not pattern
+        self._lists_subscriptions = False
         self._since: dict[int, int] = {}
         """When connections were made that are older than this one, nanoseconds since 1970."""
-        self._asked = b""
+        self._requested_after = b""
         """The place behind which the next page of subscriptions is to begin: an answer for another one is of an earlier question."""
 
     def open(self) -> None:
@@ -125,7 +125,7 @@ class Tap:
             # Behind it, so that every connection is either listed, or newer than this one.
             sock.send(control_packet(controls.CONNECTIONS))
             sock.send(control_packet(controls.PING, _TOKEN))
-            self._await_begin(sock, self._clock() + _OPEN_SECONDS)
+            self._wait_until_open(sock, self._clock() + _OPEN_SECONDS)
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -138,7 +138,7 @@ class Tap:
             raise
         self._socket = sock
         self._backoff.connected(self._clock())
-        self._ask_for_standing()
+        self._request_subscriptions()
 
     @property
     def address(self) -> str:
@@ -161,7 +161,7 @@ class Tap:
         """When to try to connect again, by the clock; None while there is a connection."""
         return self._backoff.due if self._socket is None else None
 
-    def hear(self, limit: int) -> Iterator[Heard]:
+    def receive(self, limit: int) -> Iterator[TapOutput]:
         """Yield what there is, and stop where the socket is empty, or after *limit* packets with what came in a batch with the last one.
         Tries to connect when that is due.
 
@@ -169,7 +169,7 @@ class Tap:
             TapRefusedError: a new bus does not let this user listen.
         """
         if self._socket is None:
-            yield from self._come_back()
+            yield from self._reconnect()
         early, self._early = self._early, []
         yield from early
         while limit > 0 and self._socket is not None:
@@ -178,18 +178,18 @@ class Tap:
             except BlockingIOError:
                 return
             except OSError as error:
-                yield self._gone(error.strerror or str(error) if not is_gone(error) else "the bus closed the connection")
+                yield self._disconnected(error.strerror or str(error) if not is_gone(error) else "the bus closed the connection")
                 return
             if size == 0:
-                yield self._gone("the bus closed the connection")
+                yield self._disconnected("the bus closed the connection")
                 return
             for packet in _packets_in(bytes(self._buffer[:size])):
                 limit -= 1
-                heard = packet if isinstance(packet, Missed) else self._read(packet)
+                heard = packet if isinstance(packet, LostPackets) else self._read(packet)
                 if heard is not None:
                     yield heard
 
-    def ask_for_end(self) -> None:
+    def request_end(self) -> None:
         """Let the bus say when all has been heard that is for this tap now: see ``has_ended``. What comes behind it is heard as well."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -201,7 +201,7 @@ class Tap:
         if sock is not None:
             sock.close()
 
-    def _await_begin(self, sock: socket.socket, deadline: float) -> None:
+    def _wait_until_open(self, sock: socket.socket, deadline: float) -> None:
         """Read until the bus has answered; what the tap tells before is kept. Raises OSError, TapRefusedError."""
         refusal: RemoteRefusal | None = None
         has_begun, pages = False, 1
@@ -212,7 +212,7 @@ class Tap:
             if size == 0:
                 raise NoBus(self._target.text, f"the bus closed the connection{f': {refusal.said}' if refusal else ''}")
             for packet in _packets_in(bytes(self._buffer[:size])):
-                if isinstance(packet, Missed):
+                if isinstance(packet, LostPackets):
                     self._early.append(packet)
                 elif packet.startswith(_ERROR_HEAD):
                     refusal = RemoteRefusal(*parse_error(packet[len(_ERROR_HEAD) :]))
@@ -242,7 +242,7 @@ class Tap:
     def _check_features(self, features: bytes) -> None:
         """Raise TapRefusedError if the bus has no tap: it would ignore the demand without a word."""
         names = features.split(b"\n")
-        self._tells_standing = b"subscriptions" in names
+        self._lists_subscriptions = b"subscriptions" in names
         if b"tap" not in names:
             raise TapRefusedError(f"cannot tap the bus at {self._target.text}: it is too old to have a tap. Upgrade sbusd")
 
@@ -256,39 +256,39 @@ class Tap:
             return None
         return following if type(following) is int and following >= 0 else None
 
-    def _ask_for_standing(self, after: bytes = b"") -> None:
+    def _request_subscriptions(self, after: bytes = b"") -> None:
         """Ask for a page of the subscriptions that stand. A tap that is not told of their ends, for its pattern, does not ask."""
-        if self._socket is not None and self._tells_standing and self._hears_events:
-            self._asked = after
+        if self._socket is not None and self._lists_subscriptions and self._receives_events:
+            self._requested_after = after
             # A bus that has gone, or does not read, is noticed by what is heard; then all is asked anew.
             with contextlib.suppress(OSError):
                 self._socket.send(control_packet(controls.SUBSCRIPTIONS, after))
 
-    def _read_standing(self, answer: bytes) -> Standing | None:
+    def _read_subscriptions(self, answer: bytes) -> ActiveSubscriptions | None:
         """Return what a page says, and ask for the next one."""
         try:
             page = json.loads(answer)
             after, told, following = page["after"], page["subscriptions"], page["next"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        if after != self._asked.decode() or not isinstance(told, list):
+        if after != self._requested_after.decode() or not isinstance(told, list):
             return None
         if isinstance(following, str):
-            self._ask_for_standing(following.encode())
-        return Standing(tuple(each for each in told if isinstance(each, dict)))
+            self._request_subscriptions(following.encode())
+        return ActiveSubscriptions(tuple(each for each in told if isinstance(each, dict)))
 
-    def _read(self, packet: bytes) -> bytes | Missed | Standing | None:
+    def _read(self, packet: bytes) -> bytes | LostPackets | ActiveSubscriptions | None:
         """Return what a packet says, None if that is nothing for the record."""
         if packet.startswith(_TAP_HEAD):
             return packet
         if packet.startswith(_LOST_HEAD):
             # Subscriptions may be among what was lost, or the answer about them.
-            self._ask_for_standing()
+            self._request_subscriptions()
             count = packet[len(_LOST_HEAD) :]
             # 0 is what a bus says that does not know: it was killed, and its queues with it.
-            return Missed(int(count) or None if count.isdigit() and len(count) < 19 else None)
+            return LostPackets(int(count) or None if count.isdigit() and len(count) < 19 else None)
         if packet.startswith(_SUBSCRIPTIONS_HEAD):
-            return self._read_standing(packet[len(_SUBSCRIPTIONS_HEAD) :])
+            return self._read_subscriptions(packet[len(_SUBSCRIPTIONS_HEAD) :])
         if packet == _PING_HEAD + _END_TOKEN:
             self.has_ended = True
         elif packet.startswith(_ADDRESS_HEAD):
@@ -296,13 +296,13 @@ class Tap:
             self.own_id = int(digits) if digits.isdigit() and len(digits) < 19 else None
         return None
 
-    def _gone(self, reason: str) -> Away:
+    def _disconnected(self, reason: str) -> BusLost:
         """Take down the connection."""
         self.close()
         self._backoff.lost(self._clock())
-        return Away(reason)
+        return BusLost(reason)
 
-    def _come_back(self) -> Iterator[Heard]:
+    def _reconnect(self) -> Iterator[TapOutput]:
         """Try to connect, if that is due."""
         now = self._clock()
         if now < self._backoff.due:
@@ -312,4 +312,4 @@ class Tap:
             self.open()
         except NoBus:
             return
-        yield Back(int(max(0.0, self._clock() - self._backoff.since) * 1e9))
+        yield BusRestored(int(max(0.0, self._clock() - self._backoff.since) * 1e9))

@@ -151,7 +151,7 @@ class WalContent:
         """The greatest position of a row; one before the first if there is none."""
         return max((_last_seq(batch) for batch in self.batches), default=self.first_seq - 1)
 
-    def holes(self) -> Iterator[tuple[int, int]]:
+    def missing_ranges(self) -> Iterator[tuple[int, int]]:
         """Yield position and number of the rows that each damaged stretch held."""
         expected = self.first_seq
         for batch in self.batches:

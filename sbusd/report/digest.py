@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.tables.reader import Snapshot
+from sbusd.archive.tables.reader import TableSnapshot
 from sbusd.report.categories import UNKNOWN, Categories, most_used
 from sbusd.report.coverage import Coverage, coverage_of
-from sbusd.report.sums import BIN, added_up, added_up_entries, replaced, with_bins
+from sbusd.report.sums import BIN, aggregate, aggregate_entries, replace_columns, with_bins
 
 BINS = 120
 """Points of a chart over time at most: a phone has about three pixels for each."""
@@ -50,10 +50,10 @@ class Digest:
     covers: Coverage
 
 
-def digest_of(snapshot: Snapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
+def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
     """Return the digest of *snapshot*; *name_of* tells the login name of a user id, *made_ms* is now in milliseconds since 1970."""
     tables, covers = snapshot.tables, coverage_of(snapshot.manifests.values())
-    by_key_and_user = added_up(tables["traffic"], ["prefix", "uid"], ["messages"])
+    by_key_and_user = aggregate(tables["traffic"], ["prefix", "uid"], ["messages"])
     keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, _cut_text)
     users = _users(tables, by_key_and_user, name_of)
     hosts = sorted(covers.hosts)
@@ -78,8 +78,8 @@ def digest_of(snapshot: Snapshot, name_of: Callable[[int], str | None], made_ms:
 
 def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], str | None]) -> Categories[int]:
     """Return the users with a name of their own: who published most, and who was refused or lost most, for those are looked for."""
-    refused = [(row["uid"], row["events"]) for row in added_up(tables["security"], ["uid"], ["events"])]
-    lost = [(row["uid"], row["lost"]) for row in added_up(tables["users"], ["uid"], ["lost"])]
+    refused = [(row["uid"], row["events"]) for row in aggregate(tables["security"], ["uid"], ["events"])]
+    lost = [(row["uid"], row["lost"]) for row in aggregate(tables["users"], ["uid"], ["lost"])]
     weights: Counter[int | None] = Counter()
     for source in ([(row["uid"], row["messages"]) for row in traffic], refused, lost):
         whole = sum(weight for _, weight in source) or 1
@@ -107,9 +107,9 @@ def _traffic(
     """Return messages and bytes by time, key, user and host, and how many minutes a point stands for: *finest*, or more."""
     sums = ("messages", "bytes", "recipients", "unheard")
     # By number before they are added up: of ten thousand prefixes the page tells few dozens apart.
-    table = replaced(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
+    table = replace_columns(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
     for minutes in _STEPS[_STEPS.index(finest) :]:
-        rows = added_up(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
+        rows = aggregate(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
         placed = [((row[BIN], row["prefix"], row["uid"], hosts.index(row["host"])), row) for row in rows]
         columns = _columns(("bin", "key", "user", "host"), sums, placed)
         if len(columns["bin"]) <= MOST_POINTS:
@@ -120,7 +120,7 @@ def _traffic(
 def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
     """Return what each user and unit did."""
     sums = ("messages", "bytes", "connections", "subscriptions", "denials", "lost")
-    rows = _first(added_up(table, ["uid", "unit", "host"], sums), "messages")
+    rows = _first(aggregate(table, ["uid", "unit", "host"], sums), "messages")
     return _columns(
         ("user", "unit", "host"), sums, [((users.number(row["uid"]), _cut(row["unit"]), hosts.index(row["host"])), row) for row in rows]
     )
@@ -130,13 +130,13 @@ def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts
     """Return deliveries from user by key to user; no recipient's number is -1, where the record does not know them."""
     sums = ("deliveries", "bytes")
     to = table.column("to_uid")
-    table = replaced(
+    table = replace_columns(
         table,
         from_uid=users.numbers(table.column("from_uid")),
         prefix=keys.numbers(table.column("prefix")),
         to_uid=pc.if_else(pc.is_null(to), -1, users.numbers(to)),
     )
-    rows = added_up(table, ["from_uid", "prefix", "to_uid", "host"], sums)
+    rows = aggregate(table, ["from_uid", "prefix", "to_uid", "host"], sums)
     placed = [((row["from_uid"], row["prefix"], row["to_uid"], hosts.index(row["host"])), row) for row in rows]
     return _columns(("from", "key", "to", "host"), sums, placed)
 
@@ -145,10 +145,10 @@ def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
     """Return calls by command, caller and host, with their latencies as pairs of bucket and count."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
-    rows = _first(added_up(table, by, sums, largest=["latency_max_us"]), "calls")
+    rows = _first(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
     places = {tuple(row[name] for name in by): place for place, row in enumerate(rows)}
     groups = [places.get(party) for party in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
-    latencies = added_up_entries(groups, table.column("latencies"), "bucket", "calls")
+    latencies = aggregate_entries(groups, table.column("latencies"), "bucket", "calls")
     columns = _columns(
         ("cmd", "user", "host"),
         (*sums, "latency_max_us"),
@@ -160,7 +160,7 @@ def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
 def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
     """Return losses by time and cause; those of nobody have no user and no key: -1."""
     sums = ("events", "count", "duration_us")
-    rows = added_up(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
+    rows = aggregate(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
     placed = []
     for row in rows:
         of_someone = row["cause"] in {"discarded", "lost", "abandoned"}
@@ -173,7 +173,7 @@ def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categor
 def _security(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
     """Return refusals, the most frequent first."""
     by = ["class", "code", "reason", "uid", "unit", "key", "host"]
-    rows = _first(added_up(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
+    rows = _first(aggregate(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
     placed = []
     for row in rows:
         texts = (_cut(row["class"]), _cut(row["code"]), _cut(row["reason"]), _cut(row["unit"]), _cut(row["key"]))
@@ -186,7 +186,7 @@ def _security(table: pa.Table, keys: Categories[str], users: Categories[int], ho
 def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
     """Return attempts of the relay."""
     sums = ("attempts", "retries", "calls")
-    rows = _first(added_up(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
+    rows = _first(aggregate(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
     placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
     return _columns(("twin", "cmd", "outcome", "host"), (*sums, "longest_us"), placed)
 

@@ -12,7 +12,7 @@ BIN = "bin"
 """The column that :func:`with_bins` adds."""
 
 
-def added_up(
+def aggregate(
     table: pa.Table, by: Sequence[str], sums: Sequence[str], *, largest: Sequence[str] = (), smallest: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     """Return one row for each combination of *by*: the *sums*, and the *largest* and *smallest* values; rows in no order."""
@@ -28,14 +28,14 @@ def with_bins(table: pa.Table, minutes: int) -> pa.Table:
     return table.append_column(BIN, pc.divide(micros, minutes * 60 * 10**6))
 
 
-def replaced(table: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
+def replace_columns(table: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
     """Return *table* with other values in the columns of these names."""
     for name, values in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     return table
 
 
-def added_up_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key: str, value: str) -> dict[int, list[tuple[int, int]]]:
+def aggregate_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key: str, value: str) -> dict[int, list[tuple[int, int]]]:
     """Return for each group, sorted, what the *entries* of its rows add up to: *key* and sum of *value* of lists of such structs.
 
     *groups* has the group of each row, None for none.

@@ -18,7 +18,7 @@ from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, completed, is_
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
+class RecordReader:
     """The record under the folder ``root``, of any number of hosts. Nothing is cached: each call sees what is there then."""
 
     root: Path

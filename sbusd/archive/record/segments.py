@@ -48,11 +48,11 @@ def write_segments(
     Raises:
         OSError: the archive cannot be written.
     """
-    shares = {str(user): size for user, size in (users or {}).items()}
+    sizes = {str(user): size for user, size in (users or {}).items()}
     entries = []
     for hour, rows in _by_hour(table):
-        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid=uid, users=shares, unnamed=unnamed))
-        shares, unnamed = {}, 0
+        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid=uid, users=sizes, unnamed=unnamed))
+        sizes, unnamed = {}, 0
     return entries
 
 

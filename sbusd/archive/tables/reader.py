@@ -16,14 +16,14 @@ from sbusd.archive.tables.schema import TABLES, Table
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class TableSnapshot:
     """All tables as they stood at one moment; ``tables`` by name, rows in the order of hours."""
 
     manifests: dict[Hour, Manifest]
     tables: dict[str, pa.Table]
 
 
-def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = None, names: Collection[str] | None = None) -> Snapshot:
+def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = None, names: Collection[str] | None = None) -> TableSnapshot:
     """Return the tables called *names* under *root*, or all of them, from the hour *since* to the hour *until*, both included.
 
     Raises:
@@ -37,7 +37,7 @@ def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = N
             if (since is None or since <= hour) and (until is None or hour <= until)
         }
         chosen = [table for table in TABLES if names is None or table.name in names]
-        return Snapshot(manifests, {table.name: _read_table(root, table, manifests) for table in chosen})
+        return TableSnapshot(manifests, {table.name: _read_table(root, table, manifests) for table in chosen})
 
 
 def _finish_what_was_begun(root: Path) -> None:

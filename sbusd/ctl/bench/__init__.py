@@ -1,1 +1,1 @@
-"""What ``sbusctl bench`` does: workers that publish and subscribe, a crew of them, and what they measured."""
+"""What ``sbusctl bench`` does: workers that publish and subscribe, a pool of them, and what they measured."""

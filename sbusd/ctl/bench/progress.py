@@ -15,7 +15,7 @@ from sbusd.ctl.bench.plan import Plan
 from sbusd.ctl.quantities import compact_count, human_bytes
 
 
-class Progress:
+class ProgressLine:
     """One line that is written over again and again, and is gone at the end; nothing where standard error is no terminal."""
 
     def __init__(self) -> None:

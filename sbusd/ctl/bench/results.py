@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import Heard, Published
+from sbusd.ctl.bench.workers import PublisherReport, SubscriberReport
 from sbusd.ctl.quantities import NOTHING, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
 from sbusd.ctl.tables import Column
 
@@ -29,13 +29,13 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RunResult:
     """One run."""
 
     plan: Plan
     published: int
     publish_seconds: float
-    """From the first message until the bus had routed the last."""
+    """From the first message until the bus had trace_entry the last."""
     delivered: int
     deliver_seconds: float
     """From the first message until the last subscriber had its last."""
@@ -97,7 +97,7 @@ class Result:
         return lines
 
 
-def result_of(plan: Plan, published: Sequence[Published], heard: Sequence[Heard]) -> Result:
+def result_of(plan: Plan, published: Sequence[PublisherReport], heard: Sequence[SubscriberReport]) -> RunResult:
     """Return what the workers' reports say together; there is one of a publisher at least."""
     begin = min(each.begin_ns for each in published)
     sent = sum(each.count for each in published)
@@ -105,7 +105,7 @@ def result_of(plan: Plan, published: Sequence[Published], heard: Sequence[Heard]
     delivered = sum(each.count for each in heard)
     publish_seconds = _seconds(begin, max(each.end_ns for each in published))
     deliver_seconds = _seconds(begin, max((each.last_ns for each in heard), default=begin))
-    return Result(
+    return RunResult(
         plan=plan,
         published=sent,
         publish_seconds=publish_seconds,

@@ -1,4 +1,4 @@
-"""The crew of one run: its workers' processes, from their start to what they measured."""
+"""The pool of one run: its workers' processes, from their start to what they measured."""
 
 from __future__ import annotations
 
@@ -14,30 +14,41 @@ from typing import Self
 
 from sbusd.client import Bus
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import FINAL, BenchError, Desk, Failed, Heard, Published, Report, publish, run_worker, subscribe
+from sbusd.ctl.bench.workers import (
+    FINAL,
+    BenchError,
+    PublisherReport,
+    SubscriberReport,
+    WorkerContext,
+    WorkerFailure,
+    WorkerReport,
+    publish,
+    run_worker,
+    subscribe,
+)
 
 READY_SECONDS = 60.0
 """How long all workers may take to connect: systemd may have to start the bus, and the machine to make hundreds of processes."""
 LOOK_SECONDS = 0.2
 """Between two looks at the progress."""
 FINAL_SECONDS = 0.5
-"""Between two messages to subscribers that have not seen the end, once everything is routed."""
+"""Between two messages to subscribers that have not seen the end, once everything is trace_entry."""
 PATIENCE_SECONDS = 30.0
-"""For which no subscriber receives anything, when everything is routed, until the run is given up."""
+"""For which no subscriber receives anything, when everything is trace_entry, until the run is given up."""
 _WORD_BYTES = 8
 
 
 @dataclass(slots=True)
-class _Worker:
+class _WorkerProcess:
     """A process, its end of the pipe, and what it said last."""
 
     name: str
     process: ForkProcess
     pipe: Connection
-    report: Report | None = None
+    report: WorkerReport | None = None
 
 
-class Crew:
+class WorkerPool:
     """Publishers and subscribers for one run; leave it with ``with``, and no process remains."""
 
     def __init__(self, plan: Plan, connect: Callable[[], Bus], key: bytes) -> None:
@@ -46,7 +57,7 @@ class Crew:
         self._key = key
         # Shared with the workers, who are made by fork: a number for each, and the order to stop behind them.
         self._progress = memoryview(mmap.mmap(-1, (plan.clients + plan.subscribers + 1) * _WORD_BYTES)).cast("Q")
-        self._workers: list[_Worker] = []
+        self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Self:
         return self
@@ -58,7 +69,7 @@ class Crew:
             worker.process.join()
             worker.pipe.close()
 
-    def assemble(self) -> None:
+    def start(self) -> None:
         """Start all workers, and wait until they are connected and subscribed.
 
         Raises:
@@ -70,7 +81,7 @@ class Crew:
         publishers = [self._start(f"publisher {number + 1} of {self._plan.clients}", publish) for number in range(self._plan.clients)]
         self._await(publishers, READY_SECONDS, "connected")
 
-    def run(self, show: Callable[[int, int], None]) -> tuple[list[Published], list[Heard]]:
+    def run(self, show: Callable[[int, int], None]) -> tuple[list[PublisherReport], list[SubscriberReport]]:
         """Let the publishers begin, and return what all measured; *show* is told now and then how much was published and received.
 
         Raises:
@@ -84,29 +95,29 @@ class Crew:
         while any(worker.report is None for worker in publishers):
             self._collect(self._workers, LOOK_SECONDS)
             show(*self._sums())
-        self._hear_out(subscribers, show)
+        self._drain(subscribers, show)
         return (
-            [worker.report for worker in publishers if isinstance(worker.report, Published)],
-            [worker.report for worker in subscribers if isinstance(worker.report, Heard)],
+            [worker.report for worker in publishers if isinstance(worker.report, PublisherReport)],
+            [worker.report for worker in subscribers if isinstance(worker.report, SubscriberReport)],
         )
 
     def stop(self) -> None:
         """Have the publishers stop; :meth:`run` then returns what was measured until now. A signal handler may call it."""
         self._progress[-1] = 1
 
-    def _start(self, name: str, work: Callable[[Desk, Plan], None]) -> _Worker:
+    def _start(self, name: str, work: Callable[[WorkerContext, Plan], None]) -> _WorkerProcess:
         """Start a worker."""
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        desk = Desk(self._connect, self._key, theirs, self._progress, len(self._workers))
-        process = context.Process(target=run_worker, args=(work, desk, self._plan), daemon=True)
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        context = WorkerContext(self._connect, self._key, theirs, self._progress, len(self._workers))
+        process = fork.Process(target=run_worker, args=(work, context, self._plan), daemon=True)
         process.start()
         theirs.close()
-        worker = _Worker(name, process, ours)
+        worker = _WorkerProcess(name, process, ours)
         self._workers.append(worker)
         return worker
 
-    def _await(self, workers: Sequence[_Worker], seconds: float, what: str) -> None:
+    def _await(self, workers: Sequence[_WorkerProcess], seconds: float, what: str) -> None:
         """Wait until each of *workers* has said something. Raises BenchError after *seconds*."""
         end = time.monotonic() + seconds
         while missing := [worker for worker in workers if worker.report is None]:
@@ -114,9 +125,9 @@ class Crew:
                 raise BenchError(f"{missing[0].name}: not {what} within {seconds:g} s")
             self._collect(missing, LOOK_SECONDS)
 
-    def _collect(self, workers: Sequence[_Worker], seconds: float) -> None:
+    def _collect(self, workers: Sequence[_WorkerProcess], seconds: float) -> None:
         """Take in what comes from *workers* within *seconds*. Raises BenchError if one failed, or ended without a word."""
-        pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, Published | Heard)}
+        pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, PublisherReport | SubscriberReport)}
         for ready in wait(list(pipes), seconds):
             worker = pipes[ready]  # type: ignore[index]  # what wait() returns is of what it was given
             try:
@@ -124,10 +135,10 @@ class Crew:
             except EOFError:
                 worker.process.join()
                 raise BenchError(f"{worker.name}: exited unexpectedly with status {worker.process.exitcode}") from None
-            if isinstance(worker.report, Failed):
+            if isinstance(worker.report, WorkerFailure):
                 raise BenchError(f"{worker.name}: {worker.report.words}")
 
-    def _hear_out(self, subscribers: Sequence[_Worker], show: Callable[[int, int], None]) -> None:
+    def _drain(self, subscribers: Sequence[_WorkerProcess], show: Callable[[int, int], None]) -> None:
         """Wait for the subscribers, which may have much to read yet; one that has lost an end is told that it is the end."""
         received, since = -1, time.monotonic()
         with self._connect() as bus:

@@ -1,7 +1,7 @@
 """A publisher and a subscriber of the bench, each in a process of its own, and what they tell the process that started them.
 
-A worker says :class:`Ready` once it is connected, and at the end :class:`Published` or :class:`Heard`; or :class:`Failed`. What it has
-done until now stands in a slot of memory that it shares with its crew.
+A worker says :class:`Ready` once it is connected, and at the end :class:`PublisherReport` or :class:`SubscriberReport`; or :class:`WorkerFailure`. What it has
+done until now stands in a slot of memory that it shares with its pool.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from multiprocessing.connection import Connection
 
 from sbusd.client import Bus, Gap, Message, RemoteRefusal
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.output import words_of
+from sbusd.ctl.output import error_text
 from sbusd.protocol.errors import SbusError
 
 PLAIN, TIMED, END, FINAL = range(4)
 """The first byte of a payload: nothing but a message; one with the time of its sending; nothing more comes from this publisher; nothing
-more comes from anyone, told by the crew to a subscriber that has missed an end."""
+more comes from anyone, told by the pool to a subscriber that has missed an end."""
 
 _STAMP = struct.Struct("=Bq")
 _LOOK_EVERY = 64
@@ -43,7 +43,7 @@ class BenchError(SbusError):
     """A worker failed; the text names the worker and says why."""
 
 
-class Samples:
+class TimeSample:
     """Every so many-th of the times that are added; the gap doubles whenever there are too many."""
 
     def __init__(self, most: int = MOST_SAMPLES) -> None:
@@ -69,8 +69,8 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What a publisher did, from its first message until the bus had routed the last: times of CLOCK_MONOTONIC in nanoseconds."""
+class PublisherReport:
+    """What a publisher did, from its first message until the bus had trace_entry the last: times of CLOCK_MONOTONIC in nanoseconds."""
 
     count: int
     begin_ns: int
@@ -82,30 +82,30 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a subscriber received; *told_lost* is what the bus said that it lost."""
+class SubscriberReport:
+    """What a subscriber received; *lost* is what the bus said that it lost."""
 
     count: int
     last_ns: int
     cpu_seconds: float
-    told_lost: int
+    lost: int
     times: array[int]
     """From sending to receiving, of a sample, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkerFailure:
     """A worker could not go on."""
 
     words: str
 
 
-Report = Ready | Published | Heard | Failed
+WorkerReport = Ready | PublisherReport | SubscriberReport | WorkerFailure
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """Where a worker works: how it connects, its key, the pipe to its crew, and what it shares with it."""
+class WorkerContext:
+    """Where a worker works: how it connects, its key, the pipe to its pool, and what it shares with it."""
 
     connect: Callable[[], Bus]
     key: bytes
@@ -115,35 +115,35 @@ class Desk:
     slot: int
 
 
-def run_worker(work: Callable[[Desk, Plan], None], desk: Desk, plan: Plan) -> None:
-    """Do *work* in this process, which was made for it, and end the process if its crew is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the crew, which asks for what was measured
-    _end_with_crew()
+def run_worker(work: Callable[[WorkerContext, Plan], None], context: WorkerContext, plan: Plan) -> None:
+    """Do *work* in this process, which was made for it, and end the process if its pool is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool, which asks for what was measured
+    _exit_with_parent()
     try:
-        work(desk, plan)
+        work(context, plan)
     except (SbusError, OSError) as error:
-        desk.pipe.send(Failed(words_of(error)))
+        context.pipe.send(WorkerFailure(error_text(error)))
     except Exception as error:  # as sbusctl itself: a person is told in a line
-        desk.pipe.send(Failed(f"internal error, please report it: {type(error).__name__}: {error}"))
+        context.pipe.send(WorkerFailure(f"internal error, please report it: {type(error).__name__}: {error}"))
 
 
-def publish(desk: Desk, plan: Plan) -> None:
+def publish(context: WorkerContext, plan: Plan) -> None:
     """Publish as the plan says, or until told to stop."""
-    with desk.connect() as bus:
+    with context.connect() as bus:
         bus.ping()
-        desk.pipe.send(Ready())
-        desk.pipe.recv()
+        context.pipe.send(Ready())
+        context.pipe.recv()
         begin_ns, begin_cpu = time.monotonic_ns(), time.process_time()
         with bus.coalesce() if plan.coalesce else contextlib.nullcontext():
-            count = _publish_all(bus, desk, plan)
-        bus.publish(desk.key, bytes((END,)))
+            count = _publish_all(bus, context, plan)
+        bus.publish(context.key, bytes((END,)))
         refusal = _settle(bus)
         end_ns = time.monotonic_ns()
         refusals = min(count, bus.statistics.refusals)  # the end may have been refused as well
-        desk.pipe.send(Published(count, begin_ns, end_ns, time.process_time() - begin_cpu, refusals, refusal))
+        context.pipe.send(PublisherReport(count, begin_ns, end_ns, time.process_time() - begin_cpu, refusals, refusal))
 
 
-def _publish_all(bus: Bus, desk: Desk, plan: Plan) -> int:
+def _publish_all(bus: Bus, context: WorkerContext, plan: Plan) -> int:
     """Publish, and return how many messages it were."""
     plain = bytes(plan.size)
     rest = plain[_STAMP.size :]
@@ -152,36 +152,36 @@ def _publish_all(bus: Bus, desk: Desk, plan: Plan) -> int:
     for count in range(most):
         if count % _TIMED_EVERY == 0:
             if count % _LOOK_EVERY == 0:
-                desk.progress[desk.slot] = count
-                if desk.progress[-1] or (end is not None and time.monotonic() >= end):
+                context.progress[context.slot] = count
+                if context.progress[-1] or (end is not None and time.monotonic() >= end):
                     return count
-            bus.publish(desk.key, _STAMP.pack(TIMED, time.monotonic_ns()) + rest)
+            bus.publish(context.key, _STAMP.pack(TIMED, time.monotonic_ns()) + rest)
         else:
-            bus.publish(desk.key, plain)
+            bus.publish(context.key, plain)
     return most
 
 
 def _settle(bus: Bus) -> str:
-    """Wait until all is routed, and return why the bus refused something, if it did."""
+    """Wait until all is trace_entry, and return why the bus refused something, if it did."""
     first = ""
     for _ in range(_SETTLE_TRIES):
         try:
             bus.ping()
         except RemoteRefusal as error:
-            first = first or words_of(error)
+            first = first or error_text(error)
         else:
             return first
     raise BenchError(f"cannot wait for the bus to route all messages: {first}")
 
 
-def subscribe(desk: Desk, plan: Plan) -> None:
+def subscribe(context: WorkerContext, plan: Plan) -> None:
     """Receive until the end is told."""
-    with desk.connect() as bus, bus.subscribe(desk.key) as subscription:
+    with context.connect() as bus, bus.subscribe(context.key) as subscription:
         # What is measured is how fast messages arrive, not how fast they are discarded: the publishers wait for this subscriber.
         bus.tell(b"blocking/hard/block")
         bus.ping()
-        desk.pipe.send(Ready())
-        samples, count, lost, ends = Samples(), 0, 0, 0
+        context.pipe.send(Ready())
+        sample, count, lost, ends = TimeSample(), 0, 0, 0
         begin_cpu = time.process_time()
         for item in subscription:
             if not isinstance(item, Message):
@@ -195,17 +195,17 @@ def subscribe(desk: Desk, plan: Plan) -> None:
                 continue
             count += 1
             if mark == TIMED:
-                samples.add(time.monotonic_ns() - _STAMP.unpack_from(item.payload)[1])
-                desk.progress[desk.slot] = count
-        desk.pipe.send(Heard(count, time.monotonic_ns(), time.process_time() - begin_cpu, lost, samples.times))
+                sample.add(time.monotonic_ns() - _STAMP.unpack_from(item.payload)[1])
+                context.progress[context.slot] = count
+        context.pipe.send(SubscriberReport(count, time.monotonic_ns(), time.process_time() - begin_cpu, lost, sample.times))
 
 
-def _end_with_crew() -> None:
-    """Have this process end when the crew's has, however that ended: a subscriber would wait for ever."""
-    crew = os.getppid()
+def _exit_with_parent() -> None:
+    """Have this process end when the pool's has, however that ended: a subscriber would wait for ever."""
+    pool = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == crew:
+        while os.getppid() == pool:
             time.sleep(1)
         os._exit(1)
 

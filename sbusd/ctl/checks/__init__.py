@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 
-class Result(enum.Enum):
+class CheckResult(enum.Enum):
     """How a check ended."""
 
     OK = "ok"
@@ -23,6 +23,6 @@ class Finding:
     """One check: its name, how it ended, why, and what to do about it (empty if nothing)."""
 
     check: str
-    result: Result
+    result: CheckResult
     reason: str
     advice: str = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from sbusd.client import message_batch
-from sbusd.ctl.checks import Finding, Result
+from sbusd.ctl.checks import CheckResult, Finding
 
 _SOCKET = "sbus.socket"
 _SERVICE = "sbus.service"
@@ -25,19 +25,19 @@ def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/r
     sd_booted(3).
     """
     if scope is None:
-        return [Finding("units", Result.SKIP, "this is neither the system bus nor the user bus, so its units are not known")], None
+        return [Finding("units", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its units are not known")], None
     if not booted.is_dir():
-        return [Finding("units", Result.SKIP, "systemd is not the init system of this machine")], None
+        return [Finding("units", CheckResult.SKIP, "systemd is not the init system of this machine")], None
     arguments = ["systemctl", *(["--user"] if scope == "user" else []), "show", f"--property={_PROPERTIES}", _SOCKET, _SERVICE]
     try:
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
-        return [Finding("units", Result.SKIP, "systemctl is not installed")], None
+        return [Finding("units", CheckResult.SKIP, "systemctl is not installed")], None
     except subprocess.TimeoutExpired:
-        return [Finding("units", Result.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")], None
+        return [Finding("units", CheckResult.WARN, "systemctl does not respond", "check systemd itself (systemctl status)")], None
     if done.returncode:
         said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[0]
-        return [Finding("units", Result.SKIP, f"systemctl failed: {said}")], None
+        return [Finding("units", CheckResult.SKIP, f"systemctl failed: {said}")], None
     units = parse(done.stdout)
     return judge(units, "systemctl --user" if scope == "user" else "systemctl"), main_process(units)
 
@@ -62,36 +62,45 @@ def judge(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
 def _judge_socket(unit: Unit, systemctl: str) -> Finding:
     """Judge the unit that listens."""
     if unit.get("LoadState") != "loaded":
-        return Finding(_SOCKET, Result.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package")
+        return Finding(
+            _SOCKET, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
+        )
     if unit.get("ActiveState") == "failed":
-        return Finding(_SOCKET, Result.FAIL, f"failed ({unit.get('Result')})", f"check its journal, then: {systemctl} restart {_SOCKET}")
+        return Finding(
+            _SOCKET, CheckResult.FAIL, f"failed ({unit.get('Result')})", f"check its journal, then: {systemctl} restart {_SOCKET}"
+        )
     if unit.get("ActiveState") != "active":
         return Finding(
-            _SOCKET, Result.WARN, f"{unit.get('ActiveState')}: systemd does not listen on the socket", f"{systemctl} enable --now {_SOCKET}"
+            _SOCKET,
+            CheckResult.WARN,
+            f"{unit.get('ActiveState')}: systemd does not listen on the socket",
+            f"{systemctl} enable --now {_SOCKET}",
         )
     if unit.get("UnitFileState") not in ("enabled", "enabled-runtime", "static", "generated", "linked"):
-        return Finding(_SOCKET, Result.WARN, "active, but not enabled: it does not start at boot", f"{systemctl} enable {_SOCKET}")
-    return Finding(_SOCKET, Result.OK, f"{unit.get('UnitFileState')}, active")
+        return Finding(_SOCKET, CheckResult.WARN, "active, but not enabled: it does not start at boot", f"{systemctl} enable {_SOCKET}")
+    return Finding(_SOCKET, CheckResult.OK, f"{unit.get('UnitFileState')}, active")
 
 
 def _judge_service(unit: Unit, systemctl: str) -> Finding:
     """Judge the unit that is the bus; one that has not started yet is well."""
     if unit.get("LoadState") != "loaded":
-        return Finding(_SERVICE, Result.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package")
+        return Finding(
+            _SERVICE, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
+        )
     if unit.get("ActiveState") == "failed":
-        return Finding(_SERVICE, Result.FAIL, f"failed ({unit.get('Result')})", f"see the reason: {systemctl} status {_SERVICE}")
+        return Finding(_SERVICE, CheckResult.FAIL, f"failed ({unit.get('Result')})", f"see the reason: {systemctl} status {_SERVICE}")
     if unit.get("ActiveState") == "active":
-        return Finding(_SERVICE, Result.OK, "active")
-    return Finding(_SERVICE, Result.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
+        return Finding(_SERVICE, CheckResult.OK, "active")
+    return Finding(_SERVICE, CheckResult.OK, f"{unit.get('ActiveState')}: it starts with the first connection")
 
 
 def check_package() -> Finding:
     """Return whether the Python client has its compiled part, without which it works and is slow."""
     if message_batch.IS_COMPILED:
-        return Finding("client", Result.OK, "the Python client uses its compiled extension")
+        return Finding("client", CheckResult.OK, "the Python client uses its compiled extension")
     return Finding(
         "client",
-        Result.WARN,
+        CheckResult.WARN,
         "the compiled extension of the Python client is missing: receiving is several times slower",
         "reinstall the package, or build the source tree: make build",
     )

@@ -6,7 +6,7 @@ import resource
 import socket
 from pathlib import Path
 
-from sbusd.ctl.checks import Finding, Result
+from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
@@ -26,18 +26,18 @@ def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
             left.send(bytes(size))
         except OSError as error:
             reason = f"clients cannot send packets of the maximum size, {size} bytes: {error.strerror}; net.core.wmem_max is {_wmem_max()}"
-            return Finding("packets", Result.WARN, reason, f"sysctl net.core.wmem_max={size}, and add the setting to /etc/sysctl.d")
-    return Finding("packets", Result.OK, f"clients can send packets of the maximum size, {size} bytes")
+            return Finding("packets", CheckResult.WARN, reason, f"sysctl net.core.wmem_max={size}, and add the setting to /etc/sysctl.d")
+    return Finding("packets", CheckResult.OK, f"clients can send packets of the maximum size, {size} bytes")
 
 
 def check_descriptors(pid: int | None, connections: int | None) -> Finding:
     """Return whether the bus, process *pid*, may hold enough descriptors for its *connections*; either is None if not known."""
     if pid is None:
-        return Finding("descriptors", Result.SKIP, "the process of the bus is not known")
+        return Finding("descriptors", CheckResult.SKIP, "the process of the bus is not known")
     try:
         limit, _ = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     except (PermissionError, ProcessLookupError):
-        return Finding("descriptors", Result.SKIP, f"this user may not read the limits of the bus (PID {pid})")
+        return Finding("descriptors", CheckResult.SKIP, f"this user may not read the limits of the bus (PID {pid})")
     return judge_descriptors(limit, connections)
 
 
@@ -45,12 +45,12 @@ def judge_descriptors(limit: int, connections: int | None) -> Finding:
     """Return what a *limit* of open descriptors means for a bus with *connections*."""
     advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
     if limit == resource.RLIM_INFINITY:
-        return Finding("descriptors", Result.OK, "the bus may open any number of descriptors")
+        return Finding("descriptors", CheckResult.OK, "the bus may open any number of descriptors")
     if connections is not None and connections > limit * 9 // 10:
-        return Finding("descriptors", Result.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
+        return Finding("descriptors", CheckResult.FAIL, f"the bus has {connections} connections and may open {limit} descriptors", advice)
     if limit < FEW_DESCRIPTORS:
-        return Finding("descriptors", Result.WARN, f"the bus may open only {limit} descriptors, and needs one per connection", advice)
-    return Finding("descriptors", Result.OK, f"the bus may open {limit} descriptors")
+        return Finding("descriptors", CheckResult.WARN, f"the bus may open only {limit} descriptors, and needs one per connection", advice)
+    return Finding("descriptors", CheckResult.OK, f"the bus may open {limit} descriptors")
 
 
 def _wmem_max() -> str:

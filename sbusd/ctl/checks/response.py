@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from sbusd import __version__
 from sbusd.client import Bus
 from sbusd.client.errors import systemctl
-from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
-from sbusd.ctl.checks import Finding, Result
-from sbusd.ctl.output import words_of
+from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.output import error_text
+from sbusd.ctl.responses import JsonObject, ask, integer, mapping, text
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
@@ -23,7 +23,7 @@ _UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BusResponse:
     """What a bus said; ``features`` is None if it did not answer as sbusd, and ``peer`` is who listens: the bus, or who started it."""
 
     features: list[str] | None
@@ -32,7 +32,7 @@ class Answer:
     problem: str = ""
 
 
-def reach(settings: Settings) -> Answer:
+def reach(settings: Settings) -> BusResponse:
     """Return what the bus says. Raises SbusError or OSError if nothing can be reached."""
     with settings.connect(PATIENCE_SECONDS) as bus:
         peer = _peer(bus)
@@ -40,34 +40,34 @@ def reach(settings: Settings) -> Answer:
             features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
             stats = ask(bus, controls.STATS)
         except SbusError as error:
-            return Answer(None, {}, peer, words_of(error))
-    return Answer(features, stats, peer)
+            return BusResponse(None, {}, peer, error_text(error))
+    return BusResponse(features, stats, peer)
 
 
-def judge(answer: Answer) -> list[Finding]:
+def judge(answer: BusResponse) -> list[Finding]:
     """Return what *answer* means."""
-    reached = Finding("connection", Result.OK, "the bus accepts connections of this user")
+    reached = Finding("connection", CheckResult.OK, "the bus accepts connections of this user")
     if answer.features is None:
         return [
             reached,
             Finding(
                 "protocol",
-                Result.FAIL,
+                CheckResult.FAIL,
                 f"the process at this address is not sbusd: {answer.problem}",
                 "find the process that listens there (ss -xlp)",
             ),
         ]
-    spoken = Finding("protocol", Result.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
+    spoken = Finding("protocol", CheckResult.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
     return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats), *_judge_faults(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
     """Return the finding for a bus at *address* that cannot be reached."""
     journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
-    return [Finding("connection", Result.FAIL, words_of(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
+    return [Finding("connection", CheckResult.FAIL, error_text(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
 
 
-def open_connections(answer: Answer) -> int | None:
+def open_connections(answer: BusResponse) -> int | None:
     """Return how many connections the bus has, or None if it does not tell this user."""
     return integer(mapping(answer.stats, "counters"), "connections")
 
@@ -78,23 +78,25 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
     if faults is None:
         return []
     if not faults:
-        return [Finding("faults", Result.OK, "the bus applied all of its configuration")]
+        return [Finding("faults", CheckResult.OK, "the bus applied all of its configuration")]
     reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
-    return [Finding("faults", Result.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
+    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
 
 
 def _judge_version(version: str | None) -> Finding:
     """Judge whether bus and client belong together."""
     if version is None:
-        return Finding("version", Result.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl")
+        return Finding(
+            "version", CheckResult.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl"
+        )
     if version != __version__:
         return Finding(
             "version",
-            Result.WARN,
+            CheckResult.WARN,
             f"the bus has version {version}, sbusctl has version {__version__}",
             "install the same version of both, and restart the bus",
         )
-    return Finding("version", Result.OK, f"bus and sbusctl have version {version}")
+    return Finding("version", CheckResult.OK, f"bus and sbusctl have version {version}")
 
 
 def _judge_switch(stats: JsonObject) -> list[Finding]:
@@ -104,9 +106,11 @@ def _judge_switch(stats: JsonObject) -> list[Finding]:
         return []
     if switch != "compiled":
         return [
-            Finding("switch", Result.WARN, f"the bus uses its {switch} switch, which is slow", "start sbusd without the option --switch")
+            Finding(
+                "switch", CheckResult.WARN, f"the bus uses its {switch} switch, which is slow", "start sbusd without the option --switch"
+            )
         ]
-    return [Finding("switch", Result.OK, "compiled")]
+    return [Finding("switch", CheckResult.OK, "compiled")]
 
 
 def _peer(bus: Bus) -> int:

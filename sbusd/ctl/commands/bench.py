@@ -15,9 +15,9 @@ import typer
 
 from sbusd.client import Bus
 from sbusd.ctl.bench.plan import LEAST_BYTES, Plan, parse_sizes, private_key
-from sbusd.ctl.bench.progress import Progress
-from sbusd.ctl.bench.results import COLUMNS, Result, result_of, spread_of
-from sbusd.ctl.bench.worker_pool import Crew
+from sbusd.ctl.bench.progress import ProgressLine
+from sbusd.ctl.bench.results import COLUMNS, RunResult, result_of, spread_of
+from sbusd.ctl.bench.worker_pool import WorkerPool
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.quantities import human_microseconds
 from sbusd.ctl.settings import settings_of
@@ -70,9 +70,9 @@ def command(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from None
     plans = [Plan(clients, subscribers, each, count, seconds, coalesce) for each in sizes]
-    report = _Report()
+    report = _BenchReport()
     try:
-        with Progress() as progress:
+        with ProgressLine() as progress:
             _measure(settings.connect, report, plans, trips, progress)
     finally:
         # Also after Ctrl-C, and after an error in a later run: what has been measured is worth reading.
@@ -83,11 +83,11 @@ def command(
                 write_json({"clients": clients, "subscribers": subscribers, "coalesce": coalesce, **report.as_json()}, settings.json)
 
 
-class _Report:
+class _BenchReport:
     """What was measured until now."""
 
     def __init__(self) -> None:
-        self.results: list[Result] = []
+        self.results: list[RunResult] = []
         self.trips: list[float] = []
         self._load_before = os.getloadavg()[0]
 
@@ -121,7 +121,7 @@ class _Report:
         return f"load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} now, on {os.cpu_count() or 1} CPUs"
 
 
-def _measure(connect: Callable[[], Bus], report: _Report, plans: list[Plan], trips: int, progress: Progress) -> None:
+def _measure(connect: Callable[[], Bus], report: _BenchReport, plans: list[Plan], trips: int, progress: ProgressLine) -> None:
     """Make all runs; after Ctrl-C the one under way is cut short, and counted."""
     with connect() as bus:
         whoami = bus.whoami()
@@ -129,10 +129,10 @@ def _measure(connect: Callable[[], Bus], report: _Report, plans: list[Plan], tri
         _measure_trips(connect, private_key(whoami), trips, report.trips)
     for plan in plans:
         progress.begin()
-        with Crew(plan, connect, private_key(whoami)) as crew:
-            crew.assemble()
-            with _stopped_by_ctrl_c(crew):
-                report.results.append(result_of(plan, *crew.run(partial(progress.show, plan))))
+        with WorkerPool(plan, connect, private_key(whoami)) as pool:
+            pool.start()
+            with _stop_on_interrupt(pool):
+                report.results.append(result_of(plan, *pool.run(partial(progress.show, plan))))
 
 
 def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: list[float]) -> None:
@@ -151,7 +151,7 @@ def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: li
 
 
 @contextlib.contextmanager
-def _stopped_by_ctrl_c(crew: Crew) -> Iterator[None]:
+def _stop_on_interrupt(pool: WorkerPool) -> Iterator[None]:
     """Let the first Ctrl-C stop the publishers, and take effect when what they did is counted; the second one takes effect at once."""
     interrupted = False
 
@@ -160,7 +160,7 @@ def _stopped_by_ctrl_c(crew: Crew) -> Iterator[None]:
         if interrupted:
             raise KeyboardInterrupt
         interrupted = True
-        crew.stop()
+        pool.stop()
 
     before = signal.signal(signal.SIGINT, stop)
     try:

@@ -12,7 +12,7 @@ from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome,
 from sbusd.ctl.commands.pub import one_payload
 from sbusd.ctl.exit_status import status_of
 from sbusd.ctl.formats import text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, visible, words_of, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, error_text, flush, is_terminal, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
 from sbusd.protocol.envelope import NUMBER_LIMITS
@@ -76,7 +76,7 @@ def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> 
         if outcome.error is not None:
             status = status or status_of(outcome.error)
             if style is JsonStyle.OFF:
-                complain(f"connection {outcome.member.connection} of {user_name(outcome.member.uid)}: {words_of(outcome.error)}")
+                print_error(f"connection {outcome.member.connection} of {user_name(outcome.member.uid)}: {error_text(outcome.error)}")
     if not count:
         raise NoRecipient(name)
     return status

@@ -8,14 +8,14 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import Finding, Result, configuration, installation, limits, response, socket
-from sbusd.ctl.output import JsonStyle, is_terminal, visible, words_of, write_json, write_page
+from sbusd.ctl.checks import CheckResult, Finding, configuration, installation, limits, response, socket
+from sbusd.ctl.output import JsonStyle, error_text, is_terminal, visible, write_json, write_page
 from sbusd.ctl.processes import command_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.protocol.errors import SbusError
 
-_COLORS = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "red", Result.SKIP: "bright_black"}
+_COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: "bright_black"}
 
 
 def command(context: typer.Context) -> None:
@@ -25,7 +25,7 @@ def command(context: typer.Context) -> None:
     """
     settings = settings_of(context)
     findings = examine(settings)
-    failed = sum(finding.result is Result.FAIL for finding in findings)
+    failed = sum(finding.result is CheckResult.FAIL for finding in findings)
     if settings.json is JsonStyle.OFF:
         write_page(lines(findings, legend=settings.legend, color=is_terminal() and "NO_COLOR" not in os.environ), pager=settings.pager)
     else:
@@ -41,11 +41,11 @@ def examine(settings: Settings) -> list[Finding]:
         address = settings.bus_address()
     except SbusError as error:
         return [
-            Finding("address", Result.FAIL, words_of(error), "log in, or use --address"),
+            Finding("address", CheckResult.FAIL, error_text(error), "log in, or use --address"),
             limits.check_packet(),
         ]
     scope = _scope(address)
-    findings = [Finding("address", Result.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
+    findings = [Finding("address", CheckResult.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
     pid: int | None = None
     connections: int | None = None
     try:
@@ -72,7 +72,7 @@ def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
         if finding.advice:
             page.append(f"{'':4}  {'':{width}}  -> {visible(finding.advice)}")
     if legend:
-        failed, warned = (sum(finding.result is result for finding in findings) for result in (Result.FAIL, Result.WARN))
+        failed, warned = (sum(finding.result is result for finding in findings) for result in (CheckResult.FAIL, CheckResult.WARN))
         page += ["", f"{human_plural(len(findings), 'check')}, {failed} failed, {human_plural(warned, 'warning')}."]
     return page
 

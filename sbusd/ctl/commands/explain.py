@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from sbusd.config import find_uid
-from sbusd.ctl.answers import BadAnswerError, JsonObject, ask, text
 from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines
+from sbusd.ctl.responses import BadResponseError, JsonObject, ask, text
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol import controls
 
@@ -46,10 +46,10 @@ def command(
 
 
 def line(answer: JsonObject, user: str, action: Action) -> str:
-    """Return *answer* in words. Raises BadAnswerError if it does not say whether it is allowed."""
+    """Return *answer* in words. Raises BadResponseError if it does not say whether it is allowed."""
     allowed = answer.get("allowed")
     if not isinstance(allowed, bool):
-        raise BadAnswerError(controls.EXPLAIN, 'the member "allowed" is missing')
+        raise BadResponseError(controls.EXPLAIN, 'the member "allowed" is missing')
     may = "may" if allowed else "may not"
     key = visible(text(answer, "key") or "") or "''"
     code, reason = text(answer, "error"), text(answer, "reason")

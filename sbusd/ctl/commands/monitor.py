@@ -11,19 +11,19 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Gap, TapItem, TapRecord
-from sbusd.ctl.answers import connection, connections
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, visible, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import Process, process_of, user_id, user_name
 from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.responses import connection_info, connections
 from sbusd.ctl.settings import settings_of
 
 _KNOWN_PROCESSES = 4_096
 """Connections whose processes are remembered; then it starts anew, for not every pattern tells of their end."""
 
-_TOLD_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
+_EVENT_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Filter:
 
 
 @dataclass(slots=True)
-class Scribe:
+class RecordPrinter:
     """Prints records, and knows the processes of the connections that it has seen: they may end before their last words come."""
 
     style: JsonStyle
@@ -99,7 +99,7 @@ class Scribe:
             write_bytes(json_text(news, self.style).encode("ascii") + b"\n")
         flush()
         lost = item.lost if isinstance(item, Gap) else 0
-        complain(
+        print_error(
             f"lost {human_plural(lost, 'record')}: this reader is too slow" if is_gap else "reconnected: records in the meantime are lost"
         )
 
@@ -126,11 +126,11 @@ def command(
             raise typer.BadParameter(f"no user {user!r} on this machine", param_hint="--filter-user")
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
-        found = [connection(each) for each in connections(bus).items["connections"]]
+        found = [connection_info(each) for each in connections(bus).items["connections"]]
         since = {each.id: each.since for each in found if each.id is not None and each.since is not None}
-        scribe = Scribe(settings.json, Filter(uid, pid, unit), since)
+        printer = RecordPrinter(settings.json, Filter(uid, pid, unit), since)
         try:
-            follow(tap.receive, scribe, count, deadline)
+            follow(tap.receive, printer, count, deadline)
         finally:
             flush()
 
@@ -139,7 +139,7 @@ def record_line(record: TapRecord, process: Process) -> str:
     """Return a record as one line: time, kind, who, key, what the bus says of it, and the payload of a message."""
     peer = record.peer
     who = "-" if peer is None else f"{peer.connection}/{user_name(peer.uid)}/{peer.pid}({process.command})"
-    told = " ".join(f"{name}={record.fields[name]}" for name in _TOLD_FIELDS if name in record.fields)
+    told = " ".join(f"{name}={record.fields[name]}" for name in _EVENT_FIELDS if name in record.fields)
     cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), told]
     if record.message is not None:
         cells.append(visible(record.message.payload))
@@ -153,5 +153,5 @@ def record_json(record: TapRecord, process: Process) -> dict[str, object]:
         about = {"peer": {**peer_json(record.peer), "command": process.command, "unit": process.unit}}
     key = {} if record.key is None else text_or_base64("key", record.key)
     payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
-    told = {name: record.fields[name] for name in _TOLD_FIELDS if name in record.fields}
+    told = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
     return {"type": record.kind, "time": record.time, **about, **key, **told, **payload}

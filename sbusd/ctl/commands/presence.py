@@ -11,7 +11,7 @@ import typer
 from sbusd.client import Gap, PresenceEvent, PresenceItem
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, visible, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
@@ -51,7 +51,7 @@ def follow(
             write_bytes(json_text(_news(item), style).encode("ascii") + b"\n")
         flush()
         if not isinstance(item, PresenceEvent):
-            complain(_words(item))
+            print_error(_words(item))
 
 
 def event_line(event: PresenceEvent) -> bytes:

@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from sbusd.client import PayloadTooLarge
-from sbusd.ctl.output import words_of
+from sbusd.ctl.output import error_text
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import ProtocolError, SbusError
@@ -30,7 +30,7 @@ class Publisher(Protocol):
         """Let messages leave together until the end of the block."""
 
     def ping(self) -> float:
-        """Wait until the bus has routed all that was sent before."""
+        """Wait until the bus has trace_entry all that was sent before."""
 
 
 class InputTooLongError(SbusError):
@@ -45,7 +45,7 @@ class MessageError(SbusError):
 
     def __init__(self, number: int, error: Exception) -> None:
         before = human_plural(number - 1, "message")
-        super().__init__(f"cannot publish message {number} of standard input: {words_of(error)}; published {before} before it")
+        super().__init__(f"cannot publish message {number} of standard input: {error_text(error)}; published {before} before it")
 
 
 def command(
@@ -60,7 +60,7 @@ def command(
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
 ) -> None:
-    """Publish a message, and wait until the bus has routed it."""
+    """Publish a message, and wait until the bus has trace_entry it."""
     if lines and payload not in (None, "-"):
         raise typer.BadParameter("--lines reads payloads from standard input; omit PAYLOAD")
     if null and not lines:
@@ -91,10 +91,10 @@ def one_payload(payload: str | None, source: BinaryIO) -> bytes:
 
 
 def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]]) -> None:
-    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are routed.
+    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are trace_entry.
 
     Raises:
-        MessageError: a payload is too large; those before it have been routed.
+        MessageError: a payload is too large; those before it have been trace_entry.
         SbusError: the bus refuses, or is gone.
     """
     count = 0

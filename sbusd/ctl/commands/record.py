@@ -10,7 +10,7 @@ import typer
 
 from sbusd.client.connection import open_socket, parse_target
 from sbusd.ctl.commands.replay import require_pyarrow
-from sbusd.ctl.output import JsonStyle, complain, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, print_error, write_json, write_lines
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 
@@ -29,7 +29,7 @@ _FOR_EVER = 36_525 * 86_400.0
 _UNBOUNDED = 1 << 50
 
 
-class Notes:
+class WarningPrinter:
     """What the recorder tells, for a person: only what is not as it should be."""
 
     def tell(self, event: Event, **facts: str | int) -> None:
@@ -37,7 +37,7 @@ class Notes:
         from sbusd.systemd.journal import Priority  # noqa: PLC0415 - most calls of sbusctl do without
 
         if event.priority <= Priority.WARNING:
-            complain(event.text(facts))
+            print_error(event.text(facts))
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
-    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+    from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
 
     folder = archive.absolute()
     settings = settings_of(context)
@@ -71,7 +71,9 @@ def command(
         disk_quota=_UNBOUNDED,
         retention=_FOR_EVER,
     )
-    recorder = Recorder(wanted, Tap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), Notes(), Supervision({}))
+    recorder = Recorder(
+        wanted, RecorderTap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), WarningPrinter(), Supervision({})
+    )
     # Before a folder is made: that nobody is there is the first thing to go wrong.
     open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()
     for number in (signal.SIGTERM, signal.SIGINT):

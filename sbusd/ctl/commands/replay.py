@@ -21,7 +21,7 @@ from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
-    from sbusd.recorder.replay import Recorded, Replay
+    from sbusd.recorder.replay import RecordedMessage, Replay
 
 PROGRESS_SECONDS = 0.5
 """How often a person is told how far it is."""
@@ -46,10 +46,10 @@ class Publisher(Protocol):
         """Send a message."""
 
     def ping(self) -> float:
-        """Wait until the bus has routed all that was sent before."""
+        """Wait until the bus has trace_entry all that was sent before."""
 
 
-class Publication:
+class ReplayPublisher:
     """Publishes messages, and counts."""
 
     def __init__(self, bus: Publisher) -> None:
@@ -58,7 +58,7 @@ class Publication:
         """Larger than this connection can send."""
         self._bus = bus
 
-    def publish(self, messages: Iterable[Recorded], progress: Callable[[int, int], None]) -> None:
+    def publish(self, messages: Iterable[RecordedMessage], progress: Callable[[int, int], None]) -> None:
         """Publish all *messages*; *progress* is told how many were, and the time of the last, nanoseconds since 1970."""
         for message in messages:
             try:
@@ -70,7 +70,7 @@ class Publication:
             progress(self.published, message.ts)
 
     def settle(self) -> str | None:
-        """Wait until the bus has routed everything; return the first refusal, None if there was none."""
+        """Wait until the bus has trace_entry everything; return the first refusal, None if there was none."""
         first: str | None = None
         while True:
             try:
@@ -97,18 +97,18 @@ def command(
     Messages are published in chronological order. Messages to reserved keys are skipped.
     """
     require_pyarrow()
-    from sbusd.archive.record.reader import Archive  # noqa: PLC0415 - behind the check
+    from sbusd.archive.record.reader import RecordReader  # noqa: PLC0415 - behind the check
     from sbusd.recorder.replay import Replay, paced  # noqa: PLC0415
 
     settings = settings_of(context)
-    replay = Replay(Archive(archive), os.fsencode(key), host)
+    replay = Replay(RecordReader(archive), os.fsencode(key), host)
     entries = list(replay.entries())
     if not entries:
         of_host = "" if host is None else f" of host {host}"
         raise NothingRecordedError(f"cannot replay {archive}: the archive contains no records{of_host}")
     total = sum(entry.kinds.get("message", 0) for entry in entries)
     with settings.connect() as bus, contextlib.nullcontext() if speed else bus.coalesce():
-        publication = Publication(bus)
+        publication = ReplayPublisher(bus)
         refusal: str | None = None
         try:
             publication.publish(paced(replay, speed, time.monotonic, time.sleep), _progress(total))
@@ -132,7 +132,7 @@ def require_pyarrow() -> None:
         ) from None
 
 
-def _summarize(replay: Replay, publication: Publication, refused: int, json: JsonStyle) -> None:
+def _summarize(replay: Replay, publication: ReplayPublisher, refused: int, json: JsonStyle) -> None:
     """Write what was published, and what not and why."""
     skipped = replay.skipped
     counts = {

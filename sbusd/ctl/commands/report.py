@@ -19,7 +19,7 @@ from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
     from sbusd.archive.tables.hours import Hour
-    from sbusd.archive.tables.reader import Snapshot
+    from sbusd.archive.tables.reader import TableSnapshot
     from sbusd.report.digest import Digest
 
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -74,7 +74,7 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
     return digest, page_of(digest.data)
 
 
-def _read(tables: Path, hours: int | None) -> Snapshot:
+def _read(tables: Path, hours: int | None) -> TableSnapshot:
     """Return the tables of the last *hours*, counted back from the last hour that there is."""
     from sbusd.archive.record.layout import HOUR_NS  # noqa: PLC0415
     from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
@@ -86,7 +86,7 @@ def _read(tables: Path, hours: int | None) -> Snapshot:
     return read_tables(tables, since=since)
 
 
-def _names(snapshot: Snapshot) -> _LoginNames:
+def _names(snapshot: TableSnapshot) -> _LoginNames:
     """Return who the users are."""
     hosts = {entry.host for manifest in snapshot.manifests.values() for entry in manifest.segments}
     return _LoginNames(is_known=hosts == {socket.gethostname()})

@@ -12,8 +12,8 @@ from systemd import daemon as service_manager
 
 from sbusd.client import Allow, AsyncBus, Twins
 from sbusd.client.rpc.service import Service
+from sbusd.ctl.program_runner import ProgramRunner
 from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
-from sbusd.ctl.worker import Worker
 
 AT_ONCE = 8
 """Programs that run at once by default: a few for each processor of a small machine."""
@@ -48,7 +48,7 @@ def command(
     found = shutil.which(program)
     if found is None:
         raise typer.BadParameter(f"no executable program {program!r}", param_hint="--exec")
-    worker = Worker([found, *(arguments or [])], at_once, timeout)
+    worker = ProgramRunner([found, *(arguments or [])], at_once, timeout)
     asyncio.run(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
 
 

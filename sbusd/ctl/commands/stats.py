@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from sbusd.ctl.answers import JsonObject, ask, integer, mapping, number, objects, waits_text
 from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.quantities import NOTHING, human_bytes, human_count, human_duration
+from sbusd.ctl.responses import JsonObject, ask, integer, mapping, number, objects, waits_text
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol import controls
 

@@ -13,7 +13,7 @@ import typer
 from sbusd.client import Gap, Message, Reconnected, Replaced
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, print_error, write_bytes
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
@@ -29,7 +29,7 @@ class TooFewError(SbusError):
 
 
 @dataclass(slots=True)
-class Printer:
+class MessagePrinter:
     """Prints what a subscription yields. ``wall`` tells the time of arrival, in seconds since 1970."""
 
     piece: Piece
@@ -57,7 +57,7 @@ class Printer:
         if self.json is not JsonStyle.OFF:
             write_bytes(json_text(news, self.json).encode("ascii") + self.end)
         flush()
-        complain(words)
+        print_error(words)
 
 
 def command(
@@ -79,7 +79,7 @@ def command(
     settings = settings_of(context)
     if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
         raise typer.BadParameter("--raw, --format and --json are mutually exclusive")
-    printer = Printer(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
+    printer = MessagePrinter(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus:
         if latest:

@@ -15,8 +15,8 @@ from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.ctl.top.columns import CONNECTION_FIELDS, USER_FIELDS, Field
 from sbusd.ctl.top.samples import Sampler
-from sbusd.ctl.top.screen import Report, plain_lines, terminal_lines
-from sbusd.ctl.top.terminal import Keys, Screen, can_show_screen, ended_by_signals
+from sbusd.ctl.top.screen import TopReport, plain_lines, terminal_lines
+from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen, ended_by_signals
 from sbusd.ctl.top.watch import Watch
 
 
@@ -66,7 +66,7 @@ def _field(fields: tuple[Field, ...], name: str) -> Field:
 
 def _live(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
     """Show reports on the terminal's other screen until there were *count*, or a key ends it; leave the last one behind."""
-    with ended_by_signals(), Screen() as screen, Keys(sys.stdin.fileno()) as keys:
+    with ended_by_signals(), Screen() as screen, Keyboard(sys.stdin.fileno()) as keys:
         report = watch.report()
         for number in itertools.count(1):
             width, height = screen.size
@@ -94,7 +94,7 @@ def _printed(watch: Watch, settings: Settings, interval: float, count: int | Non
         write_lines(blank + lines)
 
 
-def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[Report]:
+def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[TopReport]:
     """Yield *count* reports, each about an interval; without *count* there is no end."""
     watch.report()
     for _ in itertools.count() if count is None else range(count):

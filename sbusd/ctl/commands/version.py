@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from sbusd import __version__
-from sbusd.ctl.answers import JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, visible, words_of, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, error_text, visible, write_json, write_lines
+from sbusd.ctl.responses import JsonObject, ask, text
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
@@ -35,7 +35,7 @@ def fetch(settings: Settings) -> JsonObject:
         with settings.connect(_PATIENCE_SECONDS) as bus:
             stats = ask(bus, controls.STATS)
     except (SbusError, OSError) as error:
-        return {**versions, "problem": words_of(error)}
+        return {**versions, "problem": error_text(error)}
     versions["bus"] = text(stats, "version")
     # Only the owner is told.
     if switch := text(stats, "switch"):

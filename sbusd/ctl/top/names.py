@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sbusd.ctl.answers import Connection
 from sbusd.ctl.processes import process_of, user_name
+from sbusd.ctl.responses import ConnectionInfo
 
 _LOOKS = 5
 """Reports after which a process is looked at anew: it may have started another program, execve(2)."""
 
 
-class NameBook:
+class NameCache:
     """The names of connections, remembered as long as they are connected."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, dict[str, str]] = {}
         self._turns = 0
 
-    def of(self, connection: Connection) -> dict[str, str]:
+    def of(self, connection: ConnectionInfo) -> dict[str, str]:
         """Return ``user``, ``command`` and ``unit`` of *connection*."""
         known = self._known.get(connection.id)
         if known is None:

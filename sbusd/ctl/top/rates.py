@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Protocol
 
-from sbusd.ctl.answers import Connection, JsonObject, integer, mapping, number
+from sbusd.ctl.responses import ConnectionInfo, JsonObject, integer, mapping, number
 from sbusd.ctl.top.samples import Sample
-from sbusd.ctl.top.sockets import Depths
+from sbusd.ctl.top.sockets import QueueDepths
 
 Row = dict[str, object]
 
@@ -35,7 +35,7 @@ HELD = ("queued_packets", "queued_bytes")
 class Names(Protocol):
     """Who the processes and users are."""
 
-    def of(self, connection: Connection) -> Mapping[str, str]:
+    def of(self, connection: ConnectionInfo) -> Mapping[str, str]:
         """Return ``user``, ``command`` and ``unit`` of a connection."""
 
     def user(self, uid: int | None) -> str:
@@ -54,7 +54,7 @@ def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list
     seconds = 0.0 if earlier is None else later.moment - earlier.moment
     rows: list[Row] = []
     for key, each in later.connections.items():
-        row: Row = {**asdict(each), "mode": _mode(each), **names.of(each), **later.depths.get(key, Depths())._asdict()}
+        row: Row = {**asdict(each), "mode": _mode(each), **names.of(each), **later.depths.get(key, QueueDepths())._asdict()}
         before = None if earlier is None else earlier.connections.get(key)
         for counter in RATED:
             value: int | None = getattr(each, counter)
@@ -79,7 +79,7 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
     for key in sorted({*by_uid, *items}):
         own = by_uid.get(key, [])
         row: Row = {"uid": key, "user": names.user(key), "connections": len(own)}
-        row |= {name: _sum(own, name) for name in ("subscriptions", "replaced_packets", *HELD, *Depths._fields, *RATED)}
+        row |= {name: _sum(own, name) for name in ("subscriptions", "replaced_packets", *HELD, *QueueDepths._fields, *RATED)}
         row |= {f"{name}_per_second": _sum(own, f"{name}_per_second") for name in RATED}
         item = items.get(key, {})
         row |= {name: integer(item, name) if isinstance(item[name], int) else item[name] for name in item}
@@ -87,7 +87,7 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
     return rows
 
 
-def _mode(connection: Connection) -> str | None:
+def _mode(connection: ConnectionInfo) -> str | None:
     """Return the modes of a connection in one word: soft, hard, order; None if the bus does not tell them all."""
     modes = (connection.soft, connection.hard, connection.order)
     return "/".join(mode for mode in modes if mode is not None) if None not in modes else None

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from sbusd.ctl.answers import Asker, Connection, JsonObject, ask, connection, connections, users
-from sbusd.ctl.top.sockets import Depths, SocketsUnseenError, UnixSocket, depths, read_sockets
+from sbusd.ctl.responses import ConnectionInfo, ControlClient, JsonObject, ask, connection_info, connections, users
+from sbusd.ctl.top.sockets import QueueDepths, SocketsUnseenError, UnixSocket, depths, read_sockets
 from sbusd.protocol import controls
 
 _USERS_FEATURE = "users"
@@ -23,11 +23,11 @@ class Sample:
     """Seconds since 1970, to show."""
     stats: JsonObject
     """The answer to ``!/bus/stats``: the bus's counters for its owner."""
-    connections: Mapping[int, Connection]
+    connections: Mapping[int, ConnectionInfo]
     """By their numbers."""
     hidden: int
     """Connections of others."""
-    depths: Mapping[int, Depths]
+    depths: Mapping[int, QueueDepths]
     """The kernel's queues, by the numbers of the connections."""
     unseen: str
     """Why the kernel's queues are not seen; empty if they are."""
@@ -38,7 +38,7 @@ class Sample:
 class Sampler:
     """Looks at one bus."""
 
-    def __init__(self, bus: Asker, *, with_users: bool, sockets: Callable[[], Mapping[int, UnixSocket]] = read_sockets) -> None:
+    def __init__(self, bus: ControlClient, *, with_users: bool, sockets: Callable[[], Mapping[int, UnixSocket]] = read_sockets) -> None:
         """Ask *bus* for what it can do, if users are wanted. Raises SbusError if it refuses, or is gone."""
         self._bus = bus
         self._sockets = sockets
@@ -53,7 +53,7 @@ class Sampler:
         moment, clock = time.monotonic(), time.time()
         stats = ask(self._bus, controls.STATS)
         pages = connections(self._bus)
-        found = {each.id: each for each in map(connection, pages.items["connections"]) if each.id is not None}
+        found = {each.id: each for each in map(connection_info, pages.items["connections"]) if each.id is not None}
         told = tuple(users(self._bus).items["users"]) if self._with_users else ()
         sockets, unseen = self._read_sockets()
         queues = {number: depths(sockets, each.inode) for number, each in found.items()}

@@ -16,7 +16,7 @@ from sbusd.ctl.top.rates import Row
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class TopReport:
     """What happened between two samples."""
 
     clock: float
@@ -53,7 +53,7 @@ class Report:
         }
 
 
-def plain_lines(report: Report, *, legend: bool) -> list[str]:
+def plain_lines(report: TopReport, *, legend: bool) -> list[str]:
     """Return the report for a pipe: every column, nothing cut."""
     columns = [field.column() for field in report.fields]
     cells = [[field.cell(row) for field in report.fields] for row in report.rows]
@@ -61,7 +61,7 @@ def plain_lines(report: Report, *, legend: bool) -> list[str]:
     return head + table_lines(columns, cells, legend=legend, width=None)
 
 
-def terminal_lines(report: Report, *, legend: bool, width: int, height: int | None = None) -> list[str]:
+def terminal_lines(report: TopReport, *, legend: bool, width: int, height: int | None = None) -> list[str]:
     """Return the report for a terminal of *width* columns and *height* lines, or of any height for None.
 
     The columns have fixed widths, so that they do not jump from one report to the next.
@@ -80,7 +80,7 @@ def terminal_lines(report: Report, *, legend: bool, width: int, height: int | No
     return cut if height is None else cut[:height]
 
 
-def head_lines(report: Report) -> list[str]:
+def head_lines(report: TopReport) -> list[str]:
     """Return the totals, in lines of less than 80 characters unless the numbers are very large."""
     sums = report.totals
     connections, hidden = _integer(sums, "connections"), _integer(sums, "hidden")

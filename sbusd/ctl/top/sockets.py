@@ -42,7 +42,7 @@ class UnixSocket(NamedTuple):
     """Memory of what it has sent and the other end has not read yet, with the kernel's overhead."""
 
 
-class Depths(NamedTuple):
+class QueueDepths(NamedTuple):
     """The kernel's queues of both ends of a connection; None for what is not to be seen."""
 
     bus_receive_bytes: int | None = None
@@ -75,18 +75,18 @@ def read_sockets() -> dict[int, UnixSocket]:
         raise SocketsUnseenError(error.strerror or str(error)) from None
 
 
-def depths(sockets: Mapping[int, UnixSocket], inode: int | None) -> Depths:
+def depths(sockets: Mapping[int, UnixSocket], inode: int | None) -> QueueDepths:
     """Return the queues of the connection whose bus's end is *inode*.
 
     The client's end can be in another network namespace, and is not seen then.
     """
     bus = None if inode is None else sockets.get(inode)
     if bus is None:
-        return Depths()
+        return QueueDepths()
     client = None if bus.peer is None else sockets.get(bus.peer)
     if client is None:
-        return Depths(bus.receive_bytes, bus.send_bytes)
-    return Depths(bus.receive_bytes, bus.send_bytes, client.receive_bytes, client.send_bytes)
+        return QueueDepths(bus.receive_bytes, bus.send_bytes)
+    return QueueDepths(bus.receive_bytes, bus.send_bytes, client.receive_bytes, client.send_bytes)
 
 
 def _request() -> bytes:

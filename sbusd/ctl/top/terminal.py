@@ -22,7 +22,7 @@ _QUIT = frozenset(b"qQ\x04")
 """q, Q and Ctrl-D."""
 
 
-class Keys:
+class Keyboard:
     """Keys from the descriptor *fd*, as they are pressed; where that is no terminal, there are none."""
 
     def __init__(self, fd: int) -> None:

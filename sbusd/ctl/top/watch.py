@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from sbusd.ctl.answers import text
-from sbusd.ctl.top.names import NameBook
+from sbusd.ctl.responses import text
+from sbusd.ctl.top.names import NameCache
 from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
 from sbusd.ctl.top.samples import Sample, Sampler
-from sbusd.ctl.top.screen import Report
+from sbusd.ctl.top.screen import TopReport
 
 
 class Watch:
@@ -17,10 +17,10 @@ class Watch:
         self._by_user = by_user
         self._sort = sort
         self._source = source
-        self._names = NameBook()
+        self._names = NameCache()
         self._earlier: Sample | None = None
 
-    def report(self) -> Report:
+    def report(self) -> TopReport:
         """Look at the bus and return what happened since the last look; the first report has no rates.
 
         Raises:
@@ -33,7 +33,7 @@ class Watch:
         sums = totals(earlier, later, rows)
         if self._by_user:
             rows = user_rows(rows, later.users, self._names)
-        return Report(
+        return TopReport(
             clock=later.clock,
             seconds=None if earlier is None else later.moment - earlier.moment,
             scope="bus" if text(later.stats, "scope") == "bus" else "connections",

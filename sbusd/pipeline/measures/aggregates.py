@@ -43,9 +43,9 @@ def users(records: DataFrame) -> DataFrame:
     """Return what each user and unit did."""
     kind, role = F.col("kind"), F.col("call_role")
     is_message = kind == Kind.MESSAGE
-    acts = of_kind(records, Kind.MESSAGE, Kind.CONNECT, Kind.SUBSCRIBE, Kind.DENIAL, Kind.LOSS)
+    events = of_kind(records, Kind.MESSAGE, Kind.CONNECT, Kind.SUBSCRIBE, Kind.DENIAL, Kind.LOSS)
     counted = (
-        acts.where(F.coalesce("conn", F.lit(-1)) != _BUS)
+        events.where(F.coalesce("conn", F.lit(-1)) != _BUS)
         .groupBy(*HOURLY, "uid", "unit")
         .agg(
             count_where(kind == Kind.CONNECT).alias("connections"),

@@ -34,7 +34,7 @@ def compute(records: DataFrame, following: DataFrame) -> DataFrame:
         "left",
     )
     calls = joined.groupBy(*_CALL).agg(F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "unheard")).alias("q"), _first_reply())
-    return _totals(fold(_by_bucket(_judged(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
+    return _totals(fold(_by_bucket(_classified(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
 
 
 def _requests(records: DataFrame) -> DataFrame:
@@ -69,7 +69,7 @@ def _first_reply() -> Column:
     )
 
 
-def _judged(calls: DataFrame) -> DataFrame:
+def _classified(calls: DataFrame) -> DataFrame:
     """Return one row for each call, with what became of it as zeros and ones, and its latency's bucket."""
     latency = F.expr("(r.reply_ts - q.ts) div 1000")
     replied = F.col("r").isNotNull()

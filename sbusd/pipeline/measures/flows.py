@@ -24,9 +24,9 @@ import sbusd.protocol.keys
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.tables.schema import FLOWS
 from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, prefix, total
-from sbusd.pipeline.measures.subscriptions import Act, Routes, Subscription, subscriptions
+from sbusd.pipeline.measures.subscriptions import RouteTable, Subscription, SubscriptionEvent, subscriptions
 
-ACTS = 10_000
+MAX_EVENTS = 10_000
 """Rows about subscriptions of one user in a host's hour that are looked at, the earliest ones. They are gathered in one process; without
 a bound a user who subscribes in a loop would use up its memory. Whom later ones brought messages has no name, for that user alone."""
 
@@ -60,14 +60,14 @@ _RECEIVERS = """
 HostHour = tuple[str, int, str]
 
 # What the executors run travels to them by its code, so that none needs this project installed.
-_ship_code: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+_pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
 for _module in (
     sbusd.pipeline.measures.patterns,
     sbusd.pipeline.measures.subscriptions,
     sbusd.protocol.keys,
     sbusd.archive.record.key_text,
 ):
-    _ship_code(_module)
+    _pickle_by_value(_module)
 
 
 def compute(records: DataFrame) -> DataFrame:
@@ -79,7 +79,7 @@ def compute(records: DataFrame) -> DataFrame:
     # A row for each key of an hour, in batches: each costs the depth of the key and its recipients.
     keys = heard.where(F.col("key").isNotNull()).groupBy(*HOURLY, "key").agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
     routed = keys.select(*HOURLY, "key", _router(_subscriptions(records))(*HOURLY, "key", "first", "last").alias("found"))
-    named = _named(_alike(heard, routed), routed)
+    named = _with_recipients(_group_messages(heard, routed), routed)
     flows = fold(named, "prefix", "deliveries")
     summed = flows.groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit").agg(
         F.sum("deliveries").alias("deliveries"), F.sum("bytes").alias("bytes")
@@ -87,7 +87,7 @@ def compute(records: DataFrame) -> DataFrame:
     return summed.select("date", "hour", *FLOWS.names)
 
 
-def _alike(heard: DataFrame, routed: DataFrame) -> DataFrame:
+def _group_messages(heard: DataFrame, routed: DataFrame) -> DataFrame:
     """Return messages added up where they went to the same connections: most keys have the same subscribers for the whole hour."""
     bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds"))
     placed = heard.join(bounds, [*HOURLY, "key"], "left")
@@ -97,7 +97,7 @@ def _alike(heard: DataFrame, routed: DataFrame) -> DataFrame:
     )
 
 
-def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
+def _with_recipients(alike: DataFrame, routed: DataFrame) -> DataFrame:
     """Return deliveries with who got them."""
     routes = routed.select(*HOURLY, "key", F.col("found.routes").alias("routes"))
     judged = alike.join(routes, [*HOURLY, "key"], "left").withColumn("candidates", F.expr(_CANDIDATES))
@@ -112,31 +112,31 @@ def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
 
 def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
     """Return the subscriptions of each hour and host."""
-    acts = of_kind(records, Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
+    events = of_kind(records, Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
     number = F.row_number().over(Window.partitionBy(*HOURLY, "uid").orderBy("seq"))
-    numbered = acts.select(*HOURLY, *Act._fields, number.alias("number")).where(F.col("number") <= ACTS)
-    found: dict[HostHour, list[Act]] = {}
+    numbered = events.select(*HOURLY, *SubscriptionEvent._fields, number.alias("number")).where(F.col("number") <= MAX_EVENTS)
+    found: dict[HostHour, list[SubscriptionEvent]] = {}
     ends: dict[HostHour, dict[int | None, int]] = {}
     for row in numbered.toArrow().to_pylist():
         place = (row["date"], row["hour"], row["host"])
-        found.setdefault(place, []).append(Act(*(row[name] for name in Act._fields)))
-        if row["number"] == ACTS:
+        found.setdefault(place, []).append(SubscriptionEvent(*(row[name] for name in SubscriptionEvent._fields)))
+        if row["number"] == MAX_EVENTS:
             ends.setdefault(place, {})[row["uid"]] = row["seq"]
-    return {place: list(subscriptions(sorted(acts, key=lambda act: act.seq), ends.get(place, {}))) for place, acts in found.items()}
+    return {place: list(subscriptions(sorted(events, key=lambda event: event.seq), ends.get(place, {}))) for place, events in found.items()}
 
 
-def _router(stood: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
+def _router(by_hour: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
     """Return a function of Spark from date, hour, host, key, and the positions of its first and last message, to the key's routes between
     these, with the positions at which they change."""
 
     def routes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        made: dict[HostHour, Routes] = {}
+        made: dict[HostHour, RouteTable] = {}
         for batch in batches:
             found = []
             for date, hour, host, key, first, last in zip(*(column.to_pylist() for column in batch), strict=True):
                 place = (date, hour, host)
                 if place not in made:
-                    made[place] = Routes(stood.get(place, ()))
+                    made[place] = RouteTable(by_hour.get(place, ()))
                 between = [route for route in made[place].of(key) if route.since <= last and route.until >= first]
                 bounds = {bound for route in between for bound in (route.since, route.until) if first <= bound < last}
                 found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_NAMES, route, strict=True)) for route in between]})

@@ -33,7 +33,7 @@ class PatternSet:
         for text in patterns:
             self._add(text)
 
-    def taking(self, key: str) -> list[str]:
+    def matching(self, key: str) -> list[str]:
         """Return those that take *key*, both being texts of the record, in no order. A text that is no key's takes nothing."""
         try:
             raw = key_bytes(key)

@@ -14,11 +14,11 @@ from pyspark.sql.types import StructType
 from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import INDEX
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.segments import Selection, read_batches
+from sbusd.pipeline.source.segments import RowFilter, read_batches
 from sbusd.protocol.printable import printable
 
 _LONGEST = 300
@@ -29,7 +29,7 @@ TASK_BYTES = 32 << 20
 
 
 @dataclass
-class Segments(InputPartition):
+class SegmentsPartition(InputPartition):
     """What one task reads."""
 
     entries: tuple[IndexEntry, ...]
@@ -42,18 +42,18 @@ class ArchiveReader(DataSourceReader):
         """Raises SourceError: no archive is named, or a column is none of the record's."""
         self._root = archive_of(options)
         self._schema = arrow_schema(schema)
-        self._selection = Selection(options.key, options.conditions)
+        self._selection = RowFilter(options.key, options.conditions)
         self._fails_on_unreadable = options.unreadable == "fail"
 
     def partitions(self) -> list[InputPartition]:
         """Return what the tasks read. Raises RecordError: an entry of the index is damaged, and the options do not say to leave it out."""
-        unreadable = None if self._fails_on_unreadable else say_left_out
-        entries = [entry for entry in Archive(self._root).entries(unreadable=unreadable) if self._selection.may_have(entry)]
-        return [Segments(tuple(group)) for group in _grouped(entries)] or [Segments(())]
+        unreadable = None if self._fails_on_unreadable else warn_skipped
+        entries = [entry for entry in RecordReader(self._root).entries(unreadable=unreadable) if self._selection.may_have(entry)]
+        return [SegmentsPartition(tuple(group)) for group in _grouped(entries)] or [SegmentsPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task. Raises RecordError: a segment is damaged, or has been removed since the query was planned."""
-        if not isinstance(partition, Segments):
+        if not isinstance(partition, SegmentsPartition):
             raise TypeError(f"not a partition of an archive: {partition!r}")
         for entry in partition.entries:
             yield from read_batches(self._root, entry, self._schema, self._selection)
@@ -70,7 +70,7 @@ def archive_of(options: Options) -> Path:
     return options.archive
 
 
-def say_left_out(error: RecordError) -> None:
+def warn_skipped(error: RecordError) -> None:
     """Say on standard error, which is the driver's, that an entry of the index is left out."""
     print(f"sbus: skipped: {printable(str(error), _LONGEST)}", file=sys.stderr, flush=True)
 

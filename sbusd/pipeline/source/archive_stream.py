@@ -15,11 +15,11 @@ from pyspark.sql.types import StructType
 from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry, index_names, read_entry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.pipeline.source.archive_reader import archive_of, say_left_out
+from sbusd.pipeline.source.archive_reader import archive_of, warn_skipped
 from sbusd.pipeline.source.arrivals import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.segments import Selection, read_batches, read_slice
+from sbusd.pipeline.source.segments import RowFilter, read_batches, read_slice
 
 
 @dataclass
@@ -36,7 +36,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raises SourceError: a column is none of the record's."""
         self._root = archive_of(options)
         self._schema = arrow_schema(schema)
-        self._selection = Selection(options.key, options.conditions)
+        self._selection = RowFilter(options.key, options.conditions)
         self._max_rows = options.max_rows
         self._fails_on_unreadable = options.unreadable == "fail"
         self._said: set[Path] = set()
@@ -67,7 +67,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _names(self) -> list[SegmentName]:
         """Return what the index names. Raises RecordError."""
-        return index_names(self._root, None if self._fails_on_unreadable else self._leave_out)
+        return index_names(self._root, None if self._fails_on_unreadable else self._skip)
 
     def _entry(self, name: SegmentName) -> IndexEntry | None:
         """Return an entry, None for one that is damaged and is to be left out until it is not. Raises RecordError."""
@@ -76,14 +76,14 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except RecordError as error:
             if self._fails_on_unreadable:
                 raise
-            self._leave_out(error)
+            self._skip(error)
             return None
 
-    def _leave_out(self, error: RecordError) -> None:
+    def _skip(self, error: RecordError) -> None:
         """Say, once for each entry, that it is left out."""
         if error.path not in self._said:
             self._said.add(error.path)
-            say_left_out(error)
+            warn_skipped(error)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return what the tasks of the batch that ends at *end* read: the same whenever it is asked for."""

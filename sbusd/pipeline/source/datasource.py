@@ -48,7 +48,7 @@ class SbusSource(DataSource):
         try:
             return self._stream(schema)
         except SbusError as error:
-            return RefusedStream(error)
+            return InvalidStream(error)
 
     def _stream(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream. Raises SourceError."""
@@ -78,7 +78,7 @@ class SbusSource(DataSource):
         return Options.parse(self.options)
 
 
-class RefusedStream(DataSourceStreamReader):
+class InvalidStream(DataSourceStreamReader):
     """A stream that cannot be read, and says why when Spark first asks it for something: of an error at its creation Spark 4.3 shows
     nothing but a defect of its own."""
 

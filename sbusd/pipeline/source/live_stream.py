@@ -23,8 +23,8 @@ from pyspark.sql.types import StructType
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
 from sbusd.pipeline.errors import SourceError
+from sbusd.pipeline.source.background_tap import BackgroundTap
 from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.listener import Listener
 from sbusd.pipeline.source.options import Options
 
 LIVE_ROWS = 100_000
@@ -35,7 +35,7 @@ TASK_ROWS = 1 << 14
 
 
 @dataclass
-class Carried(InputPartition):
+class LivePartition(InputPartition):
     """What one task yields: it travels with the task, for only the driver has heard it."""
 
     batch: pa.RecordBatch
@@ -49,7 +49,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._schema = arrow_schema(schema)
         self._id = secrets.token_hex(8)
-        self._listener: Listener | None = None
+        self._listener: BackgroundTap | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         """Begin to listen, and return the offset before the first row. Raises SbusError."""
@@ -82,11 +82,11 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         else:
             rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was restarted")]
             rows += self._listening().rows(first, int(end["rows"]))
-        return [self._carried(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._carried([])]
+        return [self._partition(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._partition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        if not isinstance(partition, Carried):
+        if not isinstance(partition, LivePartition):
             raise TypeError(f"not a partition of the live bus: {partition!r}")
         if partition.batch.num_rows:
             yield partition.batch
@@ -112,17 +112,17 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_own = offset["listener"] == self._id
         return is_own, int(offset["rows"]) if is_own else 0
 
-    def _listening(self) -> Listener:
+    def _listening(self) -> BackgroundTap:
         """Return the listener, which has begun."""
         if self._listener is None:
-            listener = Listener(self._options.address, self._options.key)
+            listener = BackgroundTap(self._options.address, self._options.key)
             listener.start()
             self._listener = listener
         return self._listener
 
-    def _carried(self, rows: list[Row]) -> Carried:
+    def _partition(self, rows: list[Row]) -> LivePartition:
         """Return the partition that yields *rows*."""
-        return Carried(live_batch(rows, self._schema))
+        return LivePartition(live_batch(rows, self._schema))
 
 
 def live_batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:

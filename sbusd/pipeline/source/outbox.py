@@ -42,7 +42,7 @@ Publish = Callable[[list[tuple[bytes, bytes]]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class BatchResult:
     """What became of a batch: messages published now, and those that had been in doubt and were published again, or left out."""
 
     published: int
@@ -58,7 +58,7 @@ class Outbox:
     chunk_rows: int
     in_doubt: InDoubt
 
-    def deliver(self, series: str, number: int, batches: Iterable[pa.RecordBatch], publish: Publish) -> Delivery:
+    def deliver(self, series: str, number: int, batches: Iterable[pa.RecordBatch], publish: Publish) -> BatchResult:
         """Publish *batches* as number *number* of *series*, whose numbers rise, unless that or a later one was published before.
 
         Raises:
@@ -72,7 +72,7 @@ class Outbox:
             last = done.get(series, -1)
             if isinstance(last, int) and number <= last:
                 self._remove(token)
-                return Delivery(0)
+                return BatchResult(0)
             content = self.root / f"{token}.arrow"
             if not content.exists():
                 self._write(content, batches)
@@ -81,7 +81,7 @@ class Outbox:
             self._remove(token)
             return delivery
 
-    def _publish(self, note: Path, content: Path, publish: Publish) -> Delivery:
+    def _publish(self, note: Path, content: Path, publish: Publish) -> BatchResult:
         """Publish what is in *content*, from the last note on."""
         noted, tried = self._note(note)
         begin = tried if self.in_doubt == "skip" else noted
@@ -96,7 +96,7 @@ class Outbox:
                     publish(pairs(chunk))
                     position += chunk.num_rows
         doubtful = tried - noted
-        return Delivery(position - min(begin, position), *((0, doubtful) if self.in_doubt == "skip" else (doubtful, 0)))
+        return BatchResult(position - min(begin, position), *((0, doubtful) if self.in_doubt == "skip" else (doubtful, 0)))
 
     def _write(self, content: Path, batches: Iterable[pa.RecordBatch]) -> None:
         """Write *batches* to the file *content*; they are durable on return."""

@@ -20,7 +20,7 @@ from sbusd.archive.record.key_text import key_bytes
 from sbusd.client.sync.bus import Bus
 from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox, pairs
+from sbusd.pipeline.source.outbox import MESSAGES, BatchResult, Outbox, pairs
 from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
 
 MOST_TASK_BYTES = 64 << 20
@@ -30,13 +30,13 @@ _TYPES = {"key": ("string", "binary"), "payload": ("binary", "string")}
 
 
 @dataclass
-class Messages(WriterCommitMessage):
+class TaskMessages(WriterCommitMessage):
     """The messages of one task."""
 
     batches: list[pa.RecordBatch]
 
 
-class Checker:
+class RowConverter:
     """Makes messages of rows, on a worker. The schema is checked at once."""
 
     def __init__(self, schema: StructType) -> None:
@@ -46,7 +46,7 @@ class Checker:
             found = ", ".join(f"{name} {kind}" for name, kind in types.items())
             raise SourceError(f"invalid columns {found}: publishing needs key and payload, each string or binary")
 
-    def messages(self, batches: Iterable[pa.RecordBatch]) -> Messages:
+    def messages(self, batches: Iterable[pa.RecordBatch]) -> TaskMessages:
         """Return the messages that the rows of *batches* are.
 
         Raises:
@@ -65,7 +65,7 @@ class Checker:
                 raise SourceError(f"task is too large: more than {MOST_TASK_BYTES} bytes to publish. Repartition, or use smaller batches")
             row += batch.num_rows
             made.append(pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(payloads, pa.binary())], schema=MESSAGES))
-        return Messages(made)
+        return TaskMessages(made)
 
 
 class StreamPublisher(DataSourceStreamArrowWriter):
@@ -77,7 +77,7 @@ class StreamPublisher(DataSourceStreamArrowWriter):
             raise SourceError('no outbox given: set .option("checkpointLocation", DIR) or .option("outbox", DIR)')
         self._options = options
         self._outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
-        self._checker = Checker(schema)
+        self._checker = RowConverter(schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Return the messages of one task. Raises SourceError."""
@@ -100,7 +100,7 @@ class Publisher(DataSourceArrowWriter):
         if (options.token is None) != (options.outbox is None):
             raise SourceError("options token and outbox must be given together: the outbox stores the tokens that were published")
         self._options = options
-        self._checker = Checker(schema)
+        self._checker = RowConverter(schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Return the messages of one task. Raises SourceError."""
@@ -110,7 +110,7 @@ class Publisher(DataSourceArrowWriter):
         """Publish. Raises SbusError, OSError."""
         options = self._options
         if options.outbox is None or options.token is None:
-            with _Connection(options.address) as publish:
+            with _BusConnection(options.address) as publish:
                 for batch in _batches(messages):
                     publish(pairs(batch))
             return
@@ -123,7 +123,7 @@ class Publisher(DataSourceArrowWriter):
         """Do nothing: nothing was published."""
 
 
-class _Connection:
+class _BusConnection:
     """The bus, connected when there is something to publish; called with messages it publishes them, and waits until all are routed."""
 
     def __init__(self, address: str | None) -> None:
@@ -140,7 +140,7 @@ class _Connection:
                 self._bus.publish(key, payload)
         self._bus.ping()
 
-    def __enter__(self) -> _Connection:
+    def __enter__(self) -> _BusConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,20 +148,20 @@ class _Connection:
             self._bus.close()
 
 
-def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> Delivery:
+def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> BatchResult:
     """Publish the *messages* of all tasks."""
-    with _Connection(address) as publish:
+    with _BusConnection(address) as publish:
         return outbox.deliver(series, number, _batches(messages), publish)
 
 
 def _batches(messages: Iterable[WriterCommitMessage | None]) -> Iterator[pa.RecordBatch]:
     """Yield the batches of all tasks, in their order."""
     for each in messages:
-        if isinstance(each, Messages):
+        if isinstance(each, TaskMessages):
             yield from each.batches
 
 
-def _report(what: str, delivery: Delivery) -> None:
+def _report(what: str, delivery: BatchResult) -> None:
     """Say what a kill has cost, if it has."""
     if delivery.repeated or delivery.skipped:
         words = f"published {delivery.repeated} messages again" if delivery.repeated else f"skipped {delivery.skipped} messages"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import SCHEMA
 from sbusd.pipeline.source.filters import Condition
 from sbusd.protocol.keys import KeySpace
@@ -25,7 +25,7 @@ _UNGUARDED = KeySpace(is_guarded=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class RowFilter:
     """Which rows of a segment: those that meet all ``conditions``, and whose key the pattern ``key`` takes."""
 
     key: bytes = b""
@@ -47,7 +47,7 @@ class Selection:
         return all(condition.may_hold(entry) for condition in self.conditions)
 
 
-def read_batches(root: Path, entry: IndexEntry, schema: pa.Schema, selection: Selection) -> Iterator[pa.RecordBatch]:
+def read_batches(root: Path, entry: IndexEntry, schema: pa.Schema, selection: RowFilter) -> Iterator[pa.RecordBatch]:
     """Yield the rows of the segment of *entry* that *selection* takes, in the order of the file, with the columns of *schema*.
 
     Raises:
@@ -55,17 +55,19 @@ def read_batches(root: Path, entry: IndexEntry, schema: pa.Schema, selection: Se
         RecordError: it is damaged.
     """
     if selection.may_have(entry):
-        for batch in Archive(root).scan(entry, _columns(schema, {"key"} if selection.key else set()), selection.expression, BATCH_ROWS):
+        for batch in RecordReader(root).scan(
+            entry, _columns(schema, {"key"} if selection.key else set()), selection.expression, BATCH_ROWS
+        ):
             yield from _taken(batch, entry, schema, selection.key)
 
 
-def read_slice(root: Path, entry: IndexEntry, schema: pa.Schema, selection: Selection, span: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+def read_slice(root: Path, entry: IndexEntry, schema: pa.Schema, selection: RowFilter, span: tuple[int, int]) -> Iterator[pa.RecordBatch]:
     """Yield the same, of the rows from the first number of *span* to the last, not included. Raises what :func:`read_batches` does."""
     if not selection.may_have(entry):
         return
     (first, last), position, wanted = span, 0, selection.expression
     # Rows are counted before any is left out.
-    for batch in Archive(root).scan(entry, _columns(schema, selection.columns), None, BATCH_ROWS):
+    for batch in RecordReader(root).scan(entry, _columns(schema, selection.columns), None, BATCH_ROWS):
         begin, end = max(first - position, 0), min(last - position, batch.num_rows)
         position += batch.num_rows
         if begin < end:
@@ -76,7 +78,7 @@ def read_slice(root: Path, entry: IndexEntry, schema: pa.Schema, selection: Sele
             return
 
 
-def takes(pattern: bytes, key: str | None) -> bool:
+def matches(pattern: bytes, key: str | None) -> bool:
     """Return whether *pattern* takes the key that the record has as *key*; the empty one takes rows without a key too."""
     return not pattern or (key is not None and _UNGUARDED.matches(pattern, key_bytes(key)))
 
@@ -91,7 +93,7 @@ def _taken(batch: pa.RecordBatch, entry: IndexEntry, schema: pa.Schema, pattern:
     if pattern:
         # A segment has far fewer keys than rows.
         keys = batch.column("key")
-        distinct = [key for key in pc.unique(keys).to_pylist() if takes(pattern, key)]
+        distinct = [key for key in pc.unique(keys).to_pylist() if matches(pattern, key)]
         batch = batch.filter(pc.is_in(keys, pa.array(distinct, pa.string())))
     if batch.num_rows:
         yield _with_columns(batch, schema, {"date": entry.date, "hour": entry.hour, "host": entry.host})

@@ -74,7 +74,7 @@ def test_text_that_the_terminal_cannot_say_is_escaped(monkeypatch: pytest.Monkey
 
 
 def test_complaints_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.complain("no bus at /a\nb\x1b[31m")
+    output.print_error("no bus at /a\nb\x1b[31m")
     assert capsys.readouterr().err == "sbusctl: no bus at /a\\nb\\x1b[31m\n"
 
 
@@ -82,7 +82,7 @@ def test_a_complaint_that_nobody_can_read_is_no_error(monkeypatch: pytest.Monkey
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr("sys.stderr", closed)
-    output.complain("x")
+    output.print_error("x")
     assert closed.closed
 
 

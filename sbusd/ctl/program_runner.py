@@ -10,8 +10,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sbusd.client import Request, ServiceError
+from sbusd.ctl.fair_semaphore import FairSemaphore
 from sbusd.ctl.processes import user_name
-from sbusd.ctl.turns import Turns
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 MAX_ANSWER_BYTES = MAX_PACKET_BYTES // 4 * 3
@@ -26,12 +26,12 @@ _END_SECONDS = 5.0
 """How long the outputs of a program that was killed are waited for: what is in them takes no time to read."""
 
 
-class Worker:
+class ProgramRunner:
     """Starts *command* for each request, at most *at_once* at a time, each for at most *seconds*."""
 
     def __init__(self, command: Sequence[str], at_once: int, seconds: float) -> None:
         self._command = command
-        self._turns = Turns(at_once)
+        self._turns = FairSemaphore(at_once)
         self._seconds = seconds
 
     async def run(self, request: Request) -> bytes:

@@ -34,7 +34,7 @@ _SHORT = frozenset({"recipients", "queued", "discarded"})
 """Columns of 32 bits."""
 
 
-class Listener:
+class BackgroundTap:
     """Listens to the bus at ``address``, for keys that a pattern takes; rows are numbered from 0.
 
     Begin with :meth:`start`. Rows stay until :meth:`drop`.

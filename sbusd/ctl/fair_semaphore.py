@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class Turns:
+class FairSemaphore:
     """*places* for what runs at once."""
 
     def __init__(self, places: int) -> None:

@@ -1,7 +1,7 @@
 """What the bus answers to control messages, as typed values. Spec: sbus-protocol(7) §6.
 
 A newer bus may say more, and an older one less: unknown fields are ignored, and a missing one is None or empty. An answer that is
-not JSON at all, or has something else where an object must be, is a :class:`BadAnswerError`.
+not JSON at all, or has something else where an object must be, is a :class:`BadResponseError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from sbusd.protocol.errors import SbusError
 JsonObject = Mapping[str, object]
 
 
-class Asker(Protocol):
+class ControlClient(Protocol):
     """The part of a bus that answers control messages."""
 
     def control(self, key: bytes, payload: bytes | None = None) -> bytes:
@@ -31,7 +31,7 @@ _LARGEST = 1e300
 """Bound of the numbers taken for numbers; NaN and infinity are not below it."""
 
 
-class BadAnswerError(SbusError):
+class BadResponseError(SbusError):
     """The bus answered a control message with something that is not what the protocol says."""
 
     def __init__(self, key: bytes, what: str) -> None:
@@ -41,7 +41,7 @@ class BadAnswerError(SbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectionInfo:
     """One connection, as ``!/bus/connections`` tells it."""
 
     id: int | None
@@ -72,7 +72,7 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
+class TraceEntry:
     """One connection in the answer to ``!/bus/trace``: ``patterns`` where it gets the message, ``reason`` where it does not."""
 
     id: int | None
@@ -88,7 +88,7 @@ class Routed:
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
+class Listing:
     """All pages of a listing: the first page's own fields, the items under each name, and how many the caller may not see."""
 
     head: JsonObject
@@ -101,24 +101,24 @@ class Pages:
         return {**rest, **self.items, "hidden": self.hidden}
 
 
-def ask(bus: Asker, key: bytes, payload: bytes | None = None) -> JsonObject:
+def ask(bus: ControlClient, key: bytes, payload: bytes | None = None) -> JsonObject:
     """Return the JSON object that the bus answers *key* with.
 
     Raises:
-        BadAnswerError: it answers with something else.
+        BadResponseError: it answers with something else.
         SbusError: it refuses, or is gone.
     """
     answer = bus.control(key, payload)
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
-        raise BadAnswerError(key, "not JSON") from None
+        raise BadResponseError(key, "not JSON") from None
     if not isinstance(value, dict):
-        raise BadAnswerError(key, "not a JSON object")
+        raise BadResponseError(key, "not a JSON object")
     return value
 
 
-def ask_pages(bus: Asker, key: bytes, payload: bytes | None, *names: str) -> Pages:
+def ask_pages(bus: ControlClient, key: bytes, payload: bytes | None, *names: str) -> Listing:
     """Return all pages of the listing *key*, whose items stand under *names*.
 
     *payload* is what stands before the id to go on from, if anything.
@@ -133,11 +133,11 @@ def ask_pages(bus: Asker, key: bytes, payload: bytes | None, *names: str) -> Pag
         for name in names:
             items[name].extend(objects(page, name))
         hidden = max(hidden, integer(page, "hidden") or 0)
-    return Pages(head, items, hidden)
+    return Listing(head, items, hidden)
 
 
-def _pages(bus: Asker, key: bytes, payload: bytes | None) -> Iterator[JsonObject]:
-    """Yield each page. Raises BadAnswerError if a page does not lead further than the one before it, which would never end."""
+def _pages(bus: ControlClient, key: bytes, payload: bytes | None) -> Iterator[JsonObject]:
+    """Yield each page. Raises BadResponseError if a page does not lead further than the one before it, which would never end."""
     after: int | None = None
     prefix = b"" if payload is None else payload + b"\0"
     while True:
@@ -148,31 +148,31 @@ def _pages(bus: Asker, key: bytes, payload: bytes | None) -> Iterator[JsonObject
         if following is None:
             return
         if after is not None and following <= after:
-            raise BadAnswerError(key, "the pages repeat")
+            raise BadResponseError(key, "the pages repeat")
         after = following
 
 
-def connections(bus: Asker) -> Pages:
+def connections(bus: ControlClient) -> Listing:
     """Return every connection that the caller may see. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.CONNECTIONS, None, "connections")
 
 
-def trace(bus: Asker, key: bytes) -> Pages:
+def trace(bus: ControlClient, key: bytes) -> Listing:
     """Return who would get a message with *key*, and who not and why. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.TRACE, key, "recipients", "others")
 
 
-def users(bus: Asker) -> Pages:
+def users(bus: ControlClient) -> Listing:
     """Return what each user that the caller may see makes the bus hold. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.USERS, None, "users")
 
 
-def connection(value: JsonObject) -> Connection:
+def connection_info(value: JsonObject) -> ConnectionInfo:
     """Return one item of ``!/bus/connections``."""
-    counted = {name: integer(value, name) for name in Connection.__slots__ if name not in _UNCOUNTED}
+    counted = {name: integer(value, name) for name in ConnectionInfo.__slots__ if name not in _UNCOUNTED}
     soft, hard, order = (text(value, name) for name in ("soft", "hard", "order"))
     blocked_by = waits_text(objects(value, "blocked_by"), integer(value, "blocked_by_count"))
-    return Connection(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
+    return ConnectionInfo(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
 
 
 def waits_text(named: list[JsonObject], count: int | None) -> str:
@@ -182,10 +182,10 @@ def waits_text(named: list[JsonObject], count: int | None) -> str:
     return " ".join(numbers + ([f"+{unnamed}"] if unnamed else []))
 
 
-def routed(value: JsonObject, *, gets_it: bool) -> Routed:
+def trace_entry(value: JsonObject, *, gets_it: bool) -> TraceEntry:
     """Return one item of ``!/bus/trace``."""
     patterns = value.get("patterns")
-    return Routed(
+    return TraceEntry(
         integer(value, "id"),
         integer(value, "pid"),
         integer(value, "uid"),

@@ -42,7 +42,7 @@ def bytes_by_user(rows: pa.Table) -> Counter[int]:
     return Counter({uid: total for uid, total in found if uid is not None})
 
 
-def named(sizes: Mapping[int, int]) -> dict[int, int]:
+def listed_users(sizes: Mapping[int, int]) -> dict[int, int]:
     """Return the part of *sizes*, bytes by user, that an index entry names: of the users with the lowest numbers.
 
     A person with many users has subordinate ones, subuid(5), or those of containers. They have higher numbers than users that the
@@ -51,7 +51,7 @@ def named(sizes: Mapping[int, int]) -> dict[int, int]:
     return {uid: sizes[uid] for uid in sorted(sizes)[:MAX_USERS]}
 
 
-def name_of(uid: int | None) -> str:
+def user_label(uid: int | None) -> str:
     """Return whose the rows in segments of *uid* are, for people; None is for common segments."""
     if uid is None:
         return "several users"
@@ -63,17 +63,17 @@ def common_limit(quota_bytes: int, users: int) -> int:
     return quota_bytes // (4 * max(FEW_USERS, users))
 
 
-def owners(new: Mapping[int, int], common: Mapping[int, int], apart: Collection[int], quota_bytes: int) -> frozenset[int]:
+def separate_users(new: Mapping[int, int], common: Mapping[int, int], separate: Collection[int], quota_bytes: int) -> frozenset[int]:
     """Return the users whose rows get segments of their own: those with more in common segments, with *new*, than the limit.
 
     *new* is what each has in the write-ahead at hand, *common* in the common segments that there are, and *apart* are those who have
     segments of their own already.
     """
-    limit = common_limit(quota_bytes, len(new.keys() | common.keys() | set(apart)))
+    limit = common_limit(quota_bytes, len(new.keys() | common.keys() | set(separate)))
     return frozenset(uid for uid, size in new.items() if common.get(uid, 0) + size > limit)
 
 
-def heaviest(own: tuple[int, int] | None, common_bytes: int, common_users: int) -> int | None:
+def next_to_remove(own: tuple[int, int] | None, common_bytes: int, common_users: int) -> int | None:
     """Return the user whose segments are removed first, or None for the common ones, if these have more for each of *common_users*.
 
     *own* is the user with most bytes in own segments, and these bytes."""
