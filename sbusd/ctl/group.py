@@ -13,7 +13,7 @@ from sbusd.helptext import PlainCommand, PlainGroup
 
 SECTIONS = {
     "Message": {
-        "pub": "Publish a message, and wait until the bus has trace_entry it.",
+        "pub": "Publish a message, and wait until the bus has routed it.",
         "sub": "Subscribe to patterns, and print each message.",
     },
     "Service": {

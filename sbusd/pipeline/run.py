@@ -1,7 +1,8 @@
-"""One run: which hours have changed, by a stream over the index; their tables, computed anew; their publication.
+"""One run: find changed hours with a stream over the index, compute their tables, and publish them.
 
-Killed at any moment and run again it gives the same tables. The stream forgets no entry before the hours that it names are published;
-an hour is computed from all of its segments, never added to; and a publication that was begun is finished first.
+A run that is killed and repeated gives the same tables. The stream commits an entry after its hours are published; an hour is always
+computed
+from all of its segments; and an interrupted publication is finished first.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
 
 CHECKPOINT = ".checkpoint"
 ORIGIN = "origin.json"
-"""Which archive the tables were made from: rows of two would be mixed up hour by hour."""
+"""Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
-"""Rows of the record whose hours are computed together: small hours share what starting a job costs, large ones do not add up in memory."""
+"""Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory."""
 
 _FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
-"""What Spark tells of files; their content is not read here."""
+"""The columns of Spark for files; the content is not read here."""
 
 _HOUR_OF_FILE = r"/(\d{4}-\d\d-\d\d)T(\d\d)\.[^/]*$"
 
@@ -60,24 +61,24 @@ _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
 
 @dataclass(slots=True)
 class PipelineRun:
-    """A run of the pipeline over ``archive`` into the tables under ``root``; the caller holds the lock of the run."""
+    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock."""
 
     spark: SparkSession
     archive: RecordReader
     root: Path
     progress: Progress
     rebuild: bool = False
-    """Whether hours are computed though nothing has changed."""
+    """Whether hours are computed even without changes."""
     totals: RunTotals = field(default_factory=RunTotals)
     _done: set[Hour] = field(default_factory=set)
     _chunks: int = 0
 
     def run(self) -> RunTotals:
-        """Bring the tables up to date; return what that was.
+        """Update the tables; return the totals.
 
         Raises:
-            PipelineError: the archive is not there or another one, or Spark fails.
-            TablesError, OSError: the tables' folder cannot be used.
+            PipelineError: the archive does not exist or is another one, or Spark fails.
+            TablesError, OSError: the directory of the tables cannot be used.
         """
         with _engine_lock(self.spark, self.root / ENGINE_LOCK):
             prepare_folder(self.root)
@@ -90,7 +91,7 @@ class PipelineRun:
         return self.totals
 
     def make(self, hours: Iterable[Hour]) -> None:
-        """Compute and publish those of *hours* that are not what they should be."""
+        """Compute and publish those of *hours* that are not up to date."""
         wanted = sorted(set(hours))
         if not wanted:
             return
@@ -101,7 +102,7 @@ class PipelineRun:
             self._compute(chunk)
 
     def _task(self, index: ArchiveIndex, hour: Hour) -> HourTask | None:
-        """Return what to do about *hour*."""
+        """Return the task for *hour*, None if it is up to date."""
         path = manifest_path(self.root, hour)
         made = read_manifest(path) if path.exists() else None
         task = index.task(hour, made, rebuild=self.rebuild and hour not in self._done)
@@ -109,7 +110,7 @@ class PipelineRun:
         return task
 
     def _check_origin(self) -> None:
-        """Note which archive the tables are made from. Raises PipelineError if that is another one, or of another version."""
+        """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
         if not (self.archive.root / INDEX).is_dir():
             raise PipelineError(f"{self.archive.root}: not an archive: no index. sbus-recorder creates it")
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
@@ -126,7 +127,7 @@ class PipelineRun:
             )
 
     def _follow_index(self) -> None:
-        """Make the hours of all index entries that no run has seen yet."""
+        """Compute the hours of all index entries that no run has seen."""
         failures: list[Exception] = []
 
         def take(files: DataFrame, _: int) -> None:
@@ -134,15 +135,15 @@ class PipelineRun:
                 date, hour = (F.regexp_extract("path", _HOUR_OF_FILE, group) for group in (1, 2))
                 rows = files.select(date.alias("date"), hour.alias("hour")).distinct().where("date != ''").collect()
                 named = {Hour(*place) for row in rows if (place := hour_of_entry(f"{row.date}T{row.hour}.x.json"))}
-                # A call of the hour before may have its reply in this one.
+                # A call of the previous hour can have its reply in this one.
                 self.make(named | {hour.preceding for hour in named})
             except Exception as error:
                 failures.append(error)
                 raise
 
-        # By its name, whatever is in it: Spark never looks at a file again, and one that is half copied says nothing yet.
+        # By file name only: Spark never reads a file again, and a partly copied one may have no content yet.
         stream = self.spark.readStream.format("binaryFile").schema(_FILES_DDL).option("pathGlobFilter", "*.json")
-        # By its default an entry a week older than the newest would be ignored: a host that was away for longer.
+        # The default would ignore entries a week older than the newest, such as those of a host that was offline.
         files = stream.option("maxFileAge", "36500d").load(str(self.archive.root / INDEX))
         writer = files.writeStream.trigger(availableNow=True).option("checkpointLocation", str(self.root / CHECKPOINT))
         try:
@@ -153,7 +154,7 @@ class PipelineRun:
             raise PipelineError(f"Spark failed while reading {self.archive.root / INDEX}: {root_cause(error)}") from error
 
     def _compute(self, chunk: Sequence[HourTask]) -> None:
-        """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
+        """Compute and publish the hours of *chunk*, which need the same tables."""
         self._chunks += 1
         staging = self.root / STAGING / f"{self._chunks}"
         staging.mkdir()
@@ -173,7 +174,7 @@ class PipelineRun:
         self._done.update(hours)
 
     def _write(self, table: Table, rows: DataFrame, staging: Path, hours: Sequence[Hour]) -> None:
-        """Write *rows* of one table under *staging*: one sorted file for each of *hours*, one without rows where there are none."""
+        """Write *rows* of one table under *staging*: one sorted file for each of *hours*, empty if the hour has no rows."""
         begun = time.monotonic()
         target = staging / table.name
         columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
@@ -191,7 +192,7 @@ class PipelineRun:
 
 
 def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
-    """Return *tasks*, in order of their hours, in groups of the same tables and of at most :data:`CHUNK_ROWS` rows, or a single one."""
+    """Return *tasks* in groups with the same tables and at most :data:`CHUNK_ROWS` rows (or a single task), ordered by hour."""
     found: list[list[HourTask]] = []
     by_tables: dict[tuple[str, ...], list[HourTask]] = {}
     for task in tasks:
@@ -211,7 +212,7 @@ def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
 
 @contextlib.contextmanager
 def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let the engine itself hold the lock *path*, so that it does to its end if this process is killed; see ``lock``."""
+    """Make Spark's Java process hold the lock *path*, so that it is held until that process exits; see ``lock``."""
     jvm = spark.sparkContext._jvm
     if jvm is None:
         raise PipelineError("Spark has no Java process here. Run it in client mode")
@@ -220,5 +221,5 @@ def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # an engine that has gone holds no lock
+        with contextlib.suppress(Exception):  # a process that has gone holds no lock
             channel.close()

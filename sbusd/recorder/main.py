@@ -20,10 +20,10 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
 EX_CONFIG = 78
-"""Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
+"""Exit status if a restart cannot help: EX_CONFIG, sysexits.h(3head)."""
 
 CLOSE_SECONDS = 60.0
-"""How long the end waits for segments: most take a second; what is not finished then, the next start finishes."""
+"""Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
 
 app = typer.Typer(
     help="Record the traffic of a bus.",
@@ -59,19 +59,20 @@ def record(
     except ConfigError as wrong:
         _fail(str(wrong), EX_CONFIG)
     except SbusError as wrong:
-        # A bus that does not let this user listen is a PermissionError too.
+        # A bus that refuses the tap is a PermissionError too.
         _fail(str(wrong), EX_CONFIG if isinstance(wrong, PermissionError) else 1)
     except OSError as wrong:
         _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
 
 def main() -> None:
-    """Run the program. Status: 0 after SIGTERM or SIGINT; 1 after an error, in one line; 2 for wrong options; 78 if a person must help."""
+    """Run the program. Exit status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for invalid options, 78 if the configuration is at
+    fault."""
     app(prog_name="sbus-recorder")
 
 
 def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
-    """Record until a signal ends it."""
+    """Record until a signal arrives."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
@@ -94,13 +95,13 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
 
 
 def _print_durable(seq: int) -> None:
-    """Say up to which row the record is on the disk."""
+    """Print the position of the last durable row."""
     sys.stderr.write(f"sbus-recorder: durable {seq}\n")
     sys.stderr.flush()
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:
-    """End with *status* and one line."""
+    """Print one line, and exit with *status*."""
     print(f"sbus-recorder: {printable(line)}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
 

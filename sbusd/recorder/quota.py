@@ -1,11 +1,10 @@
-"""How the disk quota is shared: whose rows get segments of their own, and whose segments go first. Spec: sbus-recorder(8).
+"""How users share the disk quota: which users get dedicated segments, and which segments are removed first. Spec: sbus-recorder(8).
 
-The rows of most users share the segments of a write-ahead. A user with more than a small part of the quota in such segments gets
-segments of their own from then on, so that these can be removed without anybody else's. With n users in the record that small part is a
-third of a fair share, and never more than 1/128 of the quota.
+Most users share common segments. A user whose rows in common segments exceed a limit gets dedicated segments from then on, which can be
+removed without removing rows of others. With n users in the record the limit is a third of a fair share, and at most 1/128 of the quota.
 
-An index entry names a bounded number of users, and users that are not named cannot be counted. If a write-ahead has rows of more users,
-the further ones share segments of their own, and count as one user.
+An index entry lists a bounded number of users, and only listed users can be counted. If a write-ahead file has rows of more users, the
+others share dedicated segments, and count as one user.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ import pyarrow.compute as pc
 from sbusd.archive.record.index import OTHERS
 
 ROW_BYTES = 256
-"""What a row takes besides its text and payload, about."""
+"""Estimated bytes of a row without its text and payload."""
 
 FEW_USERS = 32
-"""Up to so many users share the quota, a user's part in common segments is bounded as if there were so many."""
+"""The limit for rows in common segments assumes at least this number of users."""
 
 MAX_USERS = 1_000
-"""Users whose parts an index entry names: it stays far below the longest entry that is read."""
+"""Maximum number of users that an index entry lists. The entry stays far below MAX_ENTRY_BYTES."""
 
 _SIZED = ("key", "reason", "payload")
 
 
 def bytes_by_user(rows: pa.Table) -> Counter[int]:
-    """Return how much *rows* take for each user, before they are compressed: never less than what they add to a file. Rows of the bus
-    itself are nobody's."""
+    """Return the bytes of *rows* by user, before compression: at least what they add to a file. Rows of the bus itself belong to no
+    user."""
     size = pa.repeat(pa.scalar(ROW_BYTES, pa.int64()), rows.num_rows)
     for name in _SIZED:
         length = pc.fill_null(pc.binary_length(rows.column(name)), 0)
@@ -43,43 +42,46 @@ def bytes_by_user(rows: pa.Table) -> Counter[int]:
 
 
 def listed_users(sizes: Mapping[int, int]) -> dict[int, int]:
-    """Return the part of *sizes*, bytes by user, that an index entry names: of the users with the lowest numbers.
+    """Return the part of *sizes*, bytes by user, that an index entry lists: the users with the lowest ids.
 
-    A person with many users has subordinate ones, subuid(5), or those of containers. They have higher numbers than users that the
-    administrator made, and so never take the place of these. Only the rows decide, so a retry decides the same.
+    A person can have many subordinate users, subuid(5), or users of containers. Their ids are higher than those of ordinary users, so
+    they never
+    displace ordinary users. The result depends on the rows only, so a retry gives the same result.
     """
     return {uid: sizes[uid] for uid in sorted(sizes)[:MAX_USERS]}
 
 
 def user_label(uid: int | None) -> str:
-    """Return whose the rows in segments of *uid* are, for people; None is for common segments."""
+    """Return a name for the users of segments of *uid*; None: common segments."""
     if uid is None:
         return "several users"
     return f"users beyond the {MAX_USERS} lowest user ids" if uid == OTHERS else f"user {uid}"
 
 
 def common_limit(quota_bytes: int, users: int) -> int:
-    """Return how much one of so many *users* may have in common segments."""
+    """Return the maximum bytes of one of *users* in common segments."""
     return quota_bytes // (4 * max(FEW_USERS, users))
 
 
 def separate_users(new: Mapping[int, int], common: Mapping[int, int], separate: Collection[int], quota_bytes: int) -> frozenset[int]:
-    """Return the users whose rows get segments of their own: those with more in common segments, with *new*, than the limit.
+    """Return the users that get dedicated segments: their bytes in common segments, including *new*, exceed the limit.
 
-    *new* is what each has in the write-ahead at hand, *common* in the common segments that there are, and *apart* are those who have
-    segments of their own already.
+    *new* are the bytes by user in the current write-ahead file, *common* those in existing common segments; *separate* are the users
+    that have
+    dedicated segments.
     """
     limit = common_limit(quota_bytes, len(new.keys() | common.keys() | set(separate)))
     return frozenset(uid for uid, size in new.items() if common.get(uid, 0) + size > limit)
 
 
 def next_to_remove(own: tuple[int, int] | None, common_bytes: int, common_users: int) -> int | None:
-    """Return the user whose segments are removed first, or None for the common ones, if these have more for each of *common_users*.
+    """Return the user whose segments are removed first, or None for the common ones, if these have more bytes per user.
 
-    *own* is the user with most bytes in own segments, and these bytes."""
+    *own* is the user with the most bytes in dedicated segments, and these bytes.
+    """
     return None if own is None or common_bytes > own[1] * max(1, common_users) else own[0]
 
 
 def spool_limit(quota_bytes: int, rotate_bytes: int) -> int:
-    """Return how much of the quota the write-ahead may take. A flood that is faster than the conversion must not remove the record."""
+    """Return the part of the quota for the write-ahead log. A flood that is faster than the conversion must not remove the record."""
     return min(quota_bytes, max(2 * rotate_bytes, quota_bytes // 4))

@@ -1,4 +1,5 @@
-"""A record, published again: which of its messages can be, in the order of time, and when. No bus here: ``sbusctl replay`` has one."""
+"""Selects the messages of a record that can be published again, in chronological order. It does not use the bus; ``sbusctl replay``
+does."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _RESERVED = b"!/"
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """A message of the record: when it was routed, nanoseconds since 1970, its key and its whole payload."""
+    """A message of the record: the time it was routed, in nanoseconds since 1970, its key and its complete payload."""
 
     ts: int
     key: bytes
@@ -32,35 +33,35 @@ class RecordedMessage:
 
 @dataclass(slots=True)
 class SkippedMessages:
-    """Messages that cannot be published again, by the reason."""
+    """Messages that cannot be published again, by reason."""
 
     reserved: int = 0
-    """Secret, or for one connection alone: whom they were for is no more, or none of the replayer's business."""
+    """Reserved keys: private messages, and messages for a single connection, which does not exist anymore."""
     cut: int = 0
-    """Their payload was not kept whole."""
+    """The payload was recorded in part."""
     left_out: int = 0
-    """Their payload was not kept at all."""
+    """The payload was omitted."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """The messages of an archive. Iterate once; ``skipped`` and ``missing`` count as that goes on."""
+    """The messages of an archive. Iterate once; ``skipped`` and ``missing`` are updated during the iteration."""
 
     archive: RecordReader
     pattern: bytes = b""
-    """Which keys: those that this pattern takes."""
+    """Pattern that keys must match."""
     host: str | None = None
-    """Of which host; None: of all."""
+    """Host that recorded the messages; None: all hosts."""
     skipped: SkippedMessages = field(default_factory=SkippedMessages)
     missing: int = 0
-    """Rows that the record itself knows to be missing."""
+    """Number of rows that are missing according to the index."""
 
     def entries(self) -> list[IndexEntry]:
-        """Return the segments that are there, in the order of time. Raises RecordError."""
+        """Return the available segments in chronological order. Raises RecordError."""
         return [entry for entry in self.archive.entries() if self.host in (None, entry.host)]
 
     def __iter__(self) -> Iterator[RecordedMessage]:
-        """Yield the messages, in the order of time. An hour at a time is in memory.
+        """Yield the messages in chronological order. One hour is in memory at a time.
 
         Raises:
             RecordError: a segment is missing or damaged.
@@ -71,25 +72,26 @@ class Replay:
             self.missing += sum(entry.missing for entry in entries)
             for recorded in _messages(pa.concat_tables([self._read(entry) for entry in entries])):
                 key = self._key(recorded.key)
-                # A pattern takes reserved keys only where it spells them out; that there are such is told anyway where all are asked for.
+                # A pattern matches a reserved key only if it spells out the reserved part. Without a pattern, reserved keys are counted as
+                # skipped.
                 is_wanted = keyspace.matches(self.pattern, key) or (not self.pattern and key.startswith(_RESERVED))
                 if is_wanted and (whole := self._whole(key, recorded)) is not None:
                     yield whole
 
     def _key(self, text: str) -> bytes:
-        """Return the key that the record has as *text*."""
+        """Return the key for the record's *text*."""
         try:
             return key_bytes(text)
         except ValueError as error:
             raise RecordError(self.archive.root, str(error)) from None
 
     def _read(self, entry: IndexEntry) -> pa.Table:
-        """Return what is needed of one segment."""
+        """Return the messages of one segment, with the columns needed here."""
         table = self.archive.read(entry, _COLUMNS)
         return table.filter(pc.equal(table.column("kind"), Kind.MESSAGE.value))
 
     def _whole(self, key: bytes, row: _MessageRow) -> RecordedMessage | None:
-        """Return the message of a row, None, and counted, if it cannot be published again."""
+        """Return the message of a row. If it cannot be published again, count it and return None."""
         if key.startswith(_RESERVED):
             self.skipped.reserved += 1
         elif row.payload is None:
@@ -103,7 +105,7 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class _MessageRow:
-    """What the record has of a message."""
+    """The columns of one message."""
 
     ts: int
     key: str
@@ -112,7 +114,7 @@ class _MessageRow:
 
 
 def _messages(table: pa.Table) -> Iterator[_MessageRow]:
-    """Yield the rows of *table*, which are messages, in the order of time."""
+    """Yield the messages of *table* in chronological order."""
     for batch in table.sort_by([("ts", "ascending"), ("seq", "ascending")]).to_batches(max_chunksize=1 << 14):
         columns = (batch.column(name).to_pylist() for name in ("ts", "key", "payload", "payload_bytes"))
         for row in zip(*columns, strict=True):
@@ -122,9 +124,9 @@ def _messages(table: pa.Table) -> Iterator[_MessageRow]:
 def paced(
     messages: Iterable[RecordedMessage], speed: float, clock: Callable[[], float], sleep: Callable[[float], object]
 ) -> Iterator[RecordedMessage]:
-    """Yield *messages* as far apart as they were, divided by *speed*; 0 is without any pause.
+    """Yield *messages* with the recorded time between them divided by *speed*; 0: without pauses.
 
-    What has fallen behind catches up: each is due at its own time, not so long after the one before.
+    A delayed message does not delay the next ones: each has a time of its own.
     """
     begun: float | None = None
     first = 0

@@ -1,7 +1,8 @@
-"""What the page is given: the tables, added up until they are small, as one JSON object.
+"""The data of the page: the tables, aggregated, as one JSON object.
 
-Tables become columns of equal length; users and keys are numbers into the lists ``users`` and ``keys``. Every list is bounded, so
-that the page of a month is not larger than that of a day, however many keys strangers invent.
+Tables are columns of equal length; users and keys are indexes into the lists ``users`` and ``keys``. Every list is bounded, so the page
+of a
+month is not larger than that of a day, however many keys clients invent.
 """
 
 from __future__ import annotations
@@ -20,38 +21,41 @@ from sbusd.report.coverage import Coverage, coverage_of
 from sbusd.report.sums import BIN, aggregate, aggregate_entries, replace_columns, with_bins
 
 BINS = 120
-"""Points of a chart over time at most: a phone has about three pixels for each."""
+"""Maximum number of points of a chart over time: a phone has about three pixels for each."""
 
 MOST_KEYS = 24
 MOST_USERS = 16
-"""Names of keys and users that can be told apart and filtered by; with 120 points in time and two hosts the page's data stays below a
-megabyte, where the chart library has five."""
+"""Number of keys and users that the page distinguishes. With 120 points in time and two hosts, the data stay below a megabyte; the
+chart library
+has five.
+"""
 
 MOST_ROWS = 400
-"""Rows of any other list: a person reads the first ten, and filters for the rest."""
+"""Maximum number of rows of other lists: readers look at the first ten, and use filters for the rest."""
 
 MOST_CHARACTERS = 200
-"""Of any text from the bus: more is no name."""
+"""Maximum length of a text from the bus."""
 
 MOST_POINTS = 20_000
-"""Points of traffic over time, of all keys, users and hosts together: about half a megabyte. Where they are more, time is cut coarser."""
+"""Maximum number of points of the traffic chart, for all keys, users and hosts: about half a megabyte. If there are more, bins get
+longer."""
 
 _STEPS = (1, 5, 15, 60, 180, 360, 720, 1440, 10080, 43200)
-"""Minutes of a bin: those that a person counts in."""
+"""Possible lengths of a bin, in minutes."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A snapshot of the tables as the page takes it: ``data`` is JSON, and says of itself what it ``covers``."""
+    """The data for the page: ``data`` is JSON; ``covers`` is its coverage."""
 
     data: dict[str, Any]
     covers: Coverage
 
 
 def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
-    """Return the digest of *snapshot*; *name_of* tells the login name of a user id, *made_ms* is now in milliseconds since 1970."""
+    """Return the digest of *snapshot*. *name_of* returns the login name of a user id; *made_ms* is the current time in ms since 1970."""
     tables, covers = snapshot.tables, coverage_of(snapshot.manifests.values())
     by_key_and_user = aggregate(tables["traffic"], ["prefix", "uid"], ["messages"])
     keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, _cut_text)
@@ -77,7 +81,7 @@ def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], mad
 
 
 def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], str | None]) -> Categories[int]:
-    """Return the users with a name of their own: who published most, and who was refused or lost most, for those are looked for."""
+    """Return the users with a name of their own: those that published most, were refused most, or lost most."""
     refused = [(row["uid"], row["events"]) for row in aggregate(tables["security"], ["uid"], ["events"])]
     lost = [(row["uid"], row["lost"]) for row in aggregate(tables["users"], ["uid"], ["lost"])]
     weights: Counter[int | None] = Counter()
@@ -94,7 +98,7 @@ def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], 
 
 
 def _bin_minutes(covers: Coverage) -> int:
-    """Return how many minutes a point in time stands for."""
+    """Return the length of a bin in minutes."""
     if covers.period is None:
         return _STEPS[0]
     first, last = covers.period
@@ -104,9 +108,9 @@ def _bin_minutes(covers: Coverage) -> int:
 def _traffic(
     table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: list[str]
 ) -> tuple[int, dict[str, list[Any]]]:
-    """Return messages and bytes by time, key, user and host, and how many minutes a point stands for: *finest*, or more."""
+    """Return messages and bytes by time, key, user and host, and the length of a bin in minutes, at least *finest*."""
     sums = ("messages", "bytes", "recipients", "unheard")
-    # By number before they are added up: of ten thousand prefixes the page tells few dozens apart.
+    # Replaced by numbers first: the page distinguishes a few dozen of ten thousand prefixes.
     table = replace_columns(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
     for minutes in _STEPS[_STEPS.index(finest) :]:
         rows = aggregate(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
@@ -118,7 +122,7 @@ def _traffic(
 
 
 def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return what each user and unit did."""
+    """Return the activity of each user and unit."""
     sums = ("messages", "bytes", "connections", "subscriptions", "denials", "lost")
     rows = _first(aggregate(table, ["uid", "unit", "host"], sums), "messages")
     return _columns(
@@ -127,7 +131,7 @@ def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
 
 
 def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return deliveries from user by key to user; no recipient's number is -1, where the record does not know them."""
+    """Return deliveries by publisher, key and recipient; -1 is an unknown recipient."""
     sums = ("deliveries", "bytes")
     to = table.column("to_uid")
     table = replace_columns(
@@ -142,7 +146,7 @@ def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts
 
 
 def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return calls by command, caller and host, with their latencies as pairs of bucket and count."""
+    """Return calls by command, caller and host; latencies are pairs of bucket and count."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
     rows = _first(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
@@ -158,7 +162,7 @@ def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
 
 
 def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return losses by time and cause; those of nobody have no user and no key: -1."""
+    """Return losses by time and cause; user and key are -1 where the cause has none."""
     sums = ("events", "count", "duration_us")
     rows = aggregate(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
     placed = []
@@ -184,7 +188,7 @@ def _security(table: pa.Table, keys: Categories[str], users: Categories[int], ho
 
 
 def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
-    """Return attempts of the relay."""
+    """Return relay attempts."""
     sums = ("attempts", "retries", "calls")
     rows = _first(aggregate(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
     placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
@@ -192,12 +196,12 @@ def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
 
 
 def _first(rows: Rows, name: str) -> Rows:
-    """Return the rows with the most of *name*, the first ones first."""
+    """Return the first MOST_ROWS rows in descending order of *name*."""
     return sorted(rows, key=lambda row: (-row[name], repr(row)))[:MOST_ROWS]
 
 
 def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> dict[str, list[Any]]:
-    """Return columns: *rows* are values of *names*, and where the *sums* are; rows with the same values are added up, in their order."""
+    """Return columns from *rows* of key values and sums; rows with the same key values are added."""
     added: dict[tuple[Any, ...], list[Any]] = {}
     for place, row in rows:
         values = added.setdefault(place, [None] * len(sums))
@@ -209,10 +213,10 @@ def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tup
 
 
 def _cut(text: str | None) -> str | None:
-    """Return *text*, not too long."""
+    """Return *text*, truncated to MOST_CHARACTERS."""
     return None if text is None else _cut_text(text)
 
 
 def _cut_text(text: str) -> str:
-    """Return *text*, not too long."""
+    """Return *text*, truncated to MOST_CHARACTERS."""
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"

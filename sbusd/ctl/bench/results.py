@@ -35,7 +35,7 @@ class RunResult:
     plan: Plan
     published: int
     publish_seconds: float
-    """From the first message until the bus had trace_entry the last."""
+    """From the first message until the bus had routed the last."""
     delivered: int
     deliver_seconds: float
     """From the first message until the last subscriber had its last."""

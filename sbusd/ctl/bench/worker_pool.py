@@ -32,9 +32,9 @@ READY_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 """Between two looks at the progress."""
 FINAL_SECONDS = 0.5
-"""Between two messages to subscribers that have not seen the end, once everything is trace_entry."""
+"""Between two messages to subscribers that have not seen the end, once everything is routed."""
 PATIENCE_SECONDS = 30.0
-"""For which no subscriber receives anything, when everything is trace_entry, until the run is given up."""
+"""For which no subscriber receives anything, when everything is routed, until the run is given up."""
 _WORD_BYTES = 8
 
 

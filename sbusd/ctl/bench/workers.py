@@ -70,7 +70,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class PublisherReport:
-    """What a publisher did, from its first message until the bus had trace_entry the last: times of CLOCK_MONOTONIC in nanoseconds."""
+    """What a publisher did, from its first message until the bus had routed the last: times of CLOCK_MONOTONIC in nanoseconds."""
 
     count: int
     begin_ns: int
@@ -162,7 +162,7 @@ def _publish_all(bus: Bus, context: WorkerContext, plan: Plan) -> int:
 
 
 def _settle(bus: Bus) -> str:
-    """Wait until all is trace_entry, and return why the bus refused something, if it did."""
+    """Wait until all is routed, and return why the bus refused something, if it did."""
     first = ""
     for _ in range(_SETTLE_TRIES):
         try:

@@ -30,7 +30,7 @@ class Publisher(Protocol):
         """Let messages leave together until the end of the block."""
 
     def ping(self) -> float:
-        """Wait until the bus has trace_entry all that was sent before."""
+        """Wait until the bus has routed all that was sent before."""
 
 
 class InputTooLongError(SbusError):
@@ -60,7 +60,7 @@ def command(
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for slow recipients instead of discarding messages.")] = False,
     null: Annotated[bool, typer.Option("--null", "-0", help="With --lines, messages end with NUL, not with newline.")] = False,
 ) -> None:
-    """Publish a message, and wait until the bus has trace_entry it."""
+    """Publish a message, and wait until the bus has routed it."""
     if lines and payload not in (None, "-"):
         raise typer.BadParameter("--lines reads payloads from standard input; omit PAYLOAD")
     if null and not lines:
@@ -91,10 +91,10 @@ def one_payload(payload: str | None, source: BinaryIO) -> bytes:
 
 
 def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]]) -> None:
-    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are trace_entry.
+    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are routed.
 
     Raises:
-        MessageError: a payload is too large; those before it have been trace_entry.
+        MessageError: a payload is too large; those before it have been routed.
         SbusError: the bus refuses, or is gone.
     """
     count = 0

@@ -46,7 +46,7 @@ class Publisher(Protocol):
         """Send a message."""
 
     def ping(self) -> float:
-        """Wait until the bus has trace_entry all that was sent before."""
+        """Wait until the bus has routed all that was sent before."""
 
 
 class ReplayPublisher:
@@ -70,7 +70,7 @@ class ReplayPublisher:
             progress(self.published, message.ts)
 
     def settle(self) -> str | None:
-        """Wait until the bus has trace_entry everything; return the first refusal, None if there was none."""
+        """Wait until the bus has routed everything; return the first refusal, None if there was none."""
         first: str | None = None
         while True:
             try:

@@ -12,10 +12,10 @@ from sbusd.protocol.errors import ErrorCode
 
 _TRAFFIC_SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
 _BUS = 0
-"""The number of the bus itself among connections."""
+"""The connection number of the bus itself."""
 _LOSSES_KEYS = ("minute", "cause", "uid", "unit", "prefix", "reason")
 _CAUSES = {Kind.MESSAGE: "discarded", Kind.LOSS: "lost", Kind.DISCONNECT: "abandoned"}
-"""Of the kinds whose name is not the cause."""
+"""Causes of kinds whose name differs from the cause."""
 
 _LOSSES_SUMS = ("events", "count", "duration_us")
 _DENIALS = (ErrorCode.EACCES.name, ErrorCode.EPERM.name)
@@ -40,7 +40,7 @@ def traffic(records: DataFrame) -> DataFrame:
 
 
 def users(records: DataFrame) -> DataFrame:
-    """Return what each user and unit did."""
+    """Return the activity of each user and unit."""
     kind, role = F.col("kind"), F.col("call_role")
     is_message = kind == Kind.MESSAGE
     events = of_kind(records, Kind.MESSAGE, Kind.CONNECT, Kind.SUBSCRIBE, Kind.DENIAL, Kind.LOSS)
@@ -63,7 +63,7 @@ def users(records: DataFrame) -> DataFrame:
 
 
 def losses(records: DataFrame) -> DataFrame:
-    """Return what was lost by minute and cause."""
+    """Return losses by minute and cause."""
     kind = F.col("kind")
     is_message = kind == Kind.MESSAGE
     of_someone = kind.isin(Kind.MESSAGE, Kind.LOSS, Kind.DISCONNECT)
@@ -91,7 +91,7 @@ def losses(records: DataFrame) -> DataFrame:
 
 
 def security(records: DataFrame) -> DataFrame:
-    """Return what was refused to whom."""
+    """Return refusals by class, code, reason, user, unit and key."""
     code = F.col("code")
     counted = (
         of_kind(records, Kind.DENIAL)
@@ -107,7 +107,7 @@ def security(records: DataFrame) -> DataFrame:
 
 
 def relay(records: DataFrame) -> DataFrame:
-    """Return attempts to hand calls to other hosts."""
+    """Return attempts to forward calls to other hosts."""
     attempts = of_kind(records, Kind.RELAY).select(
         *HOURLY,
         "twin",

@@ -1,4 +1,4 @@
-"""From which message to which each subscription by_hour, and which of them take a key."""
+"""Between which positions each subscription was active, and which subscriptions match a key."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import NamedTuple
 from sbusd.pipeline.measures.patterns import PatternSet
 
 OPEN = (1 << 63) - 1
-"""The end of what has not ended: behind every position in a record."""
+"""The end of a subscription that did not end: after every position of a record."""
 
 
 MAX_ROUTES = 256
-"""Routes of one user for one key in an hour, the earliest ones. Each message of the key is compared with each of them: without a bound a
-user who subscribes to a busy key in a loop would decide how long the hour takes. Most users have one or two."""
+"""Maximum number of routes of one user per key and hour; the earliest are used. Each message of the key is compared with each route, so
+a user
+who subscribes in a loop could make the hour slow. Most users have one or two.
+"""
 
 
 class SubscriptionEvent(NamedTuple):
-    """One row of the record about a subscription or what ends it: its kind, and the columns of that row."""
+    """One row of the record that begins or ends subscriptions."""
 
     seq: int
     kind: str
@@ -28,7 +30,7 @@ class SubscriptionEvent(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """One pattern of one connection, and between which positions of the record it by_hour."""
+    """One pattern of one connection, and the positions between which it was active."""
 
     pattern: str
     conn: int
@@ -39,7 +41,7 @@ class Subscription(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One connection whose subscriptions match a key, between two positions of the record."""
+    """One connection with a subscription that matches a key, between two positions of the record."""
 
     conn: int
     uid: int | None
@@ -49,9 +51,9 @@ class Route(NamedTuple):
 
 
 def subscriptions(events: Iterable[SubscriptionEvent], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
-    """Yield the subscriptions of one hour and host; *events* are in the order of their positions.
+    """Yield the subscriptions of one hour and host; *events* are ordered by position.
 
-    *ends* says for users whose events are not all given how far they are: nothing of theirs is known to stand behind that.
+    *ends* has the last position of users whose events were cut off: their subscriptions are not known after it.
     """
     active: dict[int, dict[str, SubscriptionEvent]] = {}
     for event in events:
@@ -75,7 +77,7 @@ def subscriptions(events: Iterable[SubscriptionEvent], ends: Mapping[int | None,
 
 
 def _ended(patterns: dict[str, SubscriptionEvent], conn: int, seq: int) -> Iterator[Subscription]:
-    """Yield *patterns* of *conn*, which by_hour until *seq*."""
+    """Yield *patterns* of *conn*, which were active until *seq*."""
     for pattern, begun in patterns.items():
         yield Subscription(pattern, conn, begun.uid, begun.unit, begun.seq, seq)
 
@@ -90,7 +92,7 @@ def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
 
 
 class RouteTable:
-    """The subscriptions of one hour and host, asked by key."""
+    """The subscriptions of one hour and host, by key."""
 
     def __init__(self, some: Iterable[Subscription]) -> None:
         self._by_pattern: dict[str, list[Subscription]] = {}
@@ -99,7 +101,8 @@ class RouteTable:
         self._patterns = PatternSet(self._by_pattern)
 
     def of(self, key: str) -> list[Route]:
-        """Return the routes of *key*: a connection with several patterns for it has one at a time, as it gets a message once."""
+        """Return the routes of *key*. A connection with several matching patterns has one route at a time, because it receives a
+        message once."""
         taken = [each for pattern in self._patterns.matching(key) for each in self._by_pattern[pattern]]
         routes: list[Route] = []
         conn = None

@@ -1,4 +1,4 @@
-"""From when to when a subscription by_hour, and whom a key reached."""
+"""When a subscription is active, and which connections a key matches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def by_hour(*events: SubscriptionEvent, ends: dict[int | None, int] | None = Non
 
 def test_a_subscription_stands_until_it_is_taken_back() -> None:
     assert by_hour(event(1, "subscribe"), event(5, "unsubscribe")) == [(1, "a/", 1, 5)]
-    assert by_hour(event(1, "active"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
+    assert by_hour(event(1, "standing"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
 
 
 def test_the_end_of_a_connection_ends_its_own() -> None:
@@ -24,11 +24,11 @@ def test_the_end_of_a_connection_ends_its_own() -> None:
 
 
 def test_a_restart_ends_all_and_what_is_told_again_begins_anew() -> None:
-    assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "active")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
+    assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "standing")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
 
 
 def test_what_is_told_twice_is_one_subscription() -> None:
-    assert by_hour(event(1, "subscribe"), event(2, "active"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
+    assert by_hour(event(1, "subscribe"), event(2, "standing"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
 
 
 def test_rows_without_what_they_need_are_nothing() -> None:
