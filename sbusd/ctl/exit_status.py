@@ -1,4 +1,4 @@
-"""The exit status that an error stands for. Spec: sbusctl(1), "EXIT STATUS"."""
+"""The exit status for an error. Spec: sbusctl(1), "EXIT STATUS"."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PEER_DISCONNECTED = 5
 CALL_TIMEOUT = 6
 
 INTERRUPTED = 128 + signal.SIGINT
-"""Status after Ctrl-C, as a shell would report it."""
+"""Status after Ctrl-C, as in a shell."""
 
 OUTPUT_CLOSED = 128 + signal.SIGPIPE
-"""Status when the reader of standard output has gone, as a shell would report it of a program that SIGPIPE ends."""
+"""Status if standard output was closed by its reader, as in a shell after SIGPIPE."""
 
 
 def status_of(error: Exception) -> int:
-    """Return the exit status for *error*: of a call that failed one by the way in which it did, else 1."""
+    """Return the exit status for *error*."""
     if isinstance(error, NoRecipient):
         return NO_RECIPIENT
     if isinstance(error, RemoteError):
@@ -38,11 +38,11 @@ def status_of(error: Exception) -> int:
 
 @contextmanager
 def exit_on_error() -> Iterator[None]:
-    """Turn what a command raises into a status.
+    """Print an error in one line, and exit with its status.
 
     Raises:
-        typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or of
-            the system, and one line on standard error, what :func:`status_of` says.
+        typer.Exit: status 130 after Ctrl-C; 141 if standard output was closed; for errors of the bus, files or the system that of
+            :func:`status_of`.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""The pool of one run: its workers' processes, from their start to what they measured."""
+"""The worker processes of one run."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from sbusd.ctl.bench.workers import (
 )
 
 READY_SECONDS = 60.0
-"""How long all workers may take to connect: systemd may have to start the bus, and the machine to make hundreds of processes."""
+"""Maximum time for all workers to connect: systemd may have to start the bus, and hundreds of processes may be started."""
 LOOK_SECONDS = 0.2
-"""Between two looks at the progress."""
+"""Interval between updates of the progress."""
 FINAL_SECONDS = 0.5
-"""Between two messages to subscribers that have not seen the end, once everything is routed."""
+"""Interval between end marks for subscribers that have not received one, after everything was routed."""
 PATIENCE_SECONDS = 30.0
-"""For which no subscriber receives anything, when everything is routed, until the run is given up."""
+"""The run fails if no subscriber receives anything for this time after everything was routed."""
 _WORD_BYTES = 8
 
 
 @dataclass(slots=True)
 class _WorkerProcess:
-    """A process, its end of the pipe, and what it said last."""
+    """A process, its pipe, and its last report."""
 
     name: str
     process: ForkProcess
@@ -49,13 +49,13 @@ class _WorkerProcess:
 
 
 class WorkerPool:
-    """Publishers and subscribers for one run; leave it with ``with``, and no process remains."""
+    """Publishers and subscribers of one run, a context manager that kills all processes at its end."""
 
     def __init__(self, plan: Plan, connect: Callable[[], Bus], key: bytes) -> None:
         self._plan = plan
         self._connect = connect
         self._key = key
-        # Shared with the workers, who are made by fork: a number for each, and the order to stop behind them.
+        # Shared with the workers by fork: a counter for each, followed by the stop flag.
         self._progress = memoryview(mmap.mmap(-1, (plan.clients + plan.subscribers + 1) * _WORD_BYTES)).cast("Q")
         self._workers: list[_WorkerProcess] = []
 
@@ -63,7 +63,7 @@ class WorkerPool:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End every process that is still there."""
+        """Kill all remaining processes."""
         for worker in self._workers:
             worker.process.kill()
             worker.process.join()
@@ -73,7 +73,7 @@ class WorkerPool:
         """Start all workers, and wait until they are connected and subscribed.
 
         Raises:
-            BenchError: one of them cannot be, and why: such as a quota that is used up.
+            BenchError: a worker failed, for example because a quota was exceeded.
         """
         for number in range(self._plan.subscribers):
             self._start(f"subscriber {number + 1} of {self._plan.subscribers}", subscribe)
@@ -82,7 +82,7 @@ class WorkerPool:
         self._await(publishers, READY_SECONDS, "connected")
 
     def run(self, show: Callable[[int, int], None]) -> tuple[list[PublisherReport], list[SubscriberReport]]:
-        """Let the publishers begin, and return what all measured; *show* is told now and then how much was published and received.
+        """Start publishing, and return all reports. *show* is called repeatedly with the numbers of published and received messages.
 
         Raises:
             BenchError: a worker failed.
@@ -102,7 +102,7 @@ class WorkerPool:
         )
 
     def stop(self) -> None:
-        """Have the publishers stop; :meth:`run` then returns what was measured until now. A signal handler may call it."""
+        """Stop the publishers; :meth:`run` then returns the results so far. Signal handlers may call it."""
         self._progress[-1] = 1
 
     def _start(self, name: str, work: Callable[[WorkerContext, Plan], None]) -> _WorkerProcess:
@@ -118,7 +118,7 @@ class WorkerPool:
         return worker
 
     def _await(self, workers: Sequence[_WorkerProcess], seconds: float, what: str) -> None:
-        """Wait until each of *workers* has said something. Raises BenchError after *seconds*."""
+        """Wait for a report of each of *workers*. Raises BenchError after *seconds*."""
         end = time.monotonic() + seconds
         while missing := [worker for worker in workers if worker.report is None]:
             if time.monotonic() > end:
@@ -126,10 +126,10 @@ class WorkerPool:
             self._collect(missing, LOOK_SECONDS)
 
     def _collect(self, workers: Sequence[_WorkerProcess], seconds: float) -> None:
-        """Take in what comes from *workers* within *seconds*. Raises BenchError if one failed, or ended without a word."""
+        """Collect reports of *workers* for *seconds*. Raises BenchError if one failed or exited."""
         pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, PublisherReport | SubscriberReport)}
         for ready in wait(list(pipes), seconds):
-            worker = pipes[ready]  # type: ignore[index]  # what wait() returns is of what it was given
+            worker = pipes[ready]  # type: ignore[index]  # wait() returns some of its arguments
             try:
                 worker.report = worker.pipe.recv()
             except EOFError:
@@ -139,7 +139,7 @@ class WorkerPool:
                 raise BenchError(f"{worker.name}: {worker.report.words}")
 
     def _drain(self, subscribers: Sequence[_WorkerProcess], show: Callable[[int, int], None]) -> None:
-        """Wait for the subscribers, which may have much to read yet; one that has lost an end is told that it is the end."""
+        """Wait for the subscribers, which may have a backlog; repeat the end mark for those that lost it."""
         received, since = -1, time.monotonic()
         with self._connect() as bus:
             while missing := [worker for worker in subscribers if worker.report is None]:
@@ -154,6 +154,6 @@ class WorkerPool:
                     raise BenchError(f"{missing[0].name}: received nothing for {PATIENCE_SECONDS:g} s, and did not finish")
 
     def _sums(self) -> tuple[int, int]:
-        """Return how many messages were published, and how many were received, at least."""
+        """Return the numbers of published and received messages, at least."""
         received = sum(self._progress[: self._plan.subscribers])
         return sum(self._progress[self._plan.subscribers : -1]), received

@@ -1,7 +1,7 @@
-"""A publisher and a subscriber of the bench, each in a process of its own, and what they tell the process that started them.
+"""The publisher and the subscriber of a benchmark, each in its own process, and their reports to the pool.
 
-A worker says :class:`Ready` once it is connected, and at the end :class:`PublisherReport` or :class:`SubscriberReport`; or :class:`WorkerFailure`. What it has
-done until now stands in a slot of memory that it shares with its pool.
+A worker sends :class:`Ready` when it is connected, and finally :class:`PublisherReport`, :class:`SubscriberReport` or
+:class:`WorkerFailure`. Its progress is a counter in shared memory.
 """
 
 from __future__ import annotations
@@ -23,28 +23,30 @@ from sbusd.ctl.output import error_text
 from sbusd.protocol.errors import SbusError
 
 PLAIN, TIMED, END, FINAL = range(4)
-"""The first byte of a payload: nothing but a message; one with the time of its sending; nothing more comes from this publisher; nothing
-more comes from anyone, told by the pool to a subscriber that has missed an end."""
+"""The first byte of a payload: a message; a message with the time of publication; the end of this publisher; the end of all publishers,
+sent by
+the pool to a subscriber that has lost an end mark.
+"""
 
 _STAMP = struct.Struct("=Bq")
 _LOOK_EVERY = 64
-"""Messages between two looks at the clock, at the order to stop, and at the progress that is told."""
+"""Messages between checks of the clock and the stop flag, and updates of the counter."""
 _SETTLE_TRIES = 1_000
-"""More refusals than a client keeps; each ping tells one of them."""
+"""More refusals than a client keeps; each ping reports one of them."""
 _TIMED_EVERY = 16
-"""Of so many messages one has a time: to read the clock for each would slow down what is measured."""
+"""One message of this number has a time, because reading the clock for each would slow down the publisher."""
 
 
 MOST_SAMPLES = 65_536
-"""Kept at a time: half a megabyte for each subscriber, and enough for 600 beyond the 99th percentile."""
+"""Size of the sample: half a megabyte per subscriber, enough for 600 values above the 99th percentile."""
 
 
 class BenchError(SbusError):
-    """A worker failed; the text names the worker and says why."""
+    """A worker failed; the text names the worker and the reason."""
 
 
 class TimeSample:
-    """Every so many-th of the times that are added; the gap doubles whenever there are too many."""
+    """An evenly thinned sample: every nth added time is kept, and n doubles when the sample is full."""
 
     def __init__(self, most: int = MOST_SAMPLES) -> None:
         self.times = array("q")
@@ -65,37 +67,37 @@ class TimeSample:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker is connected, and subscribed if that is its work."""
+    """A worker is connected, and subscribed if it is a subscriber."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublisherReport:
-    """What a publisher did, from its first message until the bus had routed the last: times of CLOCK_MONOTONIC in nanoseconds."""
+    """The report of a publisher, from its first message until the bus had routed the last; times are nanoseconds of CLOCK_MONOTONIC."""
 
     count: int
     begin_ns: int
     end_ns: int
     cpu_seconds: float
     refusals: int
-    """Messages that the bus refused; *refusal* says why it did so first."""
+    """Number of messages that the bus refused; *refusal* is the first reason."""
     refusal: str
 
 
 @dataclass(frozen=True, slots=True)
 class SubscriberReport:
-    """What a subscriber received; *lost* is what the bus said that it lost."""
+    """The report of a subscriber; *lost* is the number of lost messages in loss notices."""
 
     count: int
     last_ns: int
     cpu_seconds: float
     lost: int
     times: array[int]
-    """From sending to receiving, of a sample, in nanoseconds."""
+    """Times from publish to receive, of a sample, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerFailure:
-    """A worker could not go on."""
+    """A worker failed."""
 
     words: str
 
@@ -105,30 +107,30 @@ WorkerReport = Ready | PublisherReport | SubscriberReport | WorkerFailure
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """Where a worker works: how it connects, its key, the pipe to its pool, and what it shares with it."""
+    """The environment of a worker: how it connects, its key, the pipe to the pool, and the shared memory."""
 
     connect: Callable[[], Bus]
     key: bytes
     pipe: Connection
     progress: memoryview
-    """A number for each worker, and one behind them that is not 0 once publishers shall stop."""
+    """A counter for each worker, and a stop flag, which is not 0 if publishers must stop."""
     slot: int
 
 
 def run_worker(work: Callable[[WorkerContext, Plan], None], context: WorkerContext, plan: Plan) -> None:
-    """Do *work* in this process, which was made for it, and end the process if its pool is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool, which asks for what was measured
+    """Run *work* in this process; exit if the process of the pool is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool, which collects the results
     _exit_with_parent()
     try:
         work(context, plan)
     except (SbusError, OSError) as error:
         context.pipe.send(WorkerFailure(error_text(error)))
-    except Exception as error:  # as sbusctl itself: a person is told in a line
+    except Exception as error:  # as in sbusctl: errors are reported in one line
         context.pipe.send(WorkerFailure(f"internal error, please report it: {type(error).__name__}: {error}"))
 
 
 def publish(context: WorkerContext, plan: Plan) -> None:
-    """Publish as the plan says, or until told to stop."""
+    """Publish as planned, or until the stop flag is set."""
     with context.connect() as bus:
         bus.ping()
         context.pipe.send(Ready())
@@ -139,12 +141,12 @@ def publish(context: WorkerContext, plan: Plan) -> None:
         bus.publish(context.key, bytes((END,)))
         refusal = _settle(bus)
         end_ns = time.monotonic_ns()
-        refusals = min(count, bus.statistics.refusals)  # the end may have been refused as well
+        refusals = min(count, bus.statistics.refusals)  # the end mark may have been refused as well
         context.pipe.send(PublisherReport(count, begin_ns, end_ns, time.process_time() - begin_cpu, refusals, refusal))
 
 
 def _publish_all(bus: Bus, context: WorkerContext, plan: Plan) -> int:
-    """Publish, and return how many messages it were."""
+    """Publish, and return the number of messages."""
     plain = bytes(plan.size)
     rest = plain[_STAMP.size :]
     end = None if plan.count is not None else time.monotonic() + plan.seconds
@@ -162,7 +164,7 @@ def _publish_all(bus: Bus, context: WorkerContext, plan: Plan) -> int:
 
 
 def _settle(bus: Bus) -> str:
-    """Wait until all is routed, and return why the bus refused something, if it did."""
+    """Wait until all messages are routed; return the first reason if the bus refused some."""
     first = ""
     for _ in range(_SETTLE_TRIES):
         try:
@@ -175,9 +177,9 @@ def _settle(bus: Bus) -> str:
 
 
 def subscribe(context: WorkerContext, plan: Plan) -> None:
-    """Receive until the end is told."""
+    """Receive until the end mark."""
     with context.connect() as bus, bus.subscribe(context.key) as subscription:
-        # What is measured is how fast messages arrive, not how fast they are discarded: the publishers wait for this subscriber.
+        # The benchmark measures the rate of delivery, not of discarding: publishers wait for this subscriber.
         bus.tell(b"blocking/hard/block")
         bus.ping()
         context.pipe.send(Ready())
@@ -201,7 +203,7 @@ def subscribe(context: WorkerContext, plan: Plan) -> None:
 
 
 def _exit_with_parent() -> None:
-    """Have this process end when the pool's has, however that ended: a subscriber would wait for ever."""
+    """Exit when the process of the pool exits for any reason: a subscriber would wait forever."""
     pool = os.getppid()
 
     def watch() -> None:

@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 
 class CheckResult(enum.Enum):
-    """How a check ended."""
+    """The result of a check."""
 
     OK = "ok"
     WARN = "warn"
-    """It works, but not as well or as safely as it should."""
+    """It works, with limitations or at a risk."""
     FAIL = "fail"
     """It does not work."""
     SKIP = "skip"
-    """It could not be looked at, or does not apply here."""
+    """It could not be checked, or does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: its name, how it ended, why, and what to do about it (empty if nothing)."""
+    """One check: name, result, reason, and advice (empty if nothing needs to be done)."""
 
     check: str
     result: CheckResult

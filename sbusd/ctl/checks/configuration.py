@@ -1,4 +1,4 @@
-"""Is the configuration of the bus valid, as far as this user may read it?"""
+"""Checks the configuration of the bus, as far as this user may read it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sbusd.ctl.checks import CheckResult, Finding
 
 
 def check_configuration(scope: Literal["system", "user"] | None) -> Finding:
-    """Return what is found about the configuration of the bus of *scope*; None is a bus whose files are not known."""
+    """Return the finding for the configuration of the bus of *scope*; None: the files of this bus are not known."""
     if scope is None:
         return Finding("configuration", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its files are not known")
     return check_file(default_main_file(user_bus=scope == "user"))
 
 
 def check_file(main_file: Path) -> Finding:
-    """Return what is found about *main_file* and its drop-ins."""
+    """Return the finding for *main_file* and its drop-ins."""
     if hidden := _unreadable(main_file):
         return Finding("configuration", CheckResult.SKIP, f"{hidden} is not readable by this user")
     try:
@@ -35,12 +35,12 @@ def check_file(main_file: Path) -> Finding:
 
 
 def _reload(main_file: Path) -> str:
-    """Return the command that makes the bus read its files again."""
+    """Return the command that reloads the configuration."""
     return "systemctl reload sbus.service" if main_file.parent == SYSTEM_FOLDER else "systemctl --user reload sbus.service"
 
 
 def _unreadable(main_file: Path) -> Path | None:
-    """Return a file or folder of the configuration that is there and that this user may not read, if any."""
+    """Return an existing file or directory of the configuration that this user may not read, if any."""
     for place in (main_file.parent, *drop_in_folders(main_file)):
         if place.exists() and not os.access(place, os.R_OK | os.X_OK):
             return place

@@ -1,4 +1,4 @@
-"""Are the units of the bus installed, enabled and alive? Source: systemctl(1), ``show``."""
+"""Checks the units of the bus (source: systemctl(1), ``show``), and the extension of the Python client."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Unit = Mapping[str, str]
 
 
 def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/run/systemd/system")) -> tuple[list[Finding], int | None]:
-    """Return what is found about the units of the bus of *scope*, and the process of its service if it runs.
+    """Return the findings for the units of the bus of *scope*, and the main process of its service if it runs.
 
-    *scope* is None for a bus at another address, of which systemd knows nothing here. *booted* is there if systemd runs the machine,
-    sd_booted(3).
+    *scope* is None for a bus at another address, which has no units. *booted* exists if systemd is the init system, sd_booted(3).
     """
     if scope is None:
         return [Finding("units", CheckResult.SKIP, "this is neither the system bus nor the user bus, so its units are not known")], None
@@ -43,24 +42,24 @@ def check_units(scope: Literal["system", "user"] | None, booted: Path = Path("/r
 
 
 def parse(shown: str) -> dict[str, Unit]:
-    """Return the properties of each unit in the output of ``systemctl show``, by the unit's name."""
+    """Return the properties of each unit in the output of ``systemctl show``, by the name of the unit."""
     blocks = (dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in shown.split("\n\n"))
     return {block["Id"]: block for block in blocks if "Id" in block}
 
 
 def main_process(units: Mapping[str, Unit]) -> int | None:
-    """Return the process of the service, or None if it does not run."""
+    """Return the main process of the service, None if it does not run."""
     pid = units.get(_SERVICE, {}).get("MainPID", "0")
     return int(pid) if pid.isascii() and pid.isdigit() and int(pid) else None
 
 
 def judge(units: Mapping[str, Unit], systemctl: str) -> list[Finding]:
-    """Return what the states of the *units* mean; *systemctl* is the command for the person who must act."""
+    """Return the findings for *units*; *systemctl* is the command that the advice shows."""
     return [_judge_socket(units.get(_SOCKET, {}), systemctl), _judge_service(units.get(_SERVICE, {}), systemctl)]
 
 
 def _judge_socket(unit: Unit, systemctl: str) -> Finding:
-    """Judge the unit that listens."""
+    """Judge the socket unit."""
     if unit.get("LoadState") != "loaded":
         return Finding(
             _SOCKET, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
@@ -82,7 +81,7 @@ def _judge_socket(unit: Unit, systemctl: str) -> Finding:
 
 
 def _judge_service(unit: Unit, systemctl: str) -> Finding:
-    """Judge the unit that is the bus; one that has not started yet is well."""
+    """Judge the service unit; a service that has not been started yet is fine."""
     if unit.get("LoadState") != "loaded":
         return Finding(
             _SERVICE, CheckResult.WARN, f"not installed ({unit.get('LoadState') or 'unknown'})", "install the units of the package"
@@ -95,7 +94,7 @@ def _judge_service(unit: Unit, systemctl: str) -> Finding:
 
 
 def check_package() -> Finding:
-    """Return whether the Python client has its compiled part, without which it works and is slow."""
+    """Return whether the compiled extension of the Python client is installed; without it the client is slow."""
     if message_batch.IS_COMPILED:
         return Finding("client", CheckResult.OK, "the Python client uses its compiled extension")
     return Finding(

@@ -1,4 +1,4 @@
-"""Does the kernel let a client send the largest packet, and the bus hold enough connections?"""
+"""Checks the kernel limits: the largest packet of a client, and the number of connections."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 _WMEM_MAX = Path("/proc/sys/net/core/wmem_max")
 
 FEW_DESCRIPTORS = 4_096
-"""A bus with fewer turns clients away before the machine is busy; the units give it 16,384."""
+"""A bus with a lower limit refuses clients before the machine is busy; the units set 16,384."""
 
 
 def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
-    """Return whether a client can send a packet of *size* bytes, which is tried on a pair of sockets."""
+    """Return whether a client can send a packet of *size* bytes, by trying it on a pair of sockets."""
     left, right = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with left, right:
         left.setblocking(False)
-        # The kernel doubles what is asked for, after it has cut it to net.core.wmem_max: socket(7).
+        # The kernel limits the value to net.core.wmem_max, and doubles it: socket(7).
         left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, size)
         try:
             left.send(bytes(size))
@@ -31,7 +31,7 @@ def check_packet(size: int = MAX_PACKET_BYTES) -> Finding:
 
 
 def check_descriptors(pid: int | None, connections: int | None) -> Finding:
-    """Return whether the bus, process *pid*, may hold enough descriptors for its *connections*; either is None if not known."""
+    """Return whether process *pid*, the bus, can have enough descriptors for its *connections*; both can be None if unknown."""
     if pid is None:
         return Finding("descriptors", CheckResult.SKIP, "the process of the bus is not known")
     try:
@@ -42,7 +42,7 @@ def check_descriptors(pid: int | None, connections: int | None) -> Finding:
 
 
 def judge_descriptors(limit: int, connections: int | None) -> Finding:
-    """Return what a *limit* of open descriptors means for a bus with *connections*."""
+    """Return the finding for a *limit* of open descriptors of a bus with *connections*."""
     advice = "raise LimitNOFILE= of sbus.service, or ulimit -n if the bus is started manually"
     if limit == resource.RLIM_INFINITY:
         return Finding("descriptors", CheckResult.OK, "the bus may open any number of descriptors")
@@ -54,7 +54,7 @@ def judge_descriptors(limit: int, connections: int | None) -> Finding:
 
 
 def _wmem_max() -> str:
-    """Return net.core.wmem_max, for people."""
+    """Return net.core.wmem_max as text."""
     try:
         return _WMEM_MAX.read_text("ascii").strip()
     except OSError:

@@ -1,4 +1,4 @@
-"""Does something listen, does it answer as sbusd does, and is it of this version?"""
+"""Checks that a bus accepts connections, responds as sbusd does, and has this version."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
 PATIENCE_SECONDS = 10.0
-"""Long enough for a service manager to start the bus first."""
+"""Long enough for the service manager to start the bus."""
 
 _UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
 class BusResponse:
-    """What a bus said; ``features`` is None if it did not answer as sbusd, and ``peer`` is who listens: the bus, or who started it."""
+    """The responses of a bus. ``features`` is None if it is not sbusd. ``peer`` is the listening process: the bus or the service
+    manager."""
 
     features: list[str] | None
     stats: JsonObject
@@ -33,7 +34,7 @@ class BusResponse:
 
 
 def reach(settings: Settings) -> BusResponse:
-    """Return what the bus says. Raises SbusError or OSError if nothing can be reached."""
+    """Return the responses of the bus. Raises SbusError or OSError if it cannot be reached."""
     with settings.connect(PATIENCE_SECONDS) as bus:
         peer = _peer(bus)
         try:
@@ -45,7 +46,7 @@ def reach(settings: Settings) -> BusResponse:
 
 
 def judge(answer: BusResponse) -> list[Finding]:
-    """Return what *answer* means."""
+    """Return the findings for *answer*."""
     reached = Finding("connection", CheckResult.OK, "the bus accepts connections of this user")
     if answer.features is None:
         return [
@@ -68,12 +69,13 @@ def unreachable(error: Exception, address: str) -> list[Finding]:
 
 
 def open_connections(answer: BusResponse) -> int | None:
-    """Return how many connections the bus has, or None if it does not tell this user."""
+    """Return the number of connections, None if the bus does not report it to this user."""
     return integer(mapping(answer.stats, "counters"), "connections")
 
 
 def _judge_faults(stats: JsonObject) -> list[Finding]:
-    """Judge the configuration that the bus holds to, if it tells this user: what root can read, the bus's own user may not."""
+    """Judge the configuration that the bus has applied, if it reports that to this user. The bus may not be able to read files that
+    root can."""
     faults = integer(mapping(stats, "control"), "configuration_faults")
     if faults is None:
         return []
@@ -84,7 +86,7 @@ def _judge_faults(stats: JsonObject) -> list[Finding]:
 
 
 def _judge_version(version: str | None) -> Finding:
-    """Judge whether bus and client belong together."""
+    """Judge whether the bus has the version of sbusctl."""
     if version is None:
         return Finding(
             "version", CheckResult.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl"
@@ -114,7 +116,7 @@ def _judge_switch(stats: JsonObject) -> list[Finding]:
 
 
 def _peer(bus: Bus) -> int:
-    """Return the process at the other end, at the moment it began to listen. Source: unix(7), SO_PEERCRED."""
+    """Return the process that listens at the other end. Source: unix(7), SO_PEERCRED."""
     with socket.socket(fileno=socket.dup(bus.fileno())) as twin:
         pid, _, _ = _UCRED.unpack(twin.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(pid)

@@ -1,4 +1,4 @@
-"""Is there a socket at the address, and can the right users, and no others, reach or replace it?"""
+"""Checks that the socket exists, and that the right users can connect to it or replace it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sbusd.protocol.errors import BadAddressError
 
 @dataclass(frozen=True, slots=True)
 class SocketFacts:
-    """What stat(2) and access(2) say of a socket and its folder; modes with their type."""
+    """The relevant results of stat(2) and access(2) for a socket and its directory; modes include the file type."""
 
     mode: int
     uid: int
@@ -25,7 +25,7 @@ class SocketFacts:
 
 
 def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
-    """Return what is found at *address*; *is_for_all* says that every user of the machine should be able to connect."""
+    """Return the findings for *address*; with *is_for_all* every user of the machine should be able to connect."""
     try:
         parsed = parse_address(address)
     except BadAddressError as error:
@@ -59,12 +59,12 @@ def check_socket(address: str, *, is_for_all: bool) -> list[Finding]:
 
 
 def _start(address: str) -> str:
-    """Return the advice for an *address* without a socket."""
+    """Return the advice if *address* has no socket."""
     return f"start the bus ({systemctl(address)} enable --now sbus.socket), or use another address"
 
 
 def judge(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
-    """Return what *facts* mean for the caller."""
+    """Return the findings for *facts*."""
     if not stat.S_ISSOCK(facts.mode):
         return [Finding("socket", CheckResult.FAIL, "the file at this path is not a socket", "remove it, and start the bus")]
     what = f"mode {stat.S_IMODE(facts.mode):04o}, owner {user_name(facts.uid)}"
@@ -72,7 +72,7 @@ def judge(facts: SocketFacts, *, is_for_all: bool) -> list[Finding]:
 
 
 def _judge_mode(facts: SocketFacts, what: str, *, is_for_all: bool) -> Finding:
-    """Judge who may connect."""
+    """Judge which users may connect."""
     if not facts.is_writable:
         return Finding(
             "socket", CheckResult.FAIL, f"{what}: this user may not connect", "change its mode or its group (SocketMode=, sbusd -g or -o)"
@@ -83,7 +83,7 @@ def _judge_mode(facts: SocketFacts, what: str, *, is_for_all: bool) -> Finding:
 
 
 def _judge_owner(facts: SocketFacts) -> Finding:
-    """Judge whether the one who made the socket may be trusted: he reads what is sent to it."""
+    """Judge whether the owner of the socket is trustworthy: the owner can read what is sent to it."""
     if facts.uid in (0, os.geteuid()):
         return Finding("owner", CheckResult.OK, "root" if facts.uid == 0 else "this user")
     reason = f"user {user_name(facts.uid)} created this socket, and can read all messages sent to it"
@@ -91,7 +91,7 @@ def _judge_owner(facts: SocketFacts) -> Finding:
 
 
 def _judge_folder(facts: SocketFacts) -> Finding:
-    """Judge whether someone else could put another socket there."""
+    """Judge whether another user can replace the socket."""
     if facts.folder_mode & stat.S_IWOTH and not facts.folder_mode & stat.S_ISVTX:
         return Finding("directory", CheckResult.WARN, "every user can replace the socket", "remove write permission for others from it")
     if facts.folder_uid not in (0, os.geteuid()):

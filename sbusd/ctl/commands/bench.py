@@ -1,4 +1,4 @@
-"""``sbusctl bench``: how fast the bus is, here and now, for programs like this one."""
+"""``sbusctl bench``: measures the speed of the bus for Python programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import table_lines
 
 _MOST_WORKERS = 128
-"""Publishers, and subscribers: each is a process of some megabytes; more of them measure the machine's scheduler, and not the bus."""
+"""Maximum number of publishers, and of subscribers. Each is a process of some megabytes; more would measure the scheduler."""
 
 _SKIPPED_TRIPS = 20
 """The first round trips do not count: caches are cold, and the first connection is being set up."""
@@ -37,7 +37,7 @@ CAVEATS = (
     "the figures include the effect of other users on the bus and the machine, which sbusctl cannot measure",
     "P50 to MAX: time from publish to receive at full load, mostly spent in queues",
 )
-"""What the figures do not say."""
+"""Limitations of the figures."""
 
 
 def command(
@@ -75,7 +75,7 @@ def command(
         with ProgressLine() as progress:
             _measure(settings.connect, report, plans, trips, progress)
     finally:
-        # Also after Ctrl-C, and after an error in a later run: what has been measured is worth reading.
+        # Also after Ctrl-C or an error in a later run: print what was measured.
         if report.is_worth_reading:
             if settings.json is JsonStyle.OFF:
                 write_lines(report.lines(legend=settings.legend))
@@ -84,7 +84,7 @@ def command(
 
 
 class _BenchReport:
-    """What was measured until now."""
+    """The results so far."""
 
     def __init__(self) -> None:
         self.results: list[RunResult] = []
@@ -97,7 +97,7 @@ class _BenchReport:
         return bool(self.results or self.trips)
 
     def lines(self, *, legend: bool) -> list[str]:
-        """Return the report for people."""
+        """Return the report as lines of text."""
         width = os.get_terminal_size().columns if is_terminal() else None
         lines = table_lines(COLUMNS, [result.cells() for result in self.results], legend=legend, width=width) if self.results else []
         if self.trips:
@@ -117,12 +117,12 @@ class _BenchReport:
         }
 
     def _load(self) -> str:
-        """Return what the machine's own word for its load is: before, and now that the bench has been part of it."""
+        """Return the load averages before and after the benchmark, which contributes to them."""
         return f"load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} now, on {os.cpu_count() or 1} CPUs"
 
 
 def _measure(connect: Callable[[], Bus], report: _BenchReport, plans: list[Plan], trips: int, progress: ProgressLine) -> None:
-    """Make all runs; after Ctrl-C the one under way is cut short, and counted."""
+    """Make all runs; after Ctrl-C the current run is stopped and counted."""
     with connect() as bus:
         whoami = bus.whoami()
     if trips:
@@ -136,10 +136,10 @@ def _measure(connect: Callable[[], Bus], report: _BenchReport, plans: list[Plan]
 
 
 def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: list[float]) -> None:
-    """Append *count* times to *times*, in seconds: from publishing on one connection until it was received on another.
+    """Append *count* round trips to *times*, in seconds: from publish on one connection to receive on another.
 
     Raises:
-        SbusError: the bus refuses, or a message did not come back in time.
+        SbusError: the bus refused a message, or a message did not return in time.
     """
     with connect() as source, connect() as drain, drain.subscribe(key) as subscription:
         for number in range(_SKIPPED_TRIPS + count):
@@ -152,7 +152,7 @@ def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: li
 
 @contextlib.contextmanager
 def _stop_on_interrupt(pool: WorkerPool) -> Iterator[None]:
-    """Let the first Ctrl-C stop the publishers, and take effect when what they did is counted; the second one takes effect at once."""
+    """Stop the publishers at the first Ctrl-C, and exit after the results are collected; exit immediately at the second."""
     interrupted = False
 
     def stop(_number: int, _frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""``sbusctl call``: have a service run a command, and print its answer."""
+"""``sbusctl call``: calls a service, and prints its response."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def command(
 
 
 def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> int:
-    """Print each of *outcomes* as it comes, and return the status of the first that failed, or 0.
+    """Print each of *outcomes* as it arrives; return the status of the first failure, or 0.
 
     Raises:
-        NoRecipient: there was none.
+        NoRecipient: there is no service.
     """
     status, count = 0, 0
     for outcome in outcomes:
@@ -83,7 +83,7 @@ def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> 
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:
-    """Return what came of calling one member: ``callee`` and ``data``, or ``error`` and its ``kind``."""
+    """Return the outcome of one service: ``callee`` and ``data``, or ``error`` and its ``kind``."""
     if outcome.answer is not None:
         return answer_json(outcome.answer, outcome.member)
     error = outcome.error
@@ -91,7 +91,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 
 def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
-    """Return an answer: who gave it, on which ``twin``, 0 for this host, and ``data``, or ``data_base64`` where that is not UTF-8."""
+    """Return a response: ``callee``, ``twin`` (0 is this host), and ``data``, or ``data_base64`` if it is not UTF-8."""
     return {
         "type": "answer",
         "callee": None if callee is None else peer_json(callee),
@@ -101,12 +101,12 @@ def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
 
 
 def peer_json(peer: Peer) -> dict[str, object]:
-    """Return who a connection is, by the bus's word."""
+    """Return the credentials of a connection, as verified by the bus."""
     return {"id": peer.connection, "uid": peer.uid, "gid": peer.gid, "pid": peer.pid}
 
 
 def _print_answer(answer: Answer, style: JsonStyle) -> None:
-    """Print one answer: its bytes as they are, on a terminal made printable."""
+    """Print one response: unchanged, or printable on a terminal."""
     if style is not JsonStyle.OFF:
         write_bytes(json_text(answer_json(answer, answer.callee), style).encode("ascii") + b"\n")
     elif is_terminal():

@@ -1,4 +1,4 @@
-"""``sbusctl connections``: who is connected."""
+"""``sbusctl connections``: lists connections."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def command(context: typer.Context) -> None:
 
 
 def lines(found: list[ConnectionInfo], hidden: int, *, now: float, legend: bool, width: int | None) -> list[str]:
-    """Return the table of *found*, and with a legend how many there are, seen and not to be seen. *now* is in seconds since 1970."""
+    """Return the table of *found*, with a legend also the numbers of listed and hidden ones. *now* is in seconds since 1970."""
     table = table_lines(_COLUMNS, [_row(each, now) for each in found], legend=legend, width=width)
     if legend:
         table += ["", f"{human_plural(len(found), 'connection')} listed, {hidden} of other users hidden."]

@@ -1,4 +1,4 @@
-"""``sbusctl doctor``: what is wrong with this machine's set-up."""
+"""``sbusctl doctor``: checks the installation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def examine(settings: Settings) -> list[Finding]:
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
-    """Return the findings for people: result, check, reason, and below it what to do; with a legend the sums at the end."""
+    """Return the findings as text: result, check, reason, advice; with a legend also the totals."""
     width = max(len(finding.check) for finding in findings)
     page: list[str] = []
     for finding in findings:
@@ -78,7 +78,7 @@ def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
 
 
 def _scope(address: str) -> Literal["system", "user"] | None:
-    """Return whose bus is at *address*, or None if it is another."""
+    """Return the scope of the bus at *address*, None if it is neither the system bus nor the user bus."""
     if address == bus_address(scope="system"):
         return "system"
     try:
@@ -88,5 +88,5 @@ def _scope(address: str) -> Literal["system", "user"] | None:
 
 
 def _bus_process(peer: int) -> int | None:
-    """Return *peer*, unless it is only the service manager that listens for the bus."""
+    """Return *peer*, None if it is the service manager that listens for the bus."""
     return peer if peer > 1 and command_name(peer) != "systemd" else None

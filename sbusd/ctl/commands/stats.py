@@ -1,4 +1,4 @@
-"""``sbusctl stats``: what the bus has done."""
+"""``sbusctl stats``: prints the counters of the bus."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def command(context: typer.Context) -> None:
 
 
 def lines(stats: JsonObject, *, legend: bool) -> list[str]:
-    """Return *stats* as one name and one value a line; sections of it in groups, each under its name if there is a legend."""
+    """Return *stats* as lines of name and value; sections are groups, with a legend under their name."""
     apart = ("scope", "uptime_seconds", "waits")
     plain = [(name, stats[name]) for name in stats if not isinstance(stats[name], dict) and name not in apart]
     uptime = number(stats, "uptime_seconds")
@@ -47,7 +47,7 @@ def lines(stats: JsonObject, *, legend: bool) -> list[str]:
 
 
 def _wait(wait: JsonObject) -> tuple[str, str]:
-    """Return who waits now, and for whom."""
+    """Return a blocked publisher, and the recipient it waits for."""
     publisher, recipient, ms = (integer(wait, name) for name in ("publisher", "recipient", "ms"))
     users = [user_name(integer(wait, name)) for name in ("publisher_uid", "recipient_uid")]
     paced = ", paced" if wait.get("paced") is True else ""
@@ -58,7 +58,7 @@ def _wait(wait: JsonObject) -> tuple[str, str]:
 
 
 def _value(name: str, value: object) -> str:
-    """Return one value for people: bytes in their units, the rest as it is."""
+    """Return one value as text, bytes with units."""
     if value is None:
         return NOTHING
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``sbusctl sub``: print messages as they come."""
+"""``sbusctl sub``: prints received messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Item = Message | Gap | Replaced | Reconnected
 
 
 class TooFewError(SbusError):
-    """The time was up before all messages had come that were asked for."""
+    """The timeout expired before the requested number of messages was received."""
 
     def __init__(self, received: int, wanted: int, seconds: float) -> None:
         super().__init__(f"timed out after {seconds:g} s: received {received} of {human_plural(wanted, 'message')}")
@@ -30,7 +30,7 @@ class TooFewError(SbusError):
 
 @dataclass(slots=True)
 class MessagePrinter:
-    """Prints what a subscription yields. ``wall`` tells the time of arrival, in seconds since 1970."""
+    """Prints the items of a subscription. ``wall`` returns the time, in seconds since 1970."""
 
     piece: Piece
     end: bytes
@@ -39,7 +39,7 @@ class MessagePrinter:
     printed: int = 0
 
     def write(self, item: Item) -> None:
-        """Write a message to standard output; news of a loss to standard error, and as JSON to standard output where that is asked for."""
+        """Write a message to standard output, a loss notice to standard error, and with JSON also to standard output."""
         if isinstance(item, Message):
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.printed += 1
@@ -53,7 +53,7 @@ class MessagePrinter:
             self._note({"type": "reconnected", "time": self.wall()}, "reconnected: messages published in the meantime are lost")
 
     def _note(self, news: dict[str, object], words: str) -> None:
-        """Say *words*, in their place among the messages."""
+        """Print *words*, in order with the messages."""
         if self.json is not JsonStyle.OFF:
             write_bytes(json_text(news, self.json).encode("ascii") + self.end)
         flush()
@@ -94,7 +94,7 @@ def command(
 
 
 def _piece(template: str | None, json: JsonStyle, *, raw: bool) -> Piece:
-    """Return what writes a message. Raises BadParameter if *template* means nothing."""
+    """Return a function that formats messages. Raises BadParameter if *template* is invalid."""
     if raw:
         return raw_piece()
     if json is not JsonStyle.OFF:

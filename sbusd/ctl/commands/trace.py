@@ -1,4 +1,4 @@
-"""``sbusctl trace``: who would get a message, and who not and why."""
+"""``sbusctl trace``: shows the connections that would receive a message, and why others would not."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="
 
 
 def lines(head: JsonObject, found: list[TraceEntry], hidden: int, *, legend: bool, width: int | None) -> list[str]:
-    """Return the verdict on the key, the table of *found*, and with a legend how many there are of each."""
+    """Return the decision on the key, the table of *found*, and with a legend the numbers."""
     table = table_lines(_COLUMNS, [_row(each) for each in found], legend=legend, width=width)
     verdict = [_verdict(head)]
     if not legend:
@@ -58,7 +58,7 @@ def lines(head: JsonObject, found: list[TraceEntry], hidden: int, *, legend: boo
 
 
 def _verdict(head: JsonObject) -> str:
-    """Return whether the key may be published to, and why or why not."""
+    """Return whether the key may be published to, and the reason."""
     key = visible(text(head, "key") or "")
     words = "not known whether it may be published"
     if isinstance(publishable := head.get("publishable"), bool):
@@ -69,7 +69,7 @@ def _verdict(head: JsonObject) -> str:
 
 def _row(each: TraceEntry) -> list[str]:
     """Return the cells of one connection."""
-    # A bus does not look for the patterns of a connection that has very many.
+    # The bus does not list the patterns of a connection that has very many.
     because = " ".join(pattern or "''" for pattern in each.patterns) or each.reason or NOTHING
     return [
         human_count(each.id),

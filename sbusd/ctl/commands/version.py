@@ -1,4 +1,4 @@
-"""``sbusctl version``: which sbusctl this is, and which sbusd answers it."""
+"""``sbusctl version``: prints the versions of sbusctl and the bus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
 _PATIENCE_SECONDS = 5.0
-"""The client's own version is worth printing without a long wait for a bus that hangs."""
+"""Short, because the version of sbusctl should be printed soon even if the bus hangs."""
 
 
 def command(context: typer.Context) -> None:
@@ -29,7 +29,7 @@ def command(context: typer.Context) -> None:
 
 
 def fetch(settings: Settings) -> JsonObject:
-    """Return the versions: ``sbusctl``, and ``bus`` and ``switch``, or ``problem`` if no bus answers."""
+    """Return the versions: ``sbusctl``, and ``bus`` and ``switch``, or ``problem`` if no bus responds."""
     versions: dict[str, object] = {"sbusctl": __version__}
     try:
         with settings.connect(_PATIENCE_SECONDS) as bus:
@@ -37,14 +37,14 @@ def fetch(settings: Settings) -> JsonObject:
     except (SbusError, OSError) as error:
         return {**versions, "problem": error_text(error)}
     versions["bus"] = text(stats, "version")
-    # Only the owner is told.
+    # The bus reports it to its owner only.
     if switch := text(stats, "switch"):
         versions["switch"] = switch
     return versions
 
 
 def lines(versions: JsonObject) -> list[str]:
-    """Return *versions* for people."""
+    """Return *versions* as text."""
     bus = text(versions, "bus") or "version unknown"
     if problem := text(versions, "problem"):
         bus = f"not reachable: {problem}"

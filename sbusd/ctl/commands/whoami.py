@@ -1,4 +1,4 @@
-"""``sbusctl whoami``: who the bus takes the caller for."""
+"""``sbusctl whoami``: prints the identity of the caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of users, commands and units, each process looked at once in a while and not for each report."""
+"""A cache of the names of users, commands and units, which is refreshed from time to time."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.responses import ConnectionInfo
 
 _LOOKS = 5
-"""Reports after which a process is looked at anew: it may have started another program, execve(2)."""
+"""Reports after which the names are read again: a process may have started another program, execve(2)."""
 
 
 class NameCache:
-    """The names of connections, remembered as long as they are connected."""
+    """The names of connections, cached while they are connected."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, dict[str, str]] = {}
@@ -32,7 +32,7 @@ class NameCache:
         return user_name(uid)
 
     def keep(self, connections: Iterable[int]) -> None:
-        """Forget all but *connections* and, every fifth time, these too, so that they are looked at anew."""
+        """Forget all but *connections*; every fifth time forget all."""
         self._turns += 1
         if self._turns % _LOOKS == 0:
             self._known.clear()

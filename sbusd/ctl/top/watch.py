@@ -1,4 +1,4 @@
-"""One bus watched over a time: each report is what happened since the one before."""
+"""Makes reports on one bus: each covers the time since the previous one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbusd.ctl.top.screen import TopReport
 
 
 class Watch:
-    """Reports of one bus, in the order of the column *sort*, whose rows have its value under *source*."""
+    """Reports sorted by the column *sort*, whose rows have its value under *source*."""
 
     def __init__(self, sampler: Sampler, *, by_user: bool, sort: str, source: str) -> None:
         self._sampler = sampler
@@ -21,10 +21,10 @@ class Watch:
         self._earlier: Sample | None = None
 
     def report(self) -> TopReport:
-        """Look at the bus and return what happened since the last look; the first report has no rates.
+        """Take a sample, and return the changes since the last one; the first report has no rates.
 
         Raises:
-            SbusError: the bus refuses, or is gone.
+            SbusError: the bus refused a request, or is gone.
         """
         earlier, later = self._earlier, self._sampler.sample()
         self._earlier = later
