@@ -2,18 +2,18 @@ r"""How ``sbusctl sub`` writes a message: ``--format``, ``--json``, ``--raw``.
 
 =======  =====================================================================
 ``%k``   the key, made printable
-``%p``   the payload, made printable: one message is one line, whoever sent it
+``%p``   the payload, made printable: one message is always one line
 ``%r``   the payload's bytes; on a terminal the same as ``%p``
 ``%b``   the payload in base64
 ``%x``   the payload in hex
 ``%l``   the payload's length in bytes
-``%t``   local time of arrival, RFC 3339 with microseconds
+``%t``   local arrival time, RFC 3339 with microseconds
 ``%U``   the same, seconds since 1970
-``%j``   the message as ``--json=short`` has it
+``%j``   the message as with ``--json=short``
 ``%%``   a percent sign
 =======  =====================================================================
 
-``\n``, ``\t``, ``\0`` and ``\\`` mean what they mean in printf(1).
+``\n``, ``\t``, ``\0`` and ``\\`` have the meaning of printf(1).
 """
 
 from __future__ import annotations

@@ -273,14 +273,14 @@ class RecorderTap:
         """Return the subscriptions of a page, and request the next page."""
         try:
             page = json.loads(answer)
-            after, told, following = page["after"], page["subscriptions"], page["next"]
+            after, found, following = page["after"], page["subscriptions"], page["next"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        if after != self._requested_after.decode() or not isinstance(told, list):
+        if after != self._requested_after.decode() or not isinstance(found, list):
             return None
         if isinstance(following, str):
             self._request_subscriptions(following.encode())
-        return ActiveSubscriptions(tuple(each for each in told if isinstance(each, dict)))
+        return ActiveSubscriptions(tuple(each for each in found if isinstance(each, dict)))
 
     def _read(self, packet: bytes) -> bytes | LostPackets | ActiveSubscriptions | None:
         """Return the item for a packet, None if it is not for the record."""

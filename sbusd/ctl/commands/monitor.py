@@ -141,8 +141,8 @@ def record_line(record: TapRecord, process: Process) -> str:
     """Return a record as one line: time, kind, peer, key, other fields, and the payload of a message."""
     peer = record.peer
     who = "-" if peer is None else f"{peer.connection}/{user_name(peer.uid)}/{peer.pid}({process.command})"
-    told = " ".join(f"{name}={record.fields[name]}" for name in _EVENT_FIELDS if name in record.fields)
-    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), told]
+    fields = " ".join(f"{name}={record.fields[name]}" for name in _EVENT_FIELDS if name in record.fields)
+    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), fields]
     if record.message is not None:
         cells.append(visible(record.message.payload))
     return "\t".join(visible(cell) for cell in cells)
@@ -155,5 +155,5 @@ def record_json(record: TapRecord, process: Process) -> dict[str, object]:
         about = {"peer": {**peer_json(record.peer), "command": process.command, "unit": process.unit}}
     key = {} if record.key is None else text_or_base64("key", record.key)
     payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
-    told = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
-    return {"type": record.kind, "time": record.time, **about, **key, **told, **payload}
+    fields = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
+    return {"type": record.kind, "time": record.time, **about, **key, **fields, **payload}

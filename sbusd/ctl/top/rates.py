@@ -65,8 +65,8 @@ def connection_rows(earlier: Sample | None, later: Sample, names: Names) -> list
     return rows
 
 
-def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Names) -> list[Row]:
-    """Return a row for each user: the sums of its *connections*, overridden by the fields in *told*, the response of the bus.
+def user_rows(connections: Iterable[Row], reported: Iterable[JsonObject], names: Names) -> list[Row]:
+    """Return a row for each user: the sums of its *connections*, overridden by the fields in *reported*, the response of the bus.
 
     The response also includes users whose connections have ended, limits, and refusals.
     """
@@ -75,7 +75,7 @@ def user_rows(connections: Iterable[Row], told: Iterable[JsonObject], names: Nam
         uid = each["uid"]
         if isinstance(uid, int):
             by_uid.setdefault(uid, []).append(each)
-    items = {key: item for item in told if (key := integer(item, "uid")) is not None}
+    items = {key: item for item in reported if (key := integer(item, "uid")) is not None}
     rows: list[Row] = []
     for key in sorted({*by_uid, *items}):
         own = by_uid.get(key, [])

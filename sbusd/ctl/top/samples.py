@@ -54,10 +54,10 @@ class Sampler:
         stats = ask(self._bus, controls.STATS)
         pages = connections(self._bus)
         found = {each.id: each for each in map(connection_info, pages.items["connections"]) if each.id is not None}
-        told = tuple(users(self._bus).items["users"]) if self._with_users else ()
+        reported = tuple(users(self._bus).items["users"]) if self._with_users else ()
         sockets, unseen = self._read_sockets()
         queues = {number: depths(sockets, each.inode) for number, each in found.items()}
-        return Sample(moment, clock, stats, found, pages.hidden, queues, unseen, told)
+        return Sample(moment, clock, stats, found, pages.hidden, queues, unseen, reported)
 
     def _read_sockets(self) -> tuple[Mapping[int, UnixSocket], str]:
         """Return the sockets of the kernel, or none and the reason."""

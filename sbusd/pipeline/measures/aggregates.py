@@ -7,7 +7,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.tables.schema import LOSSES, RELAY, SECURITY, TRAFFIC, USERS
-from sbusd.pipeline.measures.records import HOURLY, count_where, fold, minute, moment, of_kind, prefix, reached_nobody, total
+from sbusd.pipeline.measures.records import HOURLY, count_where, fold, is_unheard, minute, moment, of_kind, prefix, total
 from sbusd.protocol.errors import ErrorCode
 
 _TRAFFIC_SUMS = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
@@ -32,7 +32,7 @@ def traffic(records: DataFrame) -> DataFrame:
         total("recipients").alias("recipients"),
         total("queued").alias("queued"),
         total("discarded").alias("discarded"),
-        count_where(reached_nobody()).alias("unheard"),
+        count_where(is_unheard()).alias("unheard"),
     )
     folded = fold(counted, "prefix", "messages")
     summed = folded.groupBy(*HOURLY, "minute", "prefix", "uid").agg(*(F.sum(name).alias(name) for name in _TRAFFIC_SUMS))

@@ -8,7 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.tables.latencies import STEPS
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS
-from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, reached_nobody, total
+from sbusd.pipeline.measures.records import HOURLY, fold, is_unheard, of_kind, total
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
@@ -41,7 +41,7 @@ def _requests(records: DataFrame) -> DataFrame:
     """Return each request once per hour, with the time of its first attempt."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
     # Partitioned once, as the join needs it; the groupings before and after it need no further exchange.
-    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", reached_nobody().alias("unheard")).repartition(
+    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", is_unheard().alias("unheard")).repartition(
         "host", "call_id"
     )
     first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "unheard"))

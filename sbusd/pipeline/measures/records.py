@@ -54,7 +54,7 @@ def count_where(condition: Column) -> Column:
     return F.count_if(condition).cast("bigint")
 
 
-def reached_nobody() -> Column:
+def is_unheard() -> Column:
     """Return whether no connection received or lost the message."""
     return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)
 

@@ -10,12 +10,12 @@ from sbusd import __version__
 from sbusd.ctl.checks import CheckResult
 from sbusd.ctl.checks.response import BusResponse, judge, open_connections, unreachable
 
-_GOOD = BusResponse(["ping", "stats"], {"version": __version__, "switch": "compiled", "counters": {"connections": 7}}, 1)
+_GOOD = BusResponse(["ping", "stats"], {"version": __version__, "counters": {"connections": 7}}, 1)
 
 
 def test_a_good_bus() -> None:
     found = judge(_GOOD)
-    assert [finding.check for finding in found] == ["connection", "protocol", "version", "switch"]
+    assert [finding.check for finding in found] == ["connection", "protocol", "version"]
     assert all(finding.result is CheckResult.OK for finding in found)
     assert open_connections(_GOOD) == 7
 
@@ -33,8 +33,7 @@ def test_another_version_is_a_warning(version: str | None, word: str) -> None:
     assert word in found[2].reason
 
 
-def test_the_slow_switch_is_a_warning_and_another_user_is_not_told() -> None:
-    assert judge(replace(_GOOD, stats={**_GOOD.stats, "switch": "reference"}))[3].result is CheckResult.WARN
+def test_a_bus_that_reports_only_the_connection_has_no_counters() -> None:
     assert len(judge(replace(_GOOD, stats={"version": __version__, "scope": "connection"}))) == 3
     assert open_connections(replace(_GOOD, stats={})) is None
 
