@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sbusd.broker.access import Acceptance
-from sbusd.broker.control_messages import Answers
+from sbusd.broker import usage_state
+from sbusd.broker.access import AccessRules
+from sbusd.broker.control_messages import ControlMessages
 from sbusd.broker.log import Journal
-from sbusd.broker.presence import Presence
-from sbusd.broker.process_watch import Lifelines
-from sbusd.broker.quotas import Accounts
+from sbusd.broker.presence_events import PresenceEvents
+from sbusd.broker.process_watch import ProcessWatch
+from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.errors import ErrorCode
@@ -24,11 +25,11 @@ class Parts:
 
     switch: Switch
     roster: Roster
-    accounts: Accounts
-    acceptance: Acceptance
-    lifelines: Lifelines
-    answers: Answers
-    presence: Presence
+    quotas: UserQuotas
+    access: AccessRules
+    process_watch: ProcessWatch
+    control_messages: ControlMessages
+    presence: PresenceEvents
     journal: Journal
     counts: Counter[str]
     admits: Callable[[int], bool]
@@ -47,7 +48,7 @@ class Parts:
 
 def bus_of(parts: Parts) -> BusState:
     """Return what must be known of the bus itself after a kill at any instant."""
-    return BusState(parts.switch.next_connection(), started=parts.answers.started)
+    return BusState(parts.switch.next_connection(), started=parts.control_messages.started)
 
 
 def standing(parts: Parts) -> State:
@@ -66,12 +67,12 @@ def complete(parts: Parts) -> State:
     bus.tally = switch.tally()
     bus.counts = dict(parts.counts)
     bus.records = parts.journal.counters._asdict()
-    bus.forgotten_early = parts.accounts.forgotten_early
-    state.accounts = parts.accounts.states()
+    bus.forgotten_early = parts.quotas.absent.forgotten_early
+    state.accounts = usage_state.user_usages(parts.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
         connection.progress = switch.progress(number)
-        connection.holding = parts.accounts.holding_state(number)
+        connection.holding = usage_state.connection_usage(parts.quotas, number)
     return state
 
 

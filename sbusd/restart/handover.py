@@ -194,7 +194,7 @@ class Handover:
         """Write down how things stand, and let the broker tell what changes."""
         chronicle.begin()
         self._chronicle = chronicle
-        self._broker.set_chronicle(chronicle)
+        self._broker.set_change_log(chronicle)
 
     def _take_over(self, heritage: Heritage, progress: Callable[[], None]) -> _Found | None:
         """Bring back what there is, or refuse it, record why, and close its connections."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from sbusd.broker import log_messages
+from sbusd.broker import log_messages, usage_state
 from sbusd.broker.durable_state import Parts
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
@@ -59,12 +59,12 @@ def restore(parts: Parts, state: State, fds: Iterable[int], progress: Callable[[
         # One that has ended lies there until the lot is rewritten: that is no loss.
         outcome.gone += not is_hung_up(fd)
         hang_up(fd)
-    parts.accounts.restore(state.accounts, state.bus.forgotten_early)
+    usage_state.restore_users(parts.quotas, state.accounts, state.bus.forgotten_early)
     parts.switch.restore_all(state.packets, state.queues, state.bus.tally, state.bus.next_connection)
     parts.counts.update(state.bus.counts)
     parts.journal.restore(state.bus.records)
     if state.bus.started is not None:
-        parts.answers.started = min(parts.answers.started, state.bus.started)
+        parts.control_messages.started = min(parts.control_messages.started, state.bus.started)
     if not state.bus.is_orderly:
         outcome.then += [partial(_tell_loss, parts, client.connection) for client in parts.roster]
     return outcome
@@ -80,7 +80,7 @@ def _readmit(parts: Parts, state: ConnectionState, fd: int, outcome: Restoration
         hang_up(fd)
         return False
     client = parts.roster.add(state.number, credentials, state.since, fd, state.inode)
-    parts.accounts.readmit(state.number, credentials, state.holding)
+    usage_state.readmit(parts.quotas, state.number, credentials, state.holding)
     parts.place(client)
     parts.switch.restore(state.number, state.settings, state.progress)
     client.soft = SoftMode(state.settings.soft).name.lower()
@@ -101,14 +101,14 @@ def _resubscribe(parts: Parts, client: Client, state: ConnectionState, outcome: 
     """Bring back a client's subscriptions, as far as the rules allow them now."""
     revoked, rule = 0, ""
     for pattern, count in state.patterns.items():
-        verdict = parts.acceptance.subscription(pattern, client.credentials, client.connection)
+        verdict = parts.access.subscription(pattern, client.credentials, client.connection)
         if verdict.is_allowed:
             _hold(parts, client, pattern, count, outcome)
             continue
         revoked += count
         rule = rule or (verdict.rule.name if verdict.rule else "the protocol")
         words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
-        outcome.then.append(partial(parts.presence.forgotten, client, pattern))
+        outcome.then.append(partial(parts.presence.not_restored, client, pattern))
         outcome.then.append(partial(parts.refuse, client, ErrorCode.EPERM, words, b"SUB " + pattern))
     if revoked:
         who = client.credentials
@@ -119,7 +119,7 @@ def _resubscribe(parts: Parts, client: Client, state: ConnectionState, outcome: 
 def _retap(parts: Parts, client: Client, pattern: bytes, outcome: Restoration) -> None:
     """Bring back a client's tap, if it may have one now."""
     if parts.may_tap(client):
-        parts.accounts.rehold(client.connection, pattern, 1)
+        parts.quotas.force_subscription(client.connection, pattern, 1)
         client.tap = pattern
         parts.switch.set_tap(client.connection, pattern)
         return
@@ -131,7 +131,7 @@ def _hold(parts: Parts, client: Client, pattern: bytes, count: int, outcome: Res
     """Bring back *count* instances of a pattern."""
     number = client.connection
     try:
-        if parts.acceptance.names_process(pattern):
+        if parts.access.names_process(pattern):
             _bind(parts, client, pattern, count)
     except ProcessLookupError:
         # Where nobody holds the socket any more, nobody is to be told, and what was sent on it is still read.
@@ -140,10 +140,10 @@ def _hold(parts: Parts, client: Client, pattern: bytes, count: int, outcome: Res
         return
     except OSError as error:
         words = f"the subscription {printable(pattern)} has ended: the bus cannot watch the process: {error.strerror}"
-        outcome.then.append(partial(parts.presence.forgotten, client, pattern))
+        outcome.then.append(partial(parts.presence.not_restored, client, pattern))
         outcome.then.append(partial(parts.refuse, client, ErrorCode.EMFILE, words, b"SUB " + pattern))
         return
-    parts.accounts.rehold(number, pattern, count)
+    parts.quotas.force_subscription(number, pattern, count)
     for _ in range(count):
         parts.switch.subscribe(number, pattern)
     client.subscriptions += count
@@ -153,19 +153,19 @@ def _hold(parts: Parts, client: Client, pattern: bytes, count: int, outcome: Res
 def _bind(parts: Parts, client: Client, pattern: bytes, count: int) -> None:
     """Bind instances of a pattern to the client's process. Raises OSError if it has ended, or cannot be watched."""
     number = client.connection
-    was_held = parts.lifelines.holds(number)
+    was_held = parts.process_watch.watches(number)
     for _ in range(count):
-        if not parts.lifelines.bind(number, client.fd, pattern):
+        if not parts.process_watch.bind(number, client.fd, pattern):
             return
     if not was_held:
-        parts.accounts.rehold_descriptor(number)
+        parts.quotas.force_descriptor(number)
 
 
 def _tell_end(parts: Parts, state: ConnectionState, queue: Queue) -> None:
     """Tell those who listen that a connection did not come back: whoever waits for it would wait for ever. *queue* waited for it."""
     if state.who is not None:
         pid, uid, gid = state.who
-        parts.presence.ended(Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes))
+        parts.presence.disconnected(Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes))
 
 
 def _tell_loss(parts: Parts, connection: int) -> None:

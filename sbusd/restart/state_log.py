@@ -42,8 +42,8 @@ class KeptChronicle(Chronicle):
         made = parts()
         self._switch = made.switch
         self._journal = made.journal
-        self._accounts = made.accounts
-        self._usage = made.accounts.state_usage
+        self._quotas = made.quotas
+        self._usage = made.quotas.state_usage
         self._snapshot: Snapshot | None = None
         self._image_bytes = 0
         self._is_due = False
@@ -182,7 +182,7 @@ class KeptChronicle(Chronicle):
         is_due = self.file.size > 2 * max(self._image_bytes, LEAST_BYTES)
         if uid is not None:
             self._usage.add_to_log(uid, size)
-            is_due = is_due or self._usage.in_log(uid) * USER_SHARE > self._accounts.state_bytes(uid)
+            is_due = is_due or self._usage.in_log(uid) * USER_SHARE > self._quotas.state_bytes(uid)
         self._is_due = self._is_due or is_due
 
     def _begin_snapshot(self) -> None:

@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from sbusd.broker.holdings import IMAGES, PATTERN_BYTES, SEGMENT_BYTES
+from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.config.settings import LimitSettings
@@ -28,7 +28,7 @@ def user_of(world: World, uid: int, *patterns: bytes, send_buffer: int | None = 
     world.set_party(client, uid)
     quotas = Quotas()
     world.set_user_limits(uid, quotas.queued_packets, quotas.queued_bytes)
-    world.switch.set_hard(client, HardMode.DISCARD)
+    world.configure(client, hard=HardMode.DISCARD)
     return client
 
 
@@ -44,7 +44,7 @@ def publish_many(world: World, sender: int, packet: bytes, count: int) -> None:
 
 @pytest.mark.parametrize(("length", "count"), [(6, 100_000), (64, 50_000), (1_000, 10_000), (60_000, 200)])
 def test_what_is_charged_is_the_memory_that_it_takes(length: int, count: int) -> None:
-    world = World("compiled", LimitSettings(queued_memory=1 << 30))
+    world = World(LimitSettings(queued_memory=1 << 30))
     buffer = max(SMALL_BUFFER, 2 * length)
     reader, sender = user_of(world, READER, b"a", send_buffer=buffer), user_of(world, READER)
     packet = message(b"a", bytes(length - len(message(b"a", b""))))
@@ -97,7 +97,7 @@ def test_ten_users_fit_beside_one_who_takes_all_that_its_quota_allows() -> None:
 
 
 def test_what_waited_is_freed_piece_by_piece_and_charged_until_then() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6))
+    world = World(LimitSettings(turn_time=1e-6))
     reader, sender = user_of(world, READER, b"a"), user_of(world, OTHER)
     keeper = user_of(world, READER, b"b")
     empty = heap_bytes()
@@ -123,7 +123,7 @@ def test_what_waited_is_freed_piece_by_piece_and_charged_until_then() -> None:
 
 
 def test_a_user_who_is_gone_is_forgotten_when_its_memory_is_free() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6))
+    world = World(LimitSettings(turn_time=1e-6))
     reader, sender = user_of(world, READER, b"a"), user_of(world, OTHER)
     publish_many(world, sender, message(b"a", b""), 5_000)
     world.hang_up(reader)
@@ -143,7 +143,7 @@ def test_a_user_who_is_gone_is_forgotten_when_its_memory_is_free() -> None:
 def test_a_random_order_looks_at_the_oldest_packets_alone(make_world: MakeWorld) -> None:
     world = make_world()
     reader, sender = user_of(world, READER, b"a"), user_of(world, READER)
-    world.switch.set_order(reader, Order.RANDOM)
+    world.configure(reader, order=Order.RANDOM)
     while not world.switch.connection_counters(reader).queued_packets:
         publish_many(world, sender, message(b"a", bytes(1_000)), 1)
     publish_many(world, sender, message(b"a", b"small"), RANDOM_PACKETS // 2)
@@ -159,7 +159,7 @@ def test_a_random_order_looks_at_the_oldest_packets_alone(make_world: MakeWorld)
 
 def test_a_client_without_messages_gets_its_notes_in_every_order(world: World) -> None:
     client = world.connect(send_buffer=SMALL_BUFFER)
-    world.switch.set_order(client, Order.STACK)
+    world.configure(client, order=Order.STACK)
     for number in range(20):
         world.switch.send(client, b"CMSG note\0%d " % number + bytes(1_000))
     assert world.switch.connection_counters(client).queued_packets
@@ -168,7 +168,7 @@ def test_a_client_without_messages_gets_its_notes_in_every_order(world: World) -
 
 def heap_of(patterns: list[bytes], others: list[bytes]) -> int:
     """Return what *patterns* take in the switch, after *others* came and went."""
-    world = World("compiled")
+    world = World()
     client, other = world.connect(), world.connect()
     before = heap_bytes()
     for pattern in patterns:
@@ -205,14 +205,14 @@ DEEP = [b"/".join([b"%d" % number, *[b"abcdefghijklmnop*"] * 300]) for number in
 )
 def test_a_pattern_never_takes_more_than_it_is_charged(patterns: list[bytes], others: list[bytes]) -> None:
     """The state that is kept besides has twice the bytes of each, and the heads of two records."""
-    kept = IMAGES * STORED_BYTES
+    kept = STATE_COPIES * STORED_BYTES
     charged = sum(2 * len(pattern) + SEGMENT_BYTES * (pattern.count(b"/") + 1) + PATTERN_BYTES - kept for pattern in patterns)
     assert 0.2 * charged <= heap_of(patterns, others) <= charged
 
 
 def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
     """What was freed went back to the kernel 128 KiB at a time: each 64 KiB packet that waited cost 16 page faults."""
-    world = World("compiled")
+    world = World()
     reader, sender = user_of(world, READER, b"a", send_buffer=200_000), user_of(world, READER)
     packet = message(b"a", bytes(60_000))
     faults = []
@@ -228,9 +228,9 @@ def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
 
 
 def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until_then() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
+    world = World(LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
     reader, sender = user_of(world, READER, b""), user_of(world, READER)
-    world.switch.set_order(reader, Order.LATEST)
+    world.configure(reader, order=Order.LATEST)
     publish_many(world, sender, message(b"full", bytes(400)), 30)
     count = 50_000
     before, charged = heap_bytes(), world.switch.counters().queued_bytes
@@ -242,7 +242,7 @@ def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until
     assert charged == count * (waiting_bytes(len(message(b"000000", b""))) + KNOWN_KEY_BYTES)
     assert 0.97 * charged <= taken <= 1.02 * charged
     held = heap_bytes()
-    world.switch.set_order(reader, Order.QUEUE)
+    world.configure(reader, order=Order.QUEUE)
     assert heap_bytes() - held > -0.1 * count * KNOWN_KEY_BYTES, "all was freed at once"
     assert world.switch.connection_counters(reader).queued_bytes < charged
     world.run()
@@ -255,7 +255,7 @@ def test_keys_of_another_user_take_half_of_the_room_and_their_cost_is_bounded(ma
     """A hostile publisher gives each message a new key: it takes its share and no more, and keeps no other user out."""
     world = make_world(LimitSettings(queue_bytes=MIB))
     reader, hostile, own = user_of(world, READER, b""), user_of(world, OTHER), user_of(world, READER)
-    world.switch.set_order(reader, Order.LATEST)
+    world.configure(reader, order=Order.LATEST)
     for first in range(0, 20_000, 1_000):
         assert world.send(hostile, join_batch([message(b"%06d" % number, b"") for number in range(first, first + 1_000)]))
         world.run()

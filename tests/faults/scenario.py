@@ -76,7 +76,7 @@ class Faulty(World):
         self.fds: dict[int, int] = {}
         self.ends: dict[int, ConnectionCounters] = {}
         with shim.watching():
-            super().__init__("compiled", LIMITS)
+            super().__init__(LIMITS)
 
     def connected(self, connection: int, fd: int) -> None:
         super().connected(connection, fd)
@@ -85,9 +85,9 @@ class Faulty(World):
     def control(self, connection: int, packet: bytes) -> None:
         if packet == BRAKE:
             self.switch.set_party(connection, UID)
-            self.switch.set_soft(connection, SoftMode.BLOCK)
+            self.configure(connection, soft=SoftMode.BLOCK)
         elif packet == PICK:
-            self.switch.set_order(connection, Order.RANDOM)
+            self.configure(connection, order=Order.RANDOM)
         else:
             super().control(connection, packet)
 

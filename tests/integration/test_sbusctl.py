@@ -123,9 +123,8 @@ def test_version(shell: Shell) -> None:
     assert shell.succeed("version").decode() == f"sbusctl {__version__}\nbus {__version__} (compiled switch)\n"
 
 
-@pytest.mark.parametrize("switch", ["compiled", "reference"])
-def test_doctor(daemon: StartDaemon, stage: Stage, switch: str, first_user: User) -> None:
-    shell = Shell(stage, daemon(switch=switch))
+def test_doctor(daemon: StartDaemon, stage: Stage, first_user: User) -> None:
+    shell = Shell(stage, daemon())
     for user in (None, first_user):
         done = shell.run("doctor", "-j", user=user)
         results = {each["check"]: each["result"] for each in json.loads(done.stdout)["checks"]}

@@ -18,7 +18,6 @@ from sbusd.state import log_file as statefile
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
 from tests.support.parlour import Guest, Parlour
-from tests.support.world import SWITCHES
 
 PATTERNS = [b"", b"a", b"a/", b"a/b", b"b\xff", b"c" * 30, b"d", b"e"]
 GUESTS = 4
@@ -62,13 +61,13 @@ class Client:
 class Machine:
     """A bus whose state is kept, and a model of what it is to say."""
 
-    def __init__(self, kind: str) -> None:
-        self.parlour = Parlour(kind)
+    def __init__(self) -> None:
+        self.parlour = Parlour()
         self.lot = ParkingLot.create(lambda: [client.fd for client in self.parlour.broker.parts().roster])
         self.file = StateFile.create()
         self.kept = KeptChronicle(self.file, self.lot, self.parlour.broker.parts)
         self.kept.begin()
-        self.parlour.broker.set_chronicle(self.kept)
+        self.parlour.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}
 
     def close(self) -> None:
@@ -151,16 +150,13 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("kind", sorted(SWITCHES))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
-def test_what_is_restored_is_how_things_stood(
-    kind: str, actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_restored_is_how_things_stood(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     monkeypatch.setattr(statefile, "FREED_AT_ONCE", statefile.PAGE)
-    machine = Machine(kind)
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    machine = Machine()
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         before = machine.model()
         try:
@@ -180,13 +176,12 @@ def test_what_is_restored_is_how_things_stood(
         machine.close()
 
 
-@pytest.mark.parametrize("kind", sorted(SWITCHES))
 @pytest.mark.parametrize("moves", range(40))
-def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same, with a snapshot that is sure to be under way: at step *moves* something changes before, at and behind its place."""
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
-    machine = Machine(kind)
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    machine = Machine()
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         for number in range(GUESTS):
             machine.do(("arrive",))
@@ -212,8 +207,8 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, mo
 
 def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In units that are the same on every machine. A pattern more than STEP_BYTES may be written, and a client's head."""
-    machine = Machine("compiled")
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    machine = Machine()
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     written: list[tuple[int, int]] = []
     write_draft = machine.file.add_to_draft
 
@@ -248,8 +243,8 @@ def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.
 def test_a_change_that_no_draft_holds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above can fail: a snapshot that believes it has been nowhere loses what changes behind it."""
     monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
-    machine = Machine("reference")
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    machine = Machine()
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         machine.do(("arrive",))
         machine.do((b"SUB", 0, b"a"))

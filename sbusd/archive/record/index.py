@@ -88,6 +88,8 @@ class IndexEntry:
         """
         try:
             value = json.loads(text)
+        except json.JSONDecodeError:
+            raise ValueError("invalid index entry: not JSON") from None
         except RecursionError:
             raise ValueError("invalid index entry: nested too deeply") from None
         version = value.get("version") if isinstance(value, dict) else None

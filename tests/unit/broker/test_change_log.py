@@ -28,7 +28,7 @@ def keep(parlour: Parlour) -> Iterator[KeptChronicle]:
     file = StateFile.create()
     made = KeptChronicle(file, lot, parlour.broker.parts)
     made.begin()
-    parlour.broker.set_chronicle(made)
+    parlour.broker.set_change_log(made)
     yield made
     file.close()
     lot.close()
@@ -189,7 +189,7 @@ def test_what_a_user_s_changes_take_is_the_users_and_bounded(make_parlour: MakeP
     parlour = make_parlour(DaemonSettings(quotas=quotas))
     with keep(parlour) as made:
         churner, other = parlour.guest(uid=7), parlour.guest(uid=8)
-        usage = parlour.broker.parts().accounts.state_usage
+        usage = parlour.broker.parts().quotas.state_usage
         refused, sizes = 0, []
         for number in range(400):
             pattern = b"%d" % number + b"x" * 4_000

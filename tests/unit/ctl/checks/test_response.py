@@ -33,7 +33,7 @@ def test_another_version_is_a_warning(version: str | None, word: str) -> None:
     assert word in found[2].reason
 
 
-def test_a_bus_that_reports_only_the_connection_has_no_counters() -> None:
+def test_another_user_gets_no_counters() -> None:
     assert len(judge(replace(_GOOD, stats={"version": __version__, "scope": "connection"}))) == 3
     assert open_connections(replace(_GOOD, stats={})) is None
 
