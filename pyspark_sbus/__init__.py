@@ -1,4 +1,4 @@
-"""Where Spark looks for the Data Source ``sbus`` by itself: a module ``pyspark_*`` with a class ``DefaultSource``. Spec: sbus-spark(7)."""
+"""Lets Spark find the Data Source ``sbus``: it searches modules ``pyspark_*`` for a class ``DefaultSource``. Spec: sbus-spark(7)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Help texts and usage errors of the programs, the same with every version of typer.
+"""Help texts and usage errors of the programs, independent of the version of typer.
 
-Versions of typer differ in the usage line, in the types and ranges that they show, and in the errors. typer before 0.16, which Debian 13
-has, also escapes brackets for rich where rich does not show the text: ``\\[required]``.
+Versions of typer differ in the usage line, in types and ranges, and in error texts. typer before 0.16 (Debian 13) also escapes brackets for
+rich where rich does not print the text: ``\\[required]``.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 _MANY = -1
-"""``nargs`` of a repeatable argument, as click has it."""
+"""The ``nargs`` of a repeatable argument in click."""
 
 _UsageError: Any = typer.BadParameter.__base__
-"""click's exception, which newer versions of typer keep in a module of their own."""
+"""The exception of click, which newer versions of typer define themselves."""
 
 _NOTES = re.compile(r"  \\?\[([^\]]*)\]$")
 """Default, range and ``required`` at the end of the help of a parameter."""
@@ -28,11 +28,11 @@ _RANGE = re.compile(r"(?P<least>[\d.]+)<=x<=(?P<most>[\d.]+)")
 
 
 class _Plain:
-    """What commands and groups have in common."""
+    """The common part of commands and groups."""
 
-    # The types of contexts and formatters moved from click into typer; Any holds for both.
+    # Any, because the types of contexts and formatters moved from click to typer.
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Parse a command line. Raises typer.Exit with status 2 after a usage error, which is on standard error then."""
+        """Parse a command line. Raises typer.Exit with status 2 after printing a usage error."""
         fallback: Any = typer.Context(self, info_name=info_name, parent=parent)  # type: ignore[arg-type]  # it is click's Command
         with _usage_errors(fallback):
             return super().make_context(info_name, args, parent=parent, **extra)  # type: ignore[misc]
@@ -49,15 +49,15 @@ class _Plain:
 
 
 class PlainCommand(_Plain, TyperCommand):
-    """A command with such a help text."""
+    """A command with this help text."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the words of the usage line behind the command's name."""
+        """Return the words of the usage line after the name of the command."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *(_usage(each) for each in arguments)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, the options, and the options that all commands of the program share into *formatter*."""
+        """Write arguments, options and global options into *formatter*."""
         sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": [], "Global Options": []}
         for each in self.get_params(ctx):
             if (record := each.get_help_record(ctx)) is None:
@@ -74,11 +74,11 @@ class PlainCommand(_Plain, TyperCommand):
 
 
 class PlainGroup(_Plain, TyperGroup):
-    """A group of commands with such a help text."""
+    """A group of commands with this help text."""
 
 
 def show_usage_error(error: Any) -> None:
-    """Write *error*, a usage error, to standard error: the program, what is wrong, and where to find help."""
+    """Print the usage error *error* to standard error: the program, the problem, and how to get help."""
     words = error.format_message().replace("Value error, ", "").removeprefix("Invalid value: ").rstrip(".")
     context = error.ctx
     path = context.command_path if context else ""
@@ -91,7 +91,7 @@ def show_usage_error(error: Any) -> None:
 
 @contextmanager
 def _usage_errors(context: Any) -> Iterator[None]:
-    """Write a usage error in its own context, or else in *context*, and exit with its status."""
+    """Print a usage error, in its own context or else in *context*, and exit with its status."""
     try:
         yield
     except _UsageError as error:
@@ -103,17 +103,17 @@ def _usage_errors(context: Any) -> Iterator[None]:
 
 
 def _name(argument: Any) -> str:
-    """Return the name of *argument* for people."""
+    """Return the name of *argument* in help texts."""
     return argument.metavar or (argument.name or "").upper()
 
 
 def _usage(argument: Any) -> str:
-    """Return *argument* as a usage line shows it: ``KEY``, ``[PAYLOAD]``, ``PATTERN...`` or ``[ARG]...``."""
+    """Return *argument* in a usage line: ``KEY``, ``[PAYLOAD]``, ``PATTERN...`` or ``[ARG]...``."""
     name = _name(argument)
     return f"{name if argument.required else f'[{name}]'}{'...' if argument.nargs == _MANY else ''}"
 
 
 def _notes(found: re.Match[str]) -> str:
-    """Return the notes on an option: the range in words, without a lower bound that stands alone."""
+    """Return the notes on an option, with the range in words; a lower bound alone is omitted."""
     notes = [_RANGE.sub(r"\g<least> to \g<most>", each) for each in found[1].split("; ") if not re.match(r"x>=?[\d.]+$", each)]
     return f"  [{'; '.join(notes)}]" if notes else ""

@@ -1,1 +1,1 @@
-"""The files on disk: the record of the traffic, and the tables that the pipeline makes of it."""
+"""Files on disk: the record of the traffic, and the tables that the pipeline computes from it."""

@@ -1,4 +1,4 @@
-"""Private folders and files of the record and the tables: closed to other users. Spec: sbus-recorder(8)."""
+"""Private files and directories of the record and the tables, which other users cannot read. Spec: sbus-recorder(8)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FOLDER_MODE = 0o750
 FILE_MODE = 0o640
 
 UMASK = 0o777 & ~FOLDER_MODE
-"""For what others make for us, such as Spark."""
+"""For files that other programs create, such as Spark."""
 
 
 class ExposedFolderError(SbusError, PermissionError):
-    """A folder lets other users in, and it is not ours to close it."""
+    """Other users can enter a directory, and this program must not change its mode."""
 
 
 def make_folder(folder: Path) -> None:
-    """Make *folder* and those above it that are missing, each with :data:`FOLDER_MODE` at most. Raises OSError."""
+    """Create *folder* and missing parents, with at most :data:`FOLDER_MODE`. Raises OSError."""
     missing = []
     while not folder.exists():
         missing.append(folder)
@@ -33,14 +33,15 @@ def make_folder(folder: Path) -> None:
 
 
 def make_private(folder: Path, own_names: Iterable[str]) -> None:
-    """Make *folder* if it is missing, and close it to others if they can enter it.
+    """Create *folder* if it is missing; remove the permissions of other users if they can enter it.
 
-    Only a folder that belongs to this user, and has nothing in it but what the glob patterns *own_names* name, is closed: an archive
-    that is ``/tmp`` by mistake must not lock all users out of it.
+    The permissions are removed only if this user owns the directory, and all files in it match *own_names*, glob patterns. An archive
+    that is
+    ``/tmp`` by mistake must not lock out all users.
 
     Raises:
-        ExposedFolderError: others can enter it, and it is not closed.
-        OSError: it cannot be made or read.
+        ExposedFolderError: other users can enter it, and its mode must not be changed.
+        OSError: it cannot be created or read.
     """
     make_folder(folder)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -61,7 +62,7 @@ def make_private(folder: Path, own_names: Iterable[str]) -> None:
 
 
 def create_private(path: Path) -> BinaryIO:
-    """Open the file *path* to write it from its beginning; its mode is :data:`FILE_MODE` at most, also if it was there. Raises OSError."""
+    """Open the file *path* for writing, truncated; its mode is at most :data:`FILE_MODE`, also if it existed. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
     try:
         mode = stat.S_IMODE(os.fstat(fd).st_mode)

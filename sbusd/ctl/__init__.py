@@ -1,1 +1,1 @@
-"""sbusctl(1): the bus as a person at a shell sees it. One file per command in ``commands``; rendering stands apart from fetching."""
+"""sbusctl(1), the command line tool. Each command has a file in ``commands``; rendering and fetching are separate."""

@@ -1,8 +1,10 @@
-"""Plain command lines, read without typer's converters.
+"""A fast parser for simple command lines, without typer.
 
-Each parameter that typer builds needs pydantic, from typer 0.29 on, and that takes longer to import than typer itself. Here the same
-declarations are read from a command's signature, and only command lines that leave nothing to judge: everything else, from ``--help`` to
-a wrong number, is ``None`` here and typer's to read and to answer. tests/property/test_command_lines.py compares the two.
+The parameters of typer need pydantic from typer 0.29 on, whose import takes longer than that of typer. This parser reads the same
+declarations
+from the signature of a command, and accepts only command lines that are certainly valid. For all others, from ``--help`` to an invalid
+number,
+it returns None, and typer parses them. tests/property/test_command_lines.py compares the two parsers.
 """
 
 from __future__ import annotations
@@ -22,33 +24,33 @@ from sbusd.ctl.group import COMMANDS
 from sbusd.ctl.settings import common_options
 
 _COMPLETION = "_SBUSCTL_COMPLETE"
-"""Set where the shell asks for completions instead of running the command: typer answers that."""
+"""Set if the shell requests completions, which typer handles."""
 
 _INTEGER = re.compile(r"[0-9]{1,15}")
 _FLOAT = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?")
 
 
 class Call(NamedTuple):
-    """What a command line asks for."""
+    """A parsed command line."""
 
     name: str
-    """Of the command."""
+    """The name of the command."""
     run: Callable[[], object]
 
 
-class _Unclear(Exception):  # noqa: N818 - no error: typer reads it instead
-    """Something that typer has to read."""
+class _Unsupported(Exception):  # noqa: N818 - not an error: typer parses instead
+    """This parser does not support the command line."""
 
 
 class _Context:
-    """The part of a typer.Context that commands and the callbacks of options use."""
+    """The part of typer.Context that commands and callbacks use."""
 
     def __init__(self) -> None:
         self.obj: object = None
         self.resilient_parsing = False
 
     def find_root(self) -> _Context:
-        """Return itself: there is one level."""
+        """Return this context: there are no others."""
         return self
 
 
@@ -57,7 +59,7 @@ class _Parameter(NamedTuple):
 
     name: str
     opts: list[str]
-    """As it is declared; empty for an argument. Callbacks look at it."""
+    """Names of an option; empty for an argument. Callbacks use it."""
     kind: Any
     """bool, str, int, float, list[str], or an Enum."""
     info: Any
@@ -68,12 +70,12 @@ class _Declared(NamedTuple):
     """The parameters of a command."""
 
     options: dict[str, _Parameter]
-    """By each of their names on a command line."""
+    """By each of their names."""
     arguments: list[_Parameter]
 
 
 def read_call(arguments: Sequence[str]) -> Call | None:
-    """Return what *arguments*, a command line without the program's name, asks for, or None if typer has to read it."""
+    """Return the call for *arguments*, a command line without the program name, or None if typer must parse it."""
     if _COMPLETION in os.environ:
         return None
     context = _Context()
@@ -82,25 +84,25 @@ def read_call(arguments: Sequence[str]) -> Call | None:
         name, rest = _leave_common(context, common, list(arguments))
         command = import_module(f"sbusd.ctl.commands.{name}").command
         values = _read(context, _declared(command), common, rest)
-    except (_Unclear, typer.BadParameter):
-        # A callback has judged nothing yet that typer would not judge again, on settings of its own.
+    except (_Unsupported, typer.BadParameter):
+        # Callbacks have changed only the settings of this context, so typer can parse the line again.
         return None
     return Call(name, lambda: command(context, **values))
 
 
 def _leave_common(context: _Context, common: _Declared, rest: list[str]) -> tuple[str, list[str]]:
-    """Apply the options in front of the command's name, and return that and what is behind it."""
+    """Apply the options before the command name; return the name and the rest."""
     given: list[tuple[_Parameter, Any]] = []
     while rest and rest[0].startswith("-"):
         given.append(_option(common.options, rest))
     _apply(context, given)
     if not rest or rest[0] not in COMMANDS:
-        raise _Unclear
+        raise _Unsupported
     return rest[0], rest[1:]
 
 
 def _read(context: _Context, declared: _Declared, common: _Declared, rest: list[str]) -> dict[str, Any]:
-    """Return the values for a command by the names of its parameters, and apply the common options among them."""
+    """Return the values for a command by parameter name, and apply the global options."""
     options = {**common.options, **declared.options}
     given: list[tuple[_Parameter, Any]] = []
     words: list[str] = []
@@ -116,22 +118,22 @@ def _read(context: _Context, declared: _Declared, common: _Declared, rest: list[
     _apply(context, [each for each in given if not each[0].info.expose_value])
     values = {parameter.name: value for parameter, value in own}
     if len(values) < len(own) or any(each.is_required and each.name not in values for each in declared.options.values()):
-        raise _Unclear
+        raise _Unsupported
     return {**values, **_fill(declared.arguments, words)}
 
 
 def _option(options: dict[str, _Parameter], rest: list[str]) -> tuple[_Parameter, Any]:
-    """Take one option with its value off the front of *rest*."""
+    """Remove one option with its value from the front of *rest*."""
     word = rest.pop(0)
     name, equals, value = word.partition("=")
     parameter = options.get(name)
     if parameter is None or (equals and (parameter.kind is bool or not name.startswith("--"))):
-        raise _Unclear
+        raise _Unsupported
     if parameter.kind is bool:
         return parameter, True
     if not equals:
         if not rest or rest[0].startswith("-"):
-            raise _Unclear
+            raise _Unsupported
         value = rest.pop(0)
     return parameter, _converted(parameter, value)
 
@@ -147,16 +149,16 @@ def _fill(parameters: Iterable[_Parameter], words: list[str]) -> dict[str, Any]:
             values[parameter.name] = _converted(parameter, words[0])
             words = words[1:]
         elif parameter.is_required or parameter.kind == list[str]:
-            raise _Unclear
+            raise _Unsupported
     if words:
-        raise _Unclear
+        raise _Unsupported
     return values
 
 
 def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
-    """Call the callbacks of options, in the order in which they were given; of one given twice typer decides which counts."""
+    """Call the callbacks of options in the given order; typer decides if an option is repeated."""
     if len({parameter.name for parameter, _ in given}) < len(given):
-        raise _Unclear
+        raise _Unsupported
     for parameter, value in given:
         callback = parameter.info.callback
         if "parameter" in callback.__annotations__:
@@ -166,33 +168,33 @@ def _apply(context: _Context, given: list[tuple[_Parameter, Any]]) -> None:
 
 
 def _converted(parameter: _Parameter, word: str) -> Any:
-    """Return the value of *word*. Raises _Unclear unless it is one without doubt."""
+    """Return the value of *word*. Raises _Unsupported unless it is certainly valid."""
     kind, info = parameter.kind, parameter.info
     if kind is str:
         return _text(word)
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
         if word not in [each.value for each in kind]:
-            raise _Unclear
+            raise _Unsupported
         return kind(word)
     if not (_INTEGER if kind is int else _FLOAT).fullmatch(word):
-        raise _Unclear
+        raise _Unsupported
     number = kind(word)
     if (info.min is not None and number < info.min) or (info.max is not None and number > info.max):
-        raise _Unclear
+        raise _Unsupported
     return number
 
 
 def _text(word: str) -> str:
-    """Return *word*. Raises _Unclear if it has bytes that are not text."""
+    """Return *word*. Raises _Unsupported if it contains bytes that are not text."""
     try:
         word.encode()
     except UnicodeEncodeError:
-        raise _Unclear from None
+        raise _Unsupported from None
     return word
 
 
 def _declared(command: Callable[..., object]) -> _Declared:
-    """Return the parameters of *command*. Raises _Unclear if one is of a kind that is not read here."""
+    """Return the parameters of *command*. Raises _Unsupported if one has an unknown type."""
     found = _Declared({}, [])
     defaults = getattr(command, "__kwdefaults__", None) or {}
     for name, hint in get_type_hints(command, include_extras=True).items():
@@ -201,7 +203,7 @@ def _declared(command: Callable[..., object]) -> _Declared:
         parameter = _parameter(name, hint, is_required=name not in defaults)
         if isinstance(parameter.info, ArgumentInfo):
             if found.arguments and found.arguments[-1].kind == list[str]:
-                raise _Unclear
+                raise _Unsupported
             found.arguments.append(parameter)
         else:
             found.options.update(dict.fromkeys(parameter.opts, parameter))
@@ -209,30 +211,30 @@ def _declared(command: Callable[..., object]) -> _Declared:
 
 
 def _parameter(name: str, hint: Any, *, is_required: bool) -> _Parameter:
-    """Return one parameter from its annotation. Raises _Unclear if it is of a kind that is not read here."""
+    """Return one parameter from its annotation. Raises _Unsupported if it has an unknown type."""
     kind, info = _annotated(hint)
     known = kind in (str, int, float) or (isinstance(kind, type) and issubclass(kind, enum.Enum))
     names: list[str] = []
     if isinstance(info, ArgumentInfo):
         is_plain = known or kind == list[str]
     else:
-        # In an annotation the first name stands where a default would.
+        # In an annotation, the first name has the place of the default.
         names = [each for each in (info.default, *(info.param_decls or ())) if isinstance(each, str)]
         is_plain = (known or kind is bool) and bool(names) and all(each.startswith("-") and "/" not in each for each in names)
-    # click_type is not there in newer versions of typer.
+    # Newer versions of typer do not have click_type.
     if not is_plain or info.envvar or info.parser or getattr(info, "click_type", None) or (info.callback is None) != info.expose_value:
-        raise _Unclear
+        raise _Unsupported
     return _Parameter(name, names, kind, info, is_required)
 
 
 def _annotated(hint: Any) -> tuple[Any, ArgumentInfo | OptionInfo]:
-    """Return the type in an annotation, without None, and what is said about the parameter."""
+    """Return the type in an annotation, without None, and the declaration of the parameter."""
     if get_origin(hint) is not Annotated:
-        raise _Unclear
+        raise _Unsupported
     kind, info, *_ = get_args(hint)
     if isinstance(kind, types.UnionType):
         kinds = [each for each in get_args(kind) if each is not types.NoneType]
         kind = kinds[0] if len(kinds) == 1 else None
     if not isinstance(info, ArgumentInfo | OptionInfo):
-        raise _Unclear
+        raise _Unsupported
     return kind, info

@@ -1,4 +1,4 @@
-"""Printing what comes for as long as was asked for, as ``sbusctl sub`` and ``sbusctl monitor`` do."""
+"""Prints received items until a count or a deadline, for ``sbusctl sub`` and ``sbusctl monitor``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ItemT_contra = TypeVar("ItemT_contra", contravariant=True)
 
 
 class Writer(Protocol[ItemT_contra]):
-    """Writes items to standard output, and counts those that were asked for: news of a loss is none."""
+    """Writes items to standard output, and counts those that match the request; loss notices are not counted."""
 
     printed: int
 
@@ -28,9 +28,9 @@ def follow(
     deadline: float | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Write what *receive* returns, until *count* are printed or *clock* reaches *deadline*, in seconds; None is no bound.
+    """Write the results of *receive* until *count* are printed or *clock* reaches *deadline*, in seconds; None: no limit.
 
-    Standard output is flushed whenever nothing more is there at once: prompt for a slow bus, and few system calls for a fast one.
+    Standard output is flushed when no item is available: prompt on a quiet bus, with few system calls on a busy one.
     """
     while count is None or writer.printed < count:
         try:

@@ -2,18 +2,18 @@ r"""How ``sbusctl sub`` writes a message: ``--format``, ``--json``, ``--raw``.
 
 =======  =====================================================================
 ``%k``   the key, made printable
-``%p``   the payload, made printable: one message is one line, whoever sent it
+``%p``   the payload, made printable: one message is always one line
 ``%r``   the payload's bytes; on a terminal the same as ``%p``
 ``%b``   the payload in base64
 ``%x``   the payload in hex
 ``%l``   the payload's length in bytes
-``%t``   local time of arrival, RFC 3339 with microseconds
+``%t``   local arrival time, RFC 3339 with microseconds
 ``%U``   the same, seconds since 1970
-``%j``   the message as ``--json=short`` has it
+``%j``   the message as with ``--json=short``
 ``%%``   a percent sign
 =======  =====================================================================
 
-``\n``, ``\t``, ``\0`` and ``\\`` mean what they mean in printf(1).
+``\n``, ``\t``, ``\0`` and ``\\`` have the meaning of printf(1).
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from sbusd.ctl.output import JsonStyle, json_text
-from sbusd.ctl.visible import visible
+from sbusd.ctl.output import JsonStyle, json_text, visible
 
 DEFAULT_FORMAT = r"%k\t%p"
 
@@ -33,7 +32,7 @@ _ESCAPES = {"n": b"\n", "t": b"\t", "0": b"\0", "\\": b"\\"}
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message, and when it came, in seconds since 1970."""
+    """A message and its arrival time, in seconds since 1970."""
 
     key: bytes
     payload: bytes
@@ -45,14 +44,14 @@ Piece = Callable[[Received], bytes]
 
 
 class BadFormatError(ValueError):
-    """A ``--format`` that means nothing."""
+    """An invalid ``--format``."""
 
 
 def compile_format(text: str, encode: Callable[[str], bytes], *, is_terminal: bool) -> Piece:
-    """Return what writes a message in the format *text*; *encode* is standard output's.
+    """Return a function that formats messages as *text* says; *encode* is that of standard output.
 
     Raises:
-        BadFormatError: a ``%`` or a backslash is followed by a character that means nothing.
+        BadFormatError: a ``%`` or a backslash is followed by an unknown character.
     """
     directives = _directives(encode, is_terminal=is_terminal)
     pieces: list[Piece] = []
@@ -73,12 +72,12 @@ def compile_format(text: str, encode: Callable[[str], bytes], *, is_terminal: bo
 
 
 def json_piece(style: JsonStyle) -> Piece:
-    """Return what writes a message as JSON: ``key`` and ``payload``, or ``key_base64`` and ``payload_base64`` where they are not UTF-8."""
+    """Return a function that formats a message as JSON: ``key`` and ``payload``, or in base64 where they are not UTF-8."""
     return lambda message: json_text(message_json(message), style).encode("ascii")
 
 
 def raw_piece() -> Piece:
-    """Return what writes a message's payload, and nothing else."""
+    """Return a function that returns the payload of a message."""
     return lambda message: message.payload
 
 
@@ -88,12 +87,12 @@ def message_json(message: Received) -> dict[str, object]:
 
 
 def gap_json(lost: int, time: float) -> dict[str, object]:
-    """Return the news that *lost* messages were discarded here, as a JSON object."""
+    """Return a loss notice of *lost* messages as a JSON object."""
     return {"type": "gap", "time": time, "lost": lost}
 
 
 def _directives(encode: Callable[[str], bytes], *, is_terminal: bool) -> dict[str, Piece]:
-    """Return what each ``%`` sequence writes."""
+    """Return the function for each ``%`` sequence."""
 
     def safe_payload(message: Received) -> bytes:
         return encode(visible(message.payload))
@@ -113,7 +112,7 @@ def _directives(encode: Callable[[str], bytes], *, is_terminal: bool) -> dict[st
 
 
 def _constant(text: bytes) -> Piece:
-    """Return what writes *text*, whatever the message."""
+    """Return a function that returns *text*."""
     return lambda _: text
 
 

@@ -1,20 +1,15 @@
-"""The group of commands: imports only the one that is called, and turns every expected failure into one line and a status."""
+"""The group of commands. It imports only the command that is called."""
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from sbusd.ctl.output import OutputClosedError, complain, words_of
-from sbusd.ctl.statuses import status_of
+from sbusd.ctl.exit_status import exit_on_error
 from sbusd.helptext import PlainCommand, PlainGroup
-from sbusd.protocol.errors import SbusError
 
 SECTIONS = {
     "Message": {
@@ -56,44 +51,19 @@ SECTIONS = {
 """The commands by section, in the order of the manual, with the first sentence of their help."""
 
 COMMANDS = {name: summary for section in SECTIONS.values() for name, summary in section.items()}
-"""All commands; each is the function ``command`` of the module of its name."""
-
-INTERRUPTED = 128 + signal.SIGINT
-"""Status after Ctrl-C, as a shell would report it."""
-
-OUTPUT_CLOSED = 128 + signal.SIGPIPE
-"""Status when the reader of standard output has gone, as a shell would report it of a program that SIGPIPE ends."""
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Turn what a command raises into a status.
-
-    Raises:
-        typer.Exit: with 130 after Ctrl-C; 141 when standard output's reader has gone; after any error of the bus, of its files or of
-            the system, and one line on standard error, what :func:`~sbusd.ctl.statuses.status_of` says.
-    """
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise typer.Exit(INTERRUPTED) from None
-    except OutputClosedError:
-        raise typer.Exit(OUTPUT_CLOSED) from None
-    except (SbusError, OSError) as error:
-        complain(words_of(error))
-        raise typer.Exit(status_of(error)) from None
+"""All commands; each is the function ``command`` of the module with its name."""
 
 
 class CommandGroup(PlainGroup):
-    """The commands, and the boundary behind which no traceback passes."""
+    """The commands; errors are printed in one line."""
 
-    # The types of contexts moved from click into typer; Any holds for both.
+    # Any, because the types of contexts moved from click to typer.
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """Return the names of all commands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> TyperCommand | None:
-        """Return the command called *cmd_name*, or None; an unknown one loads all, so that typer can suggest one of them."""
+        """Return the command *cmd_name*, or None. For an unknown one all are loaded, so that typer can suggest similar names."""
         if cmd_name not in COMMANDS:
             for name in COMMANDS:
                 self.get_command(ctx, name)
@@ -104,24 +74,20 @@ class CommandGroup(PlainGroup):
         return command
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the list of commands into *formatter*, without importing them."""
+        """Write the list of commands into *formatter* without importing them."""
         width = max(map(len, COMMANDS))
         for title, commands in SECTIONS.items():
             with formatter.section(f"{title} Commands"):
                 formatter.write_dl([(name.ljust(width), summary) for name, summary in commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command.
-
-        Raises:
-            typer.Exit: as :func:`one_line_errors` says.
-        """
-        with one_line_errors():
+        """Run the command. Raises what :func:`exit_on_error` raises."""
+        with exit_on_error():
             return super().invoke(ctx)
 
 
 def _load(name: str) -> TyperCommand:
-    """Return the command *name*, from its own module."""
+    """Return the command *name* from its module."""
     module = import_module(f"sbusd.ctl.commands.{name}")
     app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=CONTEXT)
     app.command(name, cls=PlainCommand)(module.command)
@@ -132,4 +98,4 @@ def _load(name: str) -> TyperCommand:
 
 
 CONTEXT = {"help_option_names": ["-h", "--help"]}
-"""busctl's ``-h`` too."""
+"""Also ``-h``, as in busctl."""

@@ -1,4 +1,4 @@
-"""sbusctl(1)'s way in."""
+"""The program sbusctl(1)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 import typer
 
 from sbusd.ctl.command_line import Call, read_call
-from sbusd.ctl.group import CONTEXT, INTERRUPTED, CommandGroup, one_line_errors
-from sbusd.ctl.output import complain, words_of
+from sbusd.ctl.exit_status import INTERRUPTED, exit_on_error
+from sbusd.ctl.group import CONTEXT, CommandGroup
+from sbusd.ctl.output import error_text, print_error
 from sbusd.ctl.settings import common_options
 from sbusd.helptext import show_usage_error
 from sbusd.protocol.errors import SbusError
@@ -18,7 +19,7 @@ _PROGRAM = "sbusctl"
 
 
 def application() -> typer.Typer:
-    """Return the whole of sbusctl as a typer application."""
+    """Return sbusctl as a typer application."""
     app = typer.Typer(
         cls=CommandGroup, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, context_settings=CONTEXT
     )
@@ -27,9 +28,9 @@ def application() -> typer.Typer:
 
 
 def main() -> None:
-    """Run sbusctl on the process's arguments, and end the process.
+    """Run sbusctl with the arguments of the process, and exit.
 
-    Exit status: 0; 1 after an error, which is said in one line; 2 after a wrong option or argument; 130 after Ctrl-C.
+    Exit status: 0; 1 after an error; 2 after an invalid option or argument; 130 after Ctrl-C; others as in :func:`status_of`.
     """
     _fill_standard_descriptors()
     try:
@@ -41,36 +42,36 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except (SbusError, OSError) as error:
-        # From outside the commands: the help into a full disk, an option's own work.
-        complain(words_of(error))
+        # From outside the commands, such as help written to a full disk.
+        print_error(error_text(error))
         sys.exit(1)
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        complain(f"internal error, please report it (python3 -X dev prints a traceback): {type(error).__name__}: {error}")
+        print_error(f"internal error, please report it (python3 -X dev prints a traceback): {type(error).__name__}: {error}")
         sys.exit(1)
     finally:
-        _let_go_of_output()
+        _discard_output()
 
 
 def _run(call: Call) -> None:
-    """Run a command whose command line typer has not read, and end the process as typer does."""
+    """Run a command that typer has not parsed, and exit as typer does."""
     try:
-        with one_line_errors():
+        with exit_on_error():
             call.run()
     except typer.Exit as ended:
         sys.exit(ended.exit_code)
     except typer.BadParameter as error:
-        # The message shows the usage of the command, which typer knows.
+        # The message shows the usage of the command, for which typer is needed.
         root = typer.Context(typer.main.get_command(application()), info_name=_PROGRAM, help_option_names=CONTEXT["help_option_names"])
-        command = root.command.get_command(root, call.name)  # type: ignore[attr-defined]  # it is the group
+        command = root.command.get_command(root, call.name)  # type: ignore[attr-defined]  # the root is the group
         error.ctx = typer.Context(command, info_name=call.name, parent=root)
         show_usage_error(error)
         sys.exit(error.exit_code)
 
 
 def _fill_standard_descriptors() -> None:
-    """Open /dev/null for each standard descriptor that is closed: else the bus's socket could become standard output."""
+    """Open /dev/null for closed standard descriptors: otherwise the socket of the bus could become standard output."""
     for fd in range(3):
         try:
             os.fstat(fd)
@@ -81,8 +82,8 @@ def _fill_standard_descriptors() -> None:
     sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8")
 
 
-def _let_go_of_output() -> None:
-    """Point standard output away if its reader has gone, so that the interpreter's own last flush says nothing."""
+def _discard_output() -> None:
+    """Redirect standard output if its reader has gone, so that the interpreter's final flush is silent."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Names for the numbers that the bus knows of a process: its user, its command."""
+"""Names of users, processes and units for the numbers that the bus reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sbusd.systemd.cgroups import is_older, start_ticks, unit_of_process
 
 @cache
 def user_name(uid: int | None) -> str:
-    """Return the name of user *uid*, the number where it has none, ``-`` for None."""
+    """Return the name of user *uid*, the number if it has no name, ``-`` for None."""
     if uid is None:
         return NOTHING
     try:
@@ -23,9 +23,9 @@ def user_name(uid: int | None) -> str:
 
 
 def command_name(pid: int | None) -> str:
-    """Return the name of the process that has the number *pid* now, ``-`` if there is none or it may not be read.
+    """Return the name of process *pid*, ``-`` if it does not exist or may not be read.
 
-    It is what the process calls itself: a hint for people, never a proof. Source: proc(5), ``/proc/PID/comm``.
+    The process chooses this name itself: it is a hint, not a proof. Source: proc(5), ``/proc/PID/comm``.
     """
     if pid is None or pid <= 0:
         return NOTHING
@@ -37,16 +37,16 @@ def command_name(pid: int | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What a process is called, and the unit that it is in; ``-`` where that cannot be told."""
+    """The command name and the unit of a process; ``-`` if unknown."""
 
     command: str = NOTHING
     unit: str = NOTHING
 
 
 def process_of(pid: int | None, since: float | None) -> Process:
-    """Return what the process *pid* is called and its unit, if it is the one that had that number at *since*, in seconds since 1970.
+    """Return name and unit of process *pid*, if it already had that number at *since*, in seconds since 1970.
 
-    A process that began later is another one with the same number, and so is one that changes while it is looked at: both are nobody.
+    A process that started later, or that changes during this call, is a different one; its name and unit are unknown.
     """
     begun = start_ticks(pid)
     if begun is None or since is None or not is_older(begun, since):
@@ -56,7 +56,7 @@ def process_of(pid: int | None, since: float | None) -> Process:
 
 
 def user_id(name: str) -> int | None:
-    """Return the number of a user, by name or number, or None if there is no such user."""
+    """Return the uid for a user name or number, None if there is no such user."""
     if name.isascii() and name.isdigit() and len(name) <= 10:
         return int(name)
     try:

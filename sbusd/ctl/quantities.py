@@ -1,9 +1,9 @@
-"""Numbers as people read them: bytes, durations, round trips. Each is one word, so that columns stay columns."""
+"""Formats numbers for people: bytes, durations, round trips. Each is one word, so that columns remain columns."""
 
 from __future__ import annotations
 
 NOTHING = "-"
-"""Shown for what the bus did not say."""
+"""Shown for values that the bus does not report."""
 
 _BINARY = ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SPANS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
@@ -28,7 +28,7 @@ def human_bytes(number: int | None) -> str:
     value = float(number)
     for unit in _BINARY:
         value /= 1024
-        # 1023.95 and more would round to 1024.0: the next unit says it better.
+        # 1023.95 and more would be rounded to 1024.0: use the next unit.
         if abs(value) < 1023.95 or unit == _BINARY[-1]:
             break
     digits = f"{value:.1f}".removesuffix(".0")
@@ -36,9 +36,9 @@ def human_bytes(number: int | None) -> str:
 
 
 def human_duration(seconds: float | None) -> str:
-    """Return a span by its two largest units, such as ``4d2h``, ``3min7s`` or ``0s``; ``-`` for None.
+    """Return a duration in its two largest units, such as ``4d2h``, ``3min7s`` or ``0s``; ``-`` for None.
 
-    A negative span, which a clock that was set back gives, is ``0s``.
+    A negative duration, after the clock was set back, is ``0s``.
     """
     if seconds is None:
         return NOTHING
@@ -70,7 +70,7 @@ def compact_bytes(number: float | None) -> str:
 def compact_count(number: float | None) -> str:
     """Return a number or a rate in at most five characters, such as ``0.5``, ``99999``, ``123k`` or ``4.5M``; ``-`` for None.
 
-    Above zero it is never ``0``: what happens seldom is not nothing.
+    A number above zero is never shown as ``0``.
     """
     if number is not None and 0 < number < 9.95 and number != int(number):
         return f"{max(0.1, number):.1f}".removesuffix(".0")
@@ -80,7 +80,7 @@ def compact_count(number: float | None) -> str:
 
 
 def _compact(number: float | None, base: int, units: str) -> str:
-    """Return a number in the largest of *units* that leaves at least 1 before it, with a digit behind the point below 10."""
+    """Return a number in the largest unit in which it is at least 1, with one decimal below 10."""
     if number is None:
         return NOTHING
     value, unit = float(number), ""

@@ -1,4 +1,4 @@
-"""The options that every command takes, before or behind its name: which bus, and how to print."""
+"""The global options: the bus, and the output format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from sbusd.client import Bus, bus_address
 from sbusd.ctl.output import JsonStyle, is_terminal
 
 TIMEOUT_SECONDS = 30.0
-"""How long a command waits for the bus to answer: systemd may have to start it first."""
+"""Time limit for responses of the bus: systemd may have to start it first."""
 
 
 @dataclass(slots=True)
 class Settings:
-    """What the common options said."""
+    """Values of the global options."""
 
     scope: Literal["system", "user"] | None = None
     address: str | None = None
@@ -25,16 +25,16 @@ class Settings:
     pager: bool = True
 
     def connect(self, timeout: float = TIMEOUT_SECONDS, *, pace: bool = False) -> Bus:
-        """Return a connection to the chosen bus, a paced one with *pace*. Raises SbusError if there is none."""
+        """Return a connection to the selected bus, with *pace* a paced one. Raises SbusError if there is none."""
         return Bus.connect(self.address, scope=self.scope, timeout=timeout, pace=pace)
 
     def bus_address(self) -> str:
-        """Return the address of the chosen bus, as ``--address`` takes it. Raises SbusError if it cannot be told."""
+        """Return the address of the selected bus, in the form of ``--address``. Raises SbusError if it is unknown."""
         return bus_address(self.address, scope=self.scope)
 
 
 def settings_of(context: typer.Context) -> Settings:
-    """Return the settings of the running sbusctl, made on first use."""
+    """Return the settings of this invocation, created on first use."""
     root = context.find_root()
     if not isinstance(root.obj, Settings):
         root.obj = Settings()
@@ -42,7 +42,7 @@ def settings_of(context: typer.Context) -> Settings:
 
 
 def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: bool | str | None) -> None:
-    """Note which bus is meant. Raises BadParameter if that has been said already, and differently."""
+    """Select the bus. Raises BadParameter if another one was selected before."""
     if value is None or value is False or context.resilient_parsing:
         return
     settings = settings_of(context)
@@ -56,25 +56,25 @@ def _choose_bus(context: typer.Context, parameter: typer.CallbackParam, value: b
 
 
 def _choose_json(context: typer.Context, value: str | None) -> None:
-    """Note the style of JSON."""
+    """Set the style of JSON."""
     if value is not None and not context.resilient_parsing:
         settings_of(context).json = JsonStyle(value)
 
 
 def _choose_short_json(context: typer.Context, value: bool) -> None:
-    """Note JSON in the style that suits standard output."""
+    """Set the style of JSON that suits standard output."""
     if value and not context.resilient_parsing:
         settings_of(context).json = JsonStyle.PRETTY if is_terminal() else JsonStyle.SHORT
 
 
 def _drop_legend(context: typer.Context, value: bool) -> None:
-    """Note that no headings are wanted."""
+    """Disable headings."""
     if value and not context.resilient_parsing:
         settings_of(context).legend = False
 
 
 def _drop_pager(context: typer.Context, value: bool) -> None:
-    """Note that no pager is wanted."""
+    """Disable the pager."""
     if value and not context.resilient_parsing:
         settings_of(context).pager = False
 

@@ -1,4 +1,4 @@
-"""Plain columns: no lines, no boxes; on a terminal cut to its width, elsewhere as wide as they must be."""
+"""Tables in plain columns without lines; on a terminal truncated to its width."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from sbusd.ctl.visible import visible
+from sbusd.ctl.output import visible
 
 _GAP = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading, and whether the column holds numbers, which stand to the right."""
+    """A heading, and whether the column has numbers, which are right-aligned."""
 
     heading: str
     is_number: bool = False
 
 
 def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, legend: bool, width: int | None) -> list[str]:
-    """Return the table as lines, made printable, without spaces at their ends.
+    """Return the table as printable lines without trailing spaces.
 
     Args:
-        columns: what the columns are called.
-        rows: cells, as many in each as there are columns.
-        legend: whether to put the headings above.
-        width: columns of the terminal, for which long cells are cut with an ellipsis; None to cut nothing.
+        columns: the headings.
+        rows: cells, as many in each row as there are columns.
+        legend: whether to print the headings.
+        width: columns of the terminal, to which long cells are truncated with an ellipsis; None: no limit.
     """
     if not rows and not legend:
         return []
@@ -47,6 +47,6 @@ def table_lines(columns: Sequence[Column], rows: Sequence[Sequence[str]], *, leg
 
 
 def _full_width(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> int:
-    """Return a width at which nothing is cut; a character takes two columns at most."""
+    """Return a width at which nothing is truncated; a character has at most two columns."""
     widest = [max([len(column.heading), *(len(row[index]) for row in cells)]) for index, column in enumerate(columns)]
     return 2 * sum(widest) + _GAP * len(widest)

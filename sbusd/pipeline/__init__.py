@@ -1,1 +1,1 @@
-"""The pipeline: what the recorder has written, made into tables by Spark. Spec: sbus-pipeline(8)."""
+"""The pipeline: computes tables from the record with Spark. Spec: sbus-pipeline(8)."""

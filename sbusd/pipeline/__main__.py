@@ -1,4 +1,4 @@
-"""``python -m sbusd.pipeline``, and the file that spark-submit(1) is given."""
+"""Runs ``python -m sbusd.pipeline``; also the file for spark-submit(1)."""
 
 from __future__ import annotations
 

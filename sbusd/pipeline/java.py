@@ -1,4 +1,4 @@
-"""The Java that Spark needs: found and asked for its version before Spark fails for lack of it in fifty lines."""
+"""Finds the Java that Spark needs, and checks its version: without Java, Spark fails with fifty lines."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ OLDEST = 17
 _ADVICE = f"Install Java {OLDEST} or later (Debian: apt-get install default-jre-headless), or set JAVA_HOME"
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _SECONDS = 60
-"""A Java that has not told its version by then never will; a cold one on a slow disk needs some."""
+"""Time limit for printing the version; a cold start from a slow disk takes some seconds."""
 
 
 def check_java(environ: Mapping[str, str]) -> Path:
     """Return the ``java`` that Spark would start with *environ*.
 
     Raises:
-        PipelineError: there is none, it does not run, or it is older than :data:`OLDEST`.
+        PipelineError: it does not exist, does not run, or is older than :data:`OLDEST`.
     """
     java = _find(environ)
     try:
@@ -41,7 +41,7 @@ def check_java(environ: Mapping[str, str]) -> Path:
 
 
 def _find(environ: Mapping[str, str]) -> Path:
-    """Return the path of java, which Spark's launcher looks for likewise."""
+    """Return the path of java, found in the same way as by Spark's launcher."""
     if home := environ.get("JAVA_HOME"):
         java = Path(home, "bin", "java")
         if not os.access(java, os.X_OK):

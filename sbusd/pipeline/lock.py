@@ -1,4 +1,4 @@
-"""One run at a time for one folder of tables."""
+"""Locks a directory of tables for one run at a time."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pathlib import Path
 from sbusd.pipeline.errors import PipelineError
 
 RUN_LOCK = ".run.lock"
-"""Held by the pipeline's process; has its process id."""
+"""Held by the pipeline; contains its process id."""
 
 ENGINE_LOCK = ".engine.lock"
-"""Held by Spark's own process, which outlives a pipeline that was killed by some seconds and still writes then."""
+"""Held by the Java process of Spark, which writes for some seconds after the pipeline was killed."""
 
 ENGINE_SECONDS = 60.0
-"""How long a new run waits for the engine of one that was killed: it notices within two seconds, if its disk lets it."""
+"""How long a new run waits for Spark of a killed run. Spark usually exits within two seconds."""
 
 
 @contextlib.contextmanager
 def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
-    """Hold the right to write the tables under *root*, which is a folder; wait *wait* seconds at most for a killed run's engine.
+    """Hold the lock for writing the tables under *root*, a directory; wait at most *wait* seconds for Spark of a killed run.
 
     Raises:
         PipelineError: another run holds it; the text has its process id.
@@ -45,7 +45,7 @@ def run_lock(root: Path, wait: float = ENGINE_SECONDS) -> Iterator[None]:
 
 
 def _wait_for_engine(path: Path, seconds: float) -> None:
-    """Return when no engine holds the lock *path*: a record lock, as Java's are."""
+    """Wait until no Spark process holds the lock *path*, a record lock as Java uses."""
     deadline = time.monotonic() + seconds
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

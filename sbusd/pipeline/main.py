@@ -26,7 +26,7 @@ TABLES = Path("/var/lib/sbus-pipeline")
 _INTERRUPTED = 130
 
 _MASTER = re.compile(r"yarn|local(-cluster)?(\[[^\[\]]+\])?|(spark|k8s)://.+")
-"""What Spark takes: of anything else it would say in twenty lines that it does not."""
+"""Valid values of --master. Spark would reject others with twenty lines."""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -58,17 +58,17 @@ def pipeline(
     except Exception as error:
         if sys.flags.dev_mode:
             raise
-        # What Spark raises has no root of its own, and a hundred lines.
+        # Exceptions of Spark have no common base class, and a hundred lines.
         _fail(progress, f"Spark failed while updating {tables}: {root_cause(error)}. Run with python3 -X dev for a traceback")
 
 
 def main() -> None:
-    """Run the program, and end the process: status 0; 1 after an error, which is said in one line; 130 after Ctrl-C."""
+    """Run the program, and exit. Status: 0; 1 after an error; 130 after Ctrl-C."""
     app(prog_name="sbus-pipeline")
 
 
 def _own_names() -> tuple[str, ...]:
-    """Return what the pipeline makes in the folder of the tables. Raises PipelineError without PyArrow, which says what to install."""
+    """Return the names of the pipeline's files in the directory of the tables. Raises PipelineError if PyArrow is not installed."""
     use_local_packages()
     try:
         from sbusd.archive.tables.hours import MANIFESTS  # noqa: PLC0415 - PyArrow is an optional package
@@ -85,21 +85,21 @@ def _run(archive: Path, tables: Path, master: str | None, *, rebuild: bool, prog
         raise PipelineError(f"{archive}: not an archive: no such directory. sbus-recorder creates it")
     if tables.exists() and not tables.is_dir():
         raise PipelineError(f"{tables}: not a directory. Name the directory of the tables with --tables")
-    # The tables say who did what, as the record does; Spark makes its files by the umask.
+    # The tables reveal as much as the record. Spark uses the umask for its files.
     os.umask(os.umask(UMASK) | UMASK)
     make_private(tables, _own_names())
     progress.step("starting Spark")
     with run_lock(tables), spark_session(master) as spark:
-        # Imported here: without PySpark the session says in one line what to install.
-        from sbusd.archive.record.reader import Archive  # noqa: PLC0415
-        from sbusd.pipeline.run import Run  # noqa: PLC0415
+        # Imported here: if PySpark is missing, spark_session() reports how to install it.
+        from sbusd.archive.record.reader import RecordReader  # noqa: PLC0415
+        from sbusd.pipeline.run import PipelineRun  # noqa: PLC0415
 
-        for line in Run(spark, Archive(archive), tables, progress, anew=rebuild).run().lines():
-            progress.say(line)
+        for line in PipelineRun(spark, RecordReader(archive), tables, progress, rebuild=rebuild).run().lines():
+            progress.print_result(line)
 
 
 def _fail(progress: Progress, line: str) -> NoReturn:
-    """End with status 1 and one line."""
+    """Print one line, and exit with status 1."""
     progress.warn(line)
     sys.stdout.flush()
     raise typer.Exit(1)

@@ -1,42 +1,45 @@
-"""What is to be done about an hour: compared with its manifest, from what the archive has of it now."""
+"""Decides what to compute for an hour: compares its manifest with the archive."""
 
 from __future__ import annotations
 
+import bisect
 import time
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry, hour_of_entry, read_index
-from sbusd.archive.record.layout import INDEX
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.layout import HOUR_NS, INDEX
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS, TABLES
-from sbusd.pipeline.last_rows import LastRows
 from sbusd.pipeline.progress import Progress
 
 _ALL = tuple(table.name for table in TABLES)
 _CALL_NS = CALL_SECONDS * 10**9
 
+SILENT_HOURS = 7 * 24
+"""After this number of hours without rows, a host counts as decommissioned."""
+
 
 @dataclass(frozen=True, slots=True)
-class Task:
-    """One hour to compute: which ``tables`` of it, from what the new ``manifest`` names. Without tables only the manifest is new."""
+class HourTask:
+    """One hour to compute: its ``tables``, from the segments of the new ``manifest``. Without tables, only the manifest is written."""
 
     manifest: Manifest
     tables: tuple[str, ...]
 
     @property
     def rows(self) -> int:
-        """Rows of the record that are read for it."""
+        """Number of rows of the record to read."""
         return sum(entry.rows for entry in self.manifest.segments)
 
 
-class Index:
-    """The archive's index as it was read once, by hour."""
+class ArchiveIndex:
+    """The index of the archive, read once, by hour."""
 
-    def __init__(self, archive: Archive, progress: Progress) -> None:
+    def __init__(self, archive: RecordReader, progress: Progress) -> None:
         self._archive = archive
         self._progress = progress
         self._hours: defaultdict[Hour, list[IndexEntry]] = defaultdict(list)
@@ -46,20 +49,20 @@ class Index:
         self._last_rows = LastRows(entry for entries in self._hours.values() for entry in entries)
 
     def _note_unreadable(self, error: RecordError) -> None:
-        """Name an entry that is damaged or half copied. It is left out, for the others are good without it, and missing in its hour."""
+        """Note an entry that is damaged or partly copied: skip it, and list it as missing in its hour."""
         self._progress.warn(f"skipped until it can be read: {error}")
         if (named := hour_of_entry(error.path.name)) is not None:
             self._unreadable[Hour(*named)].append(f"{INDEX}/{error.path.name}")
 
-    def task(self, hour: Hour, made: Manifest | None, *, anew: bool = False) -> Task | None:
-        """Return what to do about *hour*, whose manifest is *made*; None if its rows are what they should be.
+    def task(self, hour: Hour, made: Manifest | None, *, rebuild: bool = False) -> HourTask | None:
+        """Return the task for *hour*, whose manifest is *made*; None if it is up to date.
 
-        *anew* computes it though nothing has changed. An hour is never computed from less than it was made from.
+        *rebuild* computes it even without changes. An hour is never computed from less than before.
         """
         found = self._sorted_out(self._hours.get(hour, []), made.segments if made else ())
         found.absent += self._unreadable.get(hour, [])
         following = self._sorted_out(self._beginning_of(hour.following, hour.following.start + _CALL_NS), made.following if made else ())
-        # Its segment may have replies to calls of this hour.
+        # The segment may contain replies to calls of this hour.
         following.absent += self._unreadable.get(hour.following, [])
         if made is not None and (lost := found.gone + following.gone):
             return self._kept(made, found.present, lost)
@@ -68,16 +71,16 @@ class Index:
             silent=self._last_rows.silent_at(hour, found.present),
         )  # fmt: skip
         if not found.present:
-            # Known to be missing, so that it is tried again and a reader can say so.
-            return Task(manifest, ()) if made is None and (found.absent or found.removed) else None
-        if made is None or anew or _names(made.segments) != _names(found.present):
-            return Task(manifest, _ALL)
+            # Listed as missing, so that it is tried again, and readers can report it.
+            return HourTask(manifest, ()) if made is None and (found.absent or found.removed) else None
+        if made is None or rebuild or _names(made.segments) != _names(found.present):
+            return HourTask(manifest, _ALL)
         if _names(made.following) != _names(following.present):
-            return Task(manifest, (CALLS.name,))
-        return Task(manifest, ()) if made.absent != manifest.absent else None
+            return HourTask(manifest, (CALLS.name,))
+        return HourTask(manifest, ()) if made.absent != manifest.absent else None
 
-    def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> Task | None:
-        """Return what to do about an hour that cannot be made again: note what came too late for it, and say so, once."""
+    def _kept(self, made: Manifest, present: list[IndexEntry], lost: list[str]) -> HourTask | None:
+        """Return the task for an hour that cannot be recomputed: list the segments that arrived too late, and warn once."""
         late = tuple(sorted(_names(present).keys() - _names(made.segments).keys()))
         if late == made.left_out:
             return None
@@ -85,14 +88,14 @@ class Index:
             f"kept {made.hour} unchanged: segments that it was made from are gone: {len(lost)}, the first is {lost[0]};"
             f" later segments left out: {len(late)}"
         )
-        return Task(replace(made, left_out=late), ())
+        return HourTask(replace(made, left_out=late), ())
 
     def _beginning_of(self, hour: Hour, until: int) -> list[IndexEntry]:
         """Return the entries of *hour* that have a row before *until*."""
         return [entry for entry in self._hours.get(hour, []) if entry.min_ts < until]
 
     def _sorted_out(self, entries: Iterable[IndexEntry], known: Iterable[IndexEntry]) -> _Found:
-        """Return which of *entries* can be read; those *known* are not verified again."""
+        """Return which of *entries* can be read; those in *known* are not verified again."""
         verified = _names(known)
         found = _Found([], [], [], [])
         digests: set[str] = set()
@@ -100,7 +103,7 @@ class Index:
             if entry.is_removed:
                 found.removed.append(entry.path)
             elif self._is_readable(entry, verified):
-                # The same rows under two names, as a copy of an archive into another gives: once.
+                # A copied archive can contain the same rows under two names; they are read once.
                 if entry.sha256 not in digests:
                     digests.add(entry.sha256)
                     found.present.append(entry)
@@ -110,7 +113,7 @@ class Index:
         return found
 
     def _is_readable(self, entry: IndexEntry, verified: dict[str, str]) -> bool:
-        """Return whether the segment of *entry* is there and whole."""
+        """Return whether the segment of *entry* exists and is complete."""
         if verified.get(entry.path) == entry.sha256:
             return self._archive.path(entry).exists()
         try:
@@ -122,15 +125,38 @@ class Index:
         return True
 
 
+class LastRows:
+    """The last row of each host, as of any hour."""
+
+    def __init__(self, entries: Iterable[IndexEntry]) -> None:
+        by_host: defaultdict[str, dict[Hour, int]] = defaultdict(dict)
+        for entry in entries:
+            hours, hour = by_host[entry.host], Hour(entry.date, entry.hour)
+            hours[hour] = max(entry.max_ts, hours.get(hour, 0))
+        self._hosts = {host: sorted(hours.items()) for host, hours in by_host.items()}
+
+    def silent_at(self, hour: Hour, present: Iterable[IndexEntry]) -> dict[str, int]:
+        """Return how many hours each host had been silent at the last row of *present*, segments of *hour*, from 1 to
+        :data:`SILENT_HOURS`."""
+        newest = max((entry.max_ts for entry in present), default=0)
+        found = {}
+        for host, hours in sorted(self._hosts.items()):
+            place = bisect.bisect_right(hours, hour, key=lambda item: item[0])
+            silent = (newest - hours[place - 1][1]) // HOUR_NS if place else 0
+            if 1 <= silent <= SILENT_HOURS:
+                found[host] = silent
+        return found
+
+
 @dataclass(slots=True)
 class _Found:
-    """What the archive has of an hour: entries to read, and the paths of others."""
+    """The state of an hour in the archive: entries to read, and paths of others."""
 
     present: list[IndexEntry]
     absent: list[str]
     removed: list[str]
     gone: list[str]
-    """What the hour was made from and cannot be read any more."""
+    """Segments that the hour was computed from, and that cannot be read anymore."""
 
 
 def _names(entries: Iterable[IndexEntry]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run says: a line that changes on a terminal, lines that stay, and at the end one for each table."""
+"""The output of a run: a status line on a terminal, warnings, and totals for each table."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TextIO
 from sbusd.protocol.printable import printable
 
 _LONGEST = 300
-"""Characters of a line: names of hosts and files come from other machines."""
+"""Maximum length of a line in characters: names of hosts and files come from other machines."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """The words of one run, on standard error but for the sums; ``is_quiet`` leaves those and warnings."""
+    """Prints the output of one run: totals on standard output, the rest on standard error. ``is_quiet`` leaves only warnings."""
 
     is_quiet: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
@@ -23,35 +23,35 @@ class Progress:
     _shown: bool = False
 
     def step(self, words: str) -> None:
-        """Show what is being done now; only on a terminal, in the place of what was shown before."""
+        """Show the current step, on a terminal only; it replaces the previous one."""
         if not self.is_quiet and self.errors.isatty():
             self.errors.write(f"\r\x1b[K{printable(words, 78)}")
             self.errors.flush()
             self._shown = True
 
     def warn(self, words: str) -> None:
-        """Say what somebody should know, on a line that stays."""
+        """Print a warning."""
         self._clear()
         self.errors.write(f"sbus-pipeline: {printable(words, _LONGEST)}\n")
         self.errors.flush()
 
-    def say(self, words: str) -> None:
-        """Say a result, on standard output."""
+    def print_result(self, words: str) -> None:
+        """Print a result on standard output."""
         self._clear()
         if not self.is_quiet:
             self.out.write(f"{words}\n")
             self.out.flush()
 
     def _clear(self) -> None:
-        """Remove what :meth:`step` has shown."""
+        """Remove the status line."""
         if self._shown:
             self.errors.write("\r\x1b[K")
             self._shown = False
 
 
 @dataclass(slots=True)
-class Tally:
-    """What a run did to one table."""
+class TableTotals:
+    """Totals of one table."""
 
     hours: int = 0
     rows: int = 0
@@ -59,26 +59,26 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Tallies:
-    """What a run did."""
+class RunTotals:
+    """Totals of a run."""
 
-    tables: dict[str, Tally] = field(default_factory=dict)
+    tables: dict[str, TableTotals] = field(default_factory=dict)
     records: int = 0
     kept: int = 0
-    """Hours that were left as they are, because what they were made from is gone."""
+    """Hours that were not recomputed, because their segments are gone."""
     absent: int = 0
-    """Segments and index entries that could not be read, in all hours, when the run ended."""
+    """Number of segments and index entries that could not be read, in all hours, at the end of the run."""
     begun: float = field(default_factory=time.monotonic)
 
     def add(self, table: str, hours: int, rows: int, seconds: float) -> None:
         """Count one computation of one table."""
-        tally = self.tables.setdefault(table, Tally())
+        tally = self.tables.setdefault(table, TableTotals())
         tally.hours += hours
         tally.rows += rows
         tally.seconds += seconds
 
     def lines(self) -> list[str]:
-        """Return one line for each table, and one for the whole."""
+        """Return one line for each table, and one for the run."""
         width = max((len(name) for name in self.tables), default=0)
         lines = [
             f"{name:{width}}  {_many(tally.hours, 'hour'):>11}  {_many(tally.rows, 'row'):>17}  {tally.seconds:>7.1f} s"
@@ -91,5 +91,5 @@ class Tallies:
 
 
 def _many(count: int, what: str) -> str:
-    """Return how many of *what*."""
+    """Return *count* with the noun *what* in the right form."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"

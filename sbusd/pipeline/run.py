@@ -1,7 +1,8 @@
-"""One run: which hours have changed, by a stream over the index; their tables, computed anew; their publication.
+"""One run: find changed hours with a stream over the index, compute their tables, and publish them.
 
-Killed at any moment and run again it gives the same tables. The stream forgets no entry before the hours that it names are published;
-an hour is computed from all of its segments, never added to; and a publication that was begun is finished first.
+A run that is killed and repeated gives the same tables. The stream commits an entry after its hours are published; an hour is always
+computed
+from all of its segments; and an interrupted publication is finished first.
 """
 
 from __future__ import annotations
@@ -18,102 +19,102 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import hour_of_entry, publish_file
 from sbusd.archive.record.layout import INDEX
-from sbusd.archive.record.reader import Archive
-from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, manifest_path, read_manifest, read_manifests
 from sbusd.archive.tables.publication import STAGING, Part, prepare_folder, publish, write_empty
 from sbusd.archive.tables.schema import TABLES, VERSION, Table
 from sbusd.pipeline.causes import root_cause
 from sbusd.pipeline.errors import PipelineError
 from sbusd.pipeline.lock import ENGINE_LOCK
-from sbusd.pipeline.measures import calls, flows, losses, relay, security, traffic, users
+from sbusd.pipeline.measures import aggregates, calls, flows
 from sbusd.pipeline.measures.records import read_records
-from sbusd.pipeline.plan import Index, Task
-from sbusd.pipeline.progress import Progress, Tallies
+from sbusd.pipeline.plan import ArchiveIndex, HourTask
+from sbusd.pipeline.progress import Progress, RunTotals
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CHECKPOINT = ".checkpoint"
 ORIGIN = "origin.json"
-"""Which archive the tables were made from: rows of two would be mixed up hour by hour."""
+"""Names the archive that the tables were computed from: rows of two archives must not be mixed."""
 
 CHUNK_ROWS = 4_000_000
-"""Rows of the record whose hours are computed together: small hours share what starting a job costs, large ones do not add up in memory."""
+"""Number of rows that are computed together: small hours share the overhead of a job, and large ones do not exhaust the memory."""
 
 _FILES_DDL = "path string, modificationTime timestamp, length bigint, content binary"
-"""What Spark tells of files; their content is not read here."""
+"""The columns of Spark for files; the content is not read here."""
 
 _HOUR_OF_FILE = r"/(\d{4}-\d\d-\d\d)T(\d\d)\.[^/]*$"
 
 _MEASURES: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "traffic": traffic.compute,
-    "users": users.compute,
+    "traffic": aggregates.traffic,
+    "users": aggregates.users,
     "flows": flows.compute,
-    "losses": losses.compute,
-    "security": security.compute,
-    "relay": relay.compute,
+    "losses": aggregates.losses,
+    "security": aggregates.security,
+    "relay": aggregates.relay,
 }
 
 
 @dataclass(slots=True)
-class Run:
-    """A run of the pipeline over ``archive`` into the tables under ``root``; the caller holds the lock of the run."""
+class PipelineRun:
+    """A run of the pipeline from ``archive`` into the tables under ``root``. The caller holds the run lock."""
 
     spark: SparkSession
-    archive: Archive
+    archive: RecordReader
     root: Path
     progress: Progress
-    anew: bool = False
-    """Whether hours are computed though nothing has changed."""
-    tallies: Tallies = field(default_factory=Tallies)
+    rebuild: bool = False
+    """Whether hours are computed even without changes."""
+    totals: RunTotals = field(default_factory=RunTotals)
     _done: set[Hour] = field(default_factory=set)
     _chunks: int = 0
 
-    def run(self) -> Tallies:
-        """Bring the tables up to date; return what that was.
+    def run(self) -> RunTotals:
+        """Update the tables; return the totals.
 
         Raises:
-            PipelineError: the archive is not there or another one, or Spark fails.
-            TablesError, OSError: the tables' folder cannot be used.
+            PipelineError: the archive does not exist or is another one, or Spark fails.
+            TablesError, OSError: the directory of the tables cannot be used.
         """
         with _engine_lock(self.spark, self.root / ENGINE_LOCK):
             prepare_folder(self.root)
             self._check_origin()
-            if self.anew:
+            if self.rebuild:
                 shutil.rmtree(self.root / CHECKPOINT, ignore_errors=True)
             self._follow_index()
             self.make(hour for hour, manifest in read_manifests(self.root).items() if manifest.absent)
-            self.tallies.absent = len({path for manifest in read_manifests(self.root).values() for path in manifest.absent})
-        return self.tallies
+            self.totals.absent = len({path for manifest in read_manifests(self.root).values() for path in manifest.absent})
+        return self.totals
 
     def make(self, hours: Iterable[Hour]) -> None:
-        """Compute and publish those of *hours* that are not what they should be."""
+        """Compute and publish those of *hours* that are not up to date."""
         wanted = sorted(set(hours))
         if not wanted:
             return
         self.progress.step(f"{len(wanted)} hours changed: reading the index")
-        index = Index(self.archive, self.progress)
+        index = ArchiveIndex(self.archive, self.progress)
         tasks = [task for hour in wanted if (task := self._task(index, hour)) is not None]
         for chunk in chunks(tasks):
             self._compute(chunk)
 
-    def _task(self, index: Index, hour: Hour) -> Task | None:
-        """Return what to do about *hour*."""
+    def _task(self, index: ArchiveIndex, hour: Hour) -> HourTask | None:
+        """Return the task for *hour*, None if it is up to date."""
         path = manifest_path(self.root, hour)
         made = read_manifest(path) if path.exists() else None
-        task = index.task(hour, made, anew=self.anew and hour not in self._done)
-        self.tallies.kept += task is not None and bool(task.manifest.left_out)
+        task = index.task(hour, made, rebuild=self.rebuild and hour not in self._done)
+        self.totals.kept += task is not None and bool(task.manifest.left_out)
         return task
 
     def _check_origin(self) -> None:
-        """Note which archive the tables are made from. Raises PipelineError if that is another one, or of another version."""
+        """Store the origin of the tables. Raises PipelineError if it is another archive, or another version."""
         if not (self.archive.root / INDEX).is_dir():
             raise PipelineError(f"{self.archive.root}: not an archive: no index. sbus-recorder creates it")
         path, origin = self.root / ORIGIN, {"archive": str(self.archive.root.resolve()), "version": VERSION}
-        if self.anew or not path.exists():
+        if self.rebuild or not path.exists():
             publish_file(path, json.dumps(origin).encode())
             return
         try:
@@ -126,7 +127,7 @@ class Run:
             )
 
     def _follow_index(self) -> None:
-        """Make the hours of all index entries that no run has seen yet."""
+        """Compute the hours of all index entries that no run has seen."""
         failures: list[Exception] = []
 
         def take(files: DataFrame, _: int) -> None:
@@ -134,15 +135,15 @@ class Run:
                 date, hour = (F.regexp_extract("path", _HOUR_OF_FILE, group) for group in (1, 2))
                 rows = files.select(date.alias("date"), hour.alias("hour")).distinct().where("date != ''").collect()
                 named = {Hour(*place) for row in rows if (place := hour_of_entry(f"{row.date}T{row.hour}.x.json"))}
-                # A call of the hour before may have its reply in this one.
+                # A call of the previous hour can have its reply in this one.
                 self.make(named | {hour.preceding for hour in named})
             except Exception as error:
                 failures.append(error)
                 raise
 
-        # By its name, whatever is in it: Spark never looks at a file again, and one that is half copied says nothing yet.
+        # By file name only: Spark never reads a file again, and a partly copied one may have no content yet.
         stream = self.spark.readStream.format("binaryFile").schema(_FILES_DDL).option("pathGlobFilter", "*.json")
-        # By its default an entry a week older than the newest would be ignored: a host that was away for longer.
+        # The default would ignore entries a week older than the newest, such as those of a host that was offline.
         files = stream.option("maxFileAge", "36500d").load(str(self.archive.root / INDEX))
         writer = files.writeStream.trigger(availableNow=True).option("checkpointLocation", str(self.root / CHECKPOINT))
         try:
@@ -152,8 +153,8 @@ class Run:
                 raise failures[0] from None
             raise PipelineError(f"Spark failed while reading {self.archive.root / INDEX}: {root_cause(error)}") from error
 
-    def _compute(self, chunk: Sequence[Task]) -> None:
-        """Compute the tables of the hours of *chunk*, which are of the same tables, and publish them."""
+    def _compute(self, chunk: Sequence[HourTask]) -> None:
+        """Compute and publish the hours of *chunk*, which need the same tables."""
         self._chunks += 1
         staging = self.root / STAGING / f"{self._chunks}"
         staging.mkdir()
@@ -164,7 +165,7 @@ class Run:
             following = {entry.path: entry for task in chunk for entry in task.manifest.following if entry.path not in segments}
             records = read_records(self.spark, self.archive.root, segments.values())
             after = read_records(self.spark, self.archive.root, following.values())
-            self.tallies.records += sum(entry.rows for entry in segments.values())
+            self.totals.records += sum(entry.rows for entry in segments.values())
             for table in (table for table in TABLES if table.name in names):
                 self.progress.step(f"{hours[0]} to {hours[-1]}: {table.name}")
                 rows = calls.compute(records, after) if table.name == "calls" else _MEASURES[table.name](records)
@@ -173,7 +174,7 @@ class Run:
         self._done.update(hours)
 
     def _write(self, table: Table, rows: DataFrame, staging: Path, hours: Sequence[Hour]) -> None:
-        """Write *rows* of one table under *staging*: one sorted file for each of *hours*, one without rows where there are none."""
+        """Write *rows* of one table under *staging*: one sorted file for each of *hours*, empty if the hour has no rows."""
         begun = time.monotonic()
         target = staging / table.name
         columns = [f"cast(`{column.name}` as {column.type.value}) as `{column.name}`" for column in table.columns]
@@ -187,17 +188,17 @@ class Run:
         written = sum(pq.ParquetFile(path).metadata.num_rows for path in target.glob("date=*/hour=*/*.parquet"))
         for hour in hours:
             write_empty(Part(table.name, hour).staged(staging), table)
-        self.tallies.add(table.name, len(hours), written, time.monotonic() - begun)
+        self.totals.add(table.name, len(hours), written, time.monotonic() - begun)
 
 
-def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
-    """Return *tasks*, in order of their hours, in groups of the same tables and of at most :data:`CHUNK_ROWS` rows, or a single one."""
-    found: list[list[Task]] = []
-    by_tables: dict[tuple[str, ...], list[Task]] = {}
+def chunks(tasks: Iterable[HourTask]) -> list[list[HourTask]]:
+    """Return *tasks* in groups with the same tables and at most :data:`CHUNK_ROWS` rows (or a single task), ordered by hour."""
+    found: list[list[HourTask]] = []
+    by_tables: dict[tuple[str, ...], list[HourTask]] = {}
     for task in tasks:
         by_tables.setdefault(task.tables, []).append(task)
     for group in by_tables.values():
-        chunk: list[Task] = []
+        chunk: list[HourTask] = []
         rows = 0
         for task in sorted(group, key=lambda task: task.manifest.hour):
             if chunk and rows + task.rows > CHUNK_ROWS:
@@ -211,7 +212,7 @@ def chunks(tasks: Iterable[Task]) -> list[list[Task]]:
 
 @contextlib.contextmanager
 def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
-    """Let the engine itself hold the lock *path*, so that it does to its end if this process is killed; see ``lock``."""
+    """Make Spark's Java process hold the lock *path*, so that it is held until that process exits; see ``lock``."""
     jvm = spark.sparkContext._jvm
     if jvm is None:
         raise PipelineError("Spark has no Java process here. Run it in client mode")
@@ -220,5 +221,5 @@ def _engine_lock(spark: SparkSession, path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(Exception):  # an engine that has gone holds no lock
+        with contextlib.suppress(Exception):  # a process that has gone holds no lock
             channel.close()

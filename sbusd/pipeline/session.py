@@ -1,4 +1,4 @@
-"""Spark, started quietly: here, on the cluster that ``--master`` names, or by spark-submit(1) already."""
+"""Starts Spark quietly: on this machine, on the cluster of ``--master``, or in the process of spark-submit(1)."""
 
 from __future__ import annotations
 
@@ -25,49 +25,49 @@ _ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 
 _INCUBATOR = b"WARNING: Using incubator modules: jdk.incubator.vector"
-"""The one line of the Java machine itself that no setting silences; Spark's launcher asks for that module on purpose."""
+"""The one line of Java that no setting silences: Spark's launcher requests that module."""
 
 DRIVER_MEMORY = "2g"
-"""Of the driver, which is all of Spark where there is no cluster: 512m sufficed for hours of three million rows, and the rest is room."""
+"""Heap of the driver, which is all of Spark without a cluster. 512m is enough for hours of three million rows."""
 
 DIRECT_MEMORY = "512m"
-"""Of the driver beside its heap: buffers of files and of rows on their way to Python. Java allows as much as for the heap if not told."""
+"""Direct memory of the driver: buffers of files, and of rows sent to Python. The default is as much as the heap."""
 
 _MALLOC = "MALLOC_ARENA_MAX"
 _ARENAS = "2"
-"""Of the C library in each process: by default eight for each processor, and what is freed in one is seldom used by another."""
+"""Arenas of the C library in each process. The default is eight per processor, which wastes memory."""
 
 _STATIC = {
     "spark.app.name": "sbus-pipeline",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.memory": DRIVER_MEMORY,
-    # Nothing is fetched, but the place for it must be absolute, which that of a user without a home is not.
+    # Nothing is fetched, but the path must be absolute; that of a user without a home directory is not.
     "spark.jars.ivy": "/nonexistent",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Hadoop sets modes by this, not by the umask of the process.
+    # Hadoop uses this setting for modes, not the umask.
     "spark.hadoop.fs.permissions.umask-mode": f"{UMASK:03o}",
-    # Other users of this machine reach the ports of Spark too: without the secret, which Spark then makes itself, they run no code in it.
+    # Other users of this machine can connect to the ports of Spark. Authentication prevents them from running code in it.
     "spark.authenticate": "true",
     "spark.network.crypto.enabled": "true",
 }
-"""What can only be said before Spark starts, where the user has not said otherwise."""
+"""Settings that take effect only before Spark starts; the user can override them."""
 
 _AUTHENTICATION = ("spark.authenticate", "spark.network.crypto.enabled")
 _IN_THE_DRIVER = re.compile(r"local(\[[^\[\]]+\])?")
-"""Masters for which Spark draws the secret by itself, for there are no executors to bring it to."""
+"""Masters for which Spark generates the secret itself, because there are no executors to send it to."""
 
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.compression.codec": "zstd",
-    # As in files without rows, which this program writes itself: one column has one type for every reader.
+    # The type that write_empty() uses, so that a column has one type for every reader.
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # Four to a core of a small machine; adaptive execution joins what is too small. 200, the default, is a tenth slower here.
+    # Four per core of a small machine; adaptive execution merges small ones. The default of 200 is a tenth slower.
     "spark.sql.shuffle.partitions": "8",
-    # Streams of this pipeline keep no state between batches, so their number of batches need not be remembered for long.
+    # Streams of the pipeline keep no state, so few batches need to be retained.
     "spark.sql.streaming.minBatchesToRetain": "10",
 }
-"""What is set where neither spark-defaults.conf nor a command line has."""
+"""Settings used where neither spark-defaults.conf nor the command line has a value."""
 
 
 @contextlib.contextmanager
@@ -75,7 +75,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     """Start Spark, on *master* if given, and stop it at the end.
 
     Raises:
-        PipelineError: there is no PySpark, no Java, or Spark does not start.
+        PipelineError: PySpark or Java is missing, or Spark does not start.
     """
     if _SUBMITTED in os.environ:
         if master is not None:
@@ -92,7 +92,7 @@ def spark_session(master: str | None) -> Iterator[SparkSession]:
     try:
         yield session
     finally:
-        with contextlib.suppress(Exception):  # a Java machine that has gone cannot be stopped
+        with contextlib.suppress(Exception):  # a Java process that has gone cannot be stopped
             session.stop()
 
 
@@ -111,25 +111,25 @@ def _start() -> SparkSession:
 
 
 def prepare_environment(environ: os._Environ[str] | dict[str, str], master: str | None) -> None:
-    """Put into *environ* what Spark's launcher reads there. What the user has put there stands behind, so it wins."""
+    """Set the variables of Spark's launcher in *environ*. Values of the user come last, so they win."""
     environ.setdefault("PYSPARK_PYTHON", sys.executable)
     pass_local_packages(environ)
     environ.setdefault(_MALLOC, _ARENAS)
-    # Without it Spark asks the resolver for this machine's own name, and warns where that fails.
+    # Otherwise Spark resolves the name of this machine, and warns if that fails.
     if master is None:
         environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     environ[_ARGUMENTS] = " ".join([*_arguments(environ, master), environ.get(_ARGUMENTS, "pyspark-shell")])
 
 
 def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
-    """Return options for spark-submit, quoted as it unquotes them."""
+    """Return options for spark-submit, quoted for the shell."""
     log = Path(__file__).with_name("log4j2.properties").as_uri()
     java = f"-Dlog4j2.configurationFile={log} -XX:MaxDirectMemorySize={DIRECT_MEMORY}"
     settings = {**_STATIC, "spark.driver.extraJavaOptions": java}
     if master is not None and not master.startswith("local"):
         del settings["spark.driver.bindAddress"]  # executors on other hosts must reach the driver
     if master is not None and _IN_THE_DRIVER.fullmatch(master) is None:
-        # A cluster has a secret of its own, or none.
+        # A cluster has its own secret, or none.
         for name in _AUTHENTICATION:
             del settings[name]
     if java_options := environ.get("SBUS_PIPELINE_JAVA_OPTIONS"):
@@ -142,7 +142,7 @@ def _arguments(environ: Mapping[str, str], master: str | None) -> list[str]:
 
 @contextlib.contextmanager
 def quiet_engine() -> Iterator[None]:
-    """Pass on what a Java machine started herein says on standard error, from then to its end, but for the one line that it always says."""
+    """Forward standard error of a Java process started in this context, until it exits, without the line that it always prints."""
     saved = os.dup(2)
     reading, writing = os.pipe()
     threading.Thread(target=_relay, args=(reading, saved), name="spark-stderr", daemon=True).start()
@@ -155,7 +155,7 @@ def quiet_engine() -> Iterator[None]:
 
 
 def _relay(reading: int, writing: int) -> None:
-    """Copy lines from one descriptor to the other until the first ends."""
+    """Copy lines from one descriptor to the other until the first is closed."""
     with os.fdopen(reading, "rb") as lines, os.fdopen(writing, "wb", buffering=0) as out, contextlib.suppress(OSError):
         for line in lines:
             if line.strip() and not line.startswith(_INCUBATOR):

@@ -1,1 +1,1 @@
-"""The recorder, sbus-recorder(8): listens to a bus through the tap, and writes what it hears into an archive of sbus-record(5)."""
+"""The recorder, sbus-recorder(8): receives the traffic of a bus through the tap, and writes it into an archive, sbus-record(5)."""

@@ -1,11 +1,11 @@
-"""Calls in the traffic: what is a request, what a reply, and the number that joins them. Spec: sbus-rpc(7).
+"""Calls in the traffic: requests, replies, and the number that a request shares with its replies. Spec: sbus-rpc(7).
 
-The number is the first 64 bits of a BLAKE2b over the host, its boot, and the digest of the caller's connection, the key that the
-answer goes to, and the call's ``uid``: what a request and its reply have in common and no other call has. The relay tells the digest
-with each attempt. Among a thousand million calls two have the same number with odds of 1 to 37; among a million, 1 to 37 million.
+The number is the first 64 bits of a BLAKE2b hash of the host, its boot id, and the digest of the call. The digest covers the connection of
+the caller, the reply key, and the ``uid`` of the call. The relay reports the digest with each attempt. The probability that two of 10^9
+calls share a number is 1 to 37; for 10^6 calls it is 1 to 37 million.
 
-Nobody can join their message to another's call: a request counts for the connection that the bus says sent it, and a reply for the
-connection that its key belongs to.
+A client cannot add messages to calls of others: a request counts for the connection that published it, as reported by the bus, and a reply
+counts for the connection that owns its key.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _HEADS = (SERVICE_HEAD, RELAYED_HEAD, RELAY_HEAD, ADDRESS_HEAD)
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """What one message is to a call."""
+    """The role of one message in a call."""
 
     call_id: int
     role: Role
     command: str
     expires_seconds: int | None
-    """Of a request: how long it may take; None is for ever."""
+    """Time limit of a request, in seconds; None: no limit."""
     failed: bool | None
-    """Of a reply: whether it tells an error."""
+    """Whether a reply reports an error."""
 
 
-class CallBook:
-    """Recognises the envelopes of calls on one host since its boot. It remembers nothing."""
+class CallRecognizer:
+    """Recognizes the envelopes of calls on one host since its boot. It keeps no state."""
 
     def __init__(self, host: str, boot_id: str) -> None:
         self._seed = f"{host}\0{boot_id}\0".encode()
 
     def part(self, key: bytes, payload: bytes, sender: int | None) -> CallPart | None:
-        """Return what the message with *key* and *payload* from connection *sender* is to a call, None if it is none's."""
+        """Return the role of the message with *key* and *payload* from connection *sender*, None if it is not part of a call."""
         if not key.startswith(_HEADS):
             return None
         is_request = _REQUEST.fullmatch(key) is not None
@@ -55,7 +55,7 @@ class CallBook:
         try:
             envelope = parse_envelope(payload)
         except ProtocolError:
-            # Neither services nor callers take it for one.
+            # Services and callers ignore such a message too.
             return None
         if reply is not None:
             call = self.number(call_digest(int(reply[1]), key, envelope.uid))
@@ -64,5 +64,5 @@ class CallBook:
         return CallPart(call, Role.REQUEST, envelope.command, envelope.expires_seconds or None, None)
 
     def number(self, digest: str) -> int:
-        """Return the number of the call with that digest, ``call_digest``: of 64 bits with sign."""
+        """Return the number of the call with that ``call_digest``: a signed 64-bit integer."""
         return int.from_bytes(hashlib.blake2b(self._seed + digest.encode(), digest_size=8).digest(), "big", signed=True)

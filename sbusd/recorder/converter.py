@@ -1,6 +1,6 @@
-"""Finished files of the write-ahead into segments, by a thread of its own: sorting and compressing must not hold up the listening.
+"""Converts finished write-ahead files into segments, in a thread: sorting and compression must not delay the tap.
 
-A file goes only when its segments and their index entries are durable. Whatever interrupts, the same file makes the same segments.
+A file is removed after its segments and their index entries are durable. Converting a file again after a crash gives the same segments.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from sbusd.archive.record.schema import SCHEMA, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
+from sbusd.recorder.quota import bytes_by_user, listed_users, user_label
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.shares import bytes_by_user, name_of, named
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
 
 RETRY_SECONDS = 5.0
-"""How often an archive that could not be written is tried again."""
+"""Interval between attempts to write to an archive that cannot be written."""
 
 PRUNE_SECONDS = 60.0
-"""How often old segments are looked for while nothing new comes."""
+"""Interval between searches for expired segments while there are no new files."""
 
 
 class Converter:
-    """Makes segments. Give it files with :meth:`submit`, and end it with :meth:`close`."""
+    """Writes segments. Add files with :meth:`submit`; stop with :meth:`close`."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Converter:
         wall_ns: Callable[[], int] = time.time_ns,
         retry_seconds: float = RETRY_SECONDS,
     ) -> None:
-        """Write into *archive*, which exists, and keep to *retention*, which is this thread's from now on.
+        """Write into *archive*, which exists. From now on *retention* belongs to this thread.
 
         *reserve_bytes* is room for the file that is being written.
         """
         self.segments = 0
-        """Segments that were written."""
+        """Number of files that were converted."""
         self.failure: BaseException | None = None
-        """An error of the recorder itself, after which nothing is converted any more."""
+        """An unexpected error, after which nothing is converted."""
         self._archive = archive
         self._retention = retention
         self._journal = journal
@@ -66,21 +66,21 @@ class Converter:
         self._thread = threading.Thread(target=self._run, name="converter", daemon=True)
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start the thread."""
         self._thread.start()
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of the files that wait."""
+        """Bytes of the files in the queue."""
         return self._waiting_bytes
 
     @property
     def largest(self) -> tuple[int, int] | None:
-        """The user who has most in segments of their own, and their bytes."""
+        """The user with the most bytes in dedicated segments, and these bytes."""
         return self._retention.largest
 
     def submit(self, path: Path) -> None:
-        """Take a finished file of the write-ahead."""
+        """Add a finished write-ahead file to the queue."""
         size = path.stat().st_size
         with self._changed:
             self._files.append((path, size))
@@ -88,7 +88,7 @@ class Converter:
             self._changed.notify()
 
     def close(self, timeout: float | None = None) -> bool:
-        """Convert what waits, for at most *timeout* seconds; return whether all is done. What is left is for the next start."""
+        """Convert the queued files for at most *timeout* seconds; return whether all are done. The next start converts the rest."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -97,24 +97,24 @@ class Converter:
         return not self._files
 
     def _run(self) -> None:
-        """Work until the end."""
+        """Work until :meth:`close`."""
         try:
             while self._wait():
                 self._work()
-        except _GivenUpError:
+        except _AbandonedError:
             return
         except BaseException as error:
             self.failure = error
 
     def _wait(self) -> bool:
-        """Wait for work or the time to look for old segments; return False at the end."""
+        """Wait for a file, or for the time to search for expired segments; return False when closed."""
         with self._changed:
             if not self._files and not self._closing:
                 self._changed.wait(PRUNE_SECONDS)
             return bool(self._files) or not self._closing
 
     def _work(self) -> None:
-        """Convert the oldest file that waits, if there is one, and remove what is too old."""
+        """Convert the oldest queued file, if there is one, and remove expired segments."""
         try:
             if self._files:
                 path, size = self._files[0]
@@ -123,7 +123,7 @@ class Converter:
                     self._files.popleft()
                     self._waiting_bytes -= size
             for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                self._journal.tell(REMOVED, because=because, whose=name_of(uid), segments=removed.segments, bytes=removed.bytes)
+                self._journal.tell(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
         except OSError as error:
             self._failed(error)
             return
@@ -132,17 +132,17 @@ class Converter:
             self._journal.tell(ARCHIVE_AGAIN)
 
     def _failed(self, error: OSError) -> None:
-        """Say once that the archive cannot be written, and wait a little; at the end, give up instead."""
+        """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""
         if not self._is_failing:
             self._is_failing = True
             self._journal.tell(ARCHIVE_FAILED, reason=str(error))
         with self._changed:
             if self._closing:
-                raise _GivenUpError
+                raise _AbandonedError
             self._changed.wait(self._retry_seconds)
 
     def _convert(self, path: Path) -> None:
-        """Make the segments of one file, and remove it. Raises OSError."""
+        """Write the segments of one file, and remove the file. Raises OSError."""
         try:
             content = read_wal(path)
         except FileNotFoundError:
@@ -153,78 +153,79 @@ class Converter:
             return
         if content.damaged_frames:
             self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
-        self._retention.add(convert(self._archive, content, self._owners(content)))
+        self._retention.add(convert(self._archive, content, self._separate_users(content)))
         self.segments += 1
         path.unlink()
         sync_folder(path.parent)
 
-    def _owners(self, content: WalContent) -> frozenset[int]:
-        """Return the users of one file whose rows get segments of their own, among them OTHERS if there are too many to name all.
+    def _separate_users(self, content: WalContent) -> frozenset[int]:
+        """Return the users in one file whose rows get dedicated segments, including OTHERS if there are too many users to list.
 
-        What an interrupted try has made decides: the common segments are written last, so where there is one, all others are there, and
-        where there is none, no row of a further user is in it. Else rows would be there twice. Raises OSError.
+        The segments of an interrupted conversion decide, so that no row is written twice: the common segments are written last. If one
+        exists, all
+        dedicated segments exist. If none exists, it has no rows of other users. Raises OSError.
         """
         made = entries_between(self._archive, content.host, content.first_seq, content.last_seq)
-        owners = frozenset(entry.uid for entry in made if entry.uid is not None)
+        separate_users = frozenset(entry.uid for entry in made if entry.uid is not None)
         if any(entry.uid is None for entry in made):
-            return owners
+            return separate_users
         sizes = bytes_by_user(_table(content))
-        known = named(sizes)
-        return owners | self._retention.owners(known) | ({OTHERS} if len(known) < len(sizes) else set())
+        known = listed_users(sizes)
+        return separate_users | self._retention.separate_users(known) | ({OTHERS} if len(known) < len(sizes) else set())
 
 
-class _GivenUpError(SbusError):
-    """The end came while the archive could not be written."""
+class _AbandonedError(SbusError):
+    """The converter was closed while the archive could not be written."""
 
 
-def convert(archive: Path, content: WalContent, owners: frozenset[int] = frozenset()) -> list[IndexEntry]:
-    """Write the segments of *content* into *archive*, first those of each of *owners*, then the common ones; return their entries.
+def convert(archive: Path, content: WalContent, separate_users: frozenset[int] = frozenset()) -> list[IndexEntry]:
+    """Write the segments of *content*: first those of each of *separate_users*, then the common ones; return their index entries.
 
     Raises:
         OSError: the archive cannot be written.
     """
     rows, first = _table(content), content.first_seq
-    known = owners | named(bytes_by_user(rows)).keys()
+    known = separate_users | listed_users(bytes_by_user(rows)).keys()
     entries = []
-    for uid in sorted(owners):
+    for uid in sorted(separate_users):
         is_own = _is_of_others(rows, known) if uid == OTHERS else pc.fill_null(pc.equal(rows.column("uid"), uid), False)
         own, rows = rows.filter(is_own), rows.filter(pc.invert(is_own))
         last = pc.max(own.column("seq")).as_py()
         if last is None:
             continue
-        # Named by its last row, for the first one's name is that of the common segment, but where that row is all there is.
-        users, unnamed = _shares(own, uid)
+        # The last row gives the name, because the first row gives the name of the common segment, except where it is the only row.
+        users, unnamed = _entry_sizes(own, uid)
         entries += write_segments(archive, content.host, last, own, uid=uid, users=users, unnamed=unnamed)
         if last == first:
             first = pc.min(rows.column("seq")).as_py() or first
-    users, unnamed = _shares(rows, None)
+    users, unnamed = _entry_sizes(rows, None)
     return entries + write_segments(archive, content.host, first, rows, users=users, unnamed=unnamed)
 
 
-def _shares(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
-    """Return what the entry of segments of *uid* says of their *rows*: the bytes of users by name, and those of all others."""
+def _entry_sizes(rows: pa.Table, uid: int | None) -> tuple[dict[int, int], int]:
+    """Return the sizes for the index entry of *rows* in segments of *uid*: bytes of the listed users, and bytes of all others."""
     sizes = bytes_by_user(rows)
-    users = {} if uid == OTHERS else named(sizes)
+    users = {} if uid == OTHERS else listed_users(sizes)
     return users, sizes.total() - sum(users.values())
 
 
 def _is_of_others(rows: pa.Table, known: Set[int]) -> pa.ChunkedArray:
-    """Return for each of *rows* whether it is of a user, and of none that is *known*."""
+    """Return for each row whether it belongs to a user that is not in *known*."""
     uids = rows.column("uid")
     return pc.and_(pc.is_valid(uids), pc.invert(pc.is_in(uids, pa.array(sorted(known - {OTHERS}), uids.type))))
 
 
 def _table(content: WalContent) -> pa.Table:
-    """Return the rows of *content*, with one for each damaged stretch."""
+    """Return the rows of *content*, and a ``gap`` row for each damaged range."""
     batches = list(content.batches)
-    for seq, lost in content.holes():
+    for seq, lost in content.missing_ranges():
         ts = _ts_before(content, seq)
         batches.append(batch_of([Row(ts, seq, Kind.GAP, lost=lost, reason="the write-ahead log was damaged")]))
     return pa.Table.from_batches(batches, schema=SCHEMA)
 
 
 def _ts_before(content: WalContent, seq: int) -> int:
-    """Return the time of the last row before the position *seq*, or of the first row there is."""
+    """Return the time of the last row before position *seq*, or of the first row."""
     ts = int(content.batches[0].column("ts")[0].as_py())
     for batch in content.batches:
         if batch.column("seq")[0].as_py() > seq:

@@ -19,11 +19,11 @@ from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
-NEEDS_PERSON = 78
-"""Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
+EX_CONFIG = 78
+"""Exit status if a restart cannot help: EX_CONFIG, sysexits.h(3head)."""
 
 CLOSE_SECONDS = 60.0
-"""How long the end waits for segments: most take a second; what is not finished then, the next start finishes."""
+"""Maximum time for writing segments at exit. Most take a second; the next start converts the rest."""
 
 app = typer.Typer(
     help="Record the traffic of a bus.",
@@ -57,33 +57,34 @@ def record(
             return
         _record(settings, bus_address(address, scope=scope), verbose=verbose)
     except ConfigError as wrong:
-        _fail(str(wrong), NEEDS_PERSON)
+        _fail(str(wrong), EX_CONFIG)
     except SbusError as wrong:
-        # A bus that does not let this user listen is a PermissionError too.
-        _fail(str(wrong), NEEDS_PERSON if isinstance(wrong, PermissionError) else 1)
+        # A bus that refuses the tap is a PermissionError too.
+        _fail(str(wrong), EX_CONFIG if isinstance(wrong, PermissionError) else 1)
     except OSError as wrong:
         _fail(f"{wrong.filename}: {wrong.strerror}" if wrong.filename else wrong.strerror or str(wrong))
 
 
 def main() -> None:
-    """Run the program. Status: 0 after SIGTERM or SIGINT; 1 after an error, in one line; 2 for wrong options; 78 if a person must help."""
+    """Run the program. Exit status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for invalid options, 78 if the configuration is at
+    fault."""
     app(prog_name="sbus-recorder")
 
 
 def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
-    """Record until a signal ends it."""
+    """Record until a signal arrives."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
-        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", NEEDS_PERSON)
+        _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", EX_CONFIG)
     from sbusd.recorder.log_messages import RecorderJournal  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
-    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+    from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
 
-    tap = Tap(address, settings.pattern.encode("utf-8", "surrogatepass"))
-    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_say_durable if verbose else lambda _seq: None)
+    tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
+    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_print_durable if verbose else lambda _seq: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: recorder.stop())
     try:
@@ -93,14 +94,14 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         recorder.close(CLOSE_SECONDS)
 
 
-def _say_durable(seq: int) -> None:
-    """Say up to which row the record is on the disk."""
+def _print_durable(seq: int) -> None:
+    """Print the position of the last durable row."""
     sys.stderr.write(f"sbus-recorder: durable {seq}\n")
     sys.stderr.flush()
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:
-    """End with *status* and one line."""
+    """Print one line, and exit with *status*."""
     print(f"sbus-recorder: {printable(line)}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
 

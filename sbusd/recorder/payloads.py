@@ -1,4 +1,4 @@
-"""How much of a payload is kept, by its key."""
+"""Decides by the key how much of a payload is recorded."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ Keep = int | Literal["whole", "none"]
 _RESERVED = b"!/"
 
 _REMEMBERED_KEYS = 4_096
-"""Keys whose rule is remembered: most traffic is on few of them, and a stranger can invent as many as they like."""
+"""Size of the cache of rules by key. Most traffic is on few keys, but clients can invent any number of keys."""
 
 
 class PayloadPolicy:
-    """The rules of recorder.toml, ready to be asked for each message.
+    """The payload rules of recorder.toml.
 
-    Of reserved keys, secrets and connections' own, nothing is kept unless a rule whose prefix itself begins with ``!/`` says so: a
-    rule for everything must not write down by accident what the bus promised to a single user.
+    Payloads of reserved keys (private keys and keys of connections) are omitted, unless a rule whose prefix begins with ``!/`` includes
+    them:
+    a rule for all keys must not record private messages by accident.
     """
 
     def __init__(self, keep: Keep = "whole", rules: Sequence[PayloadRule] = ()) -> None:
-        """Take *keep* for keys that no rule speaks of."""
+        """Use *keep* for keys that no rule matches."""
         base = [(b"", _limit(keep)), (_RESERVED, None)]
-        # Prefixes shorter than "!/" never speak of reserved keys: that rule stands in front of theirs.
+        # A prefix shorter than "!/" never matches a reserved key: the rule for reserved keys is longer, so it has precedence.
         ordered = [*base, *((rule.keys.encode("utf-8", "surrogatepass"), _limit(rule.keep)) for rule in rules)]
         places = sorted(range(len(ordered)), key=lambda place: (len(ordered[place][0]), place), reverse=True)
         self._rules = [ordered[place] for place in places]
         self._known: dict[bytes, int | None] = {}
 
     def kept(self, key: bytes, payload: bytes) -> bytes | None:
-        """Return what is kept of *payload*, which was published to *key*: all of it, its head, or None for nothing."""
+        """Return the part of *payload* to record for *key*: all of it, its beginning, or None."""
         try:
             limit = self._known[key]
         except KeyError:
@@ -43,7 +44,7 @@ class PayloadPolicy:
         return payload if len(payload) <= limit else payload[:limit]
 
     def _look_up(self, key: bytes) -> int | None:
-        """Return how many bytes are kept under *key*, None for none at all, and remember it."""
+        """Return the maximum number of bytes for *key*, None if the payload is omitted, and cache it."""
         limit = next(limit for prefix, limit in self._rules if key.startswith(prefix))
         if len(self._known) >= _REMEMBERED_KEYS:
             self._known.clear()
@@ -52,5 +53,5 @@ class PayloadPolicy:
 
 
 def _limit(keep: Keep) -> int | None:
-    """Return the most bytes that are kept, None for none."""
+    """Return the maximum number of bytes, None if the payload is omitted."""
     return MAX_PACKET_BYTES if keep == "whole" else None if keep == "none" else keep

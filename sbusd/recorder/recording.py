@@ -1,7 +1,7 @@
-"""Rows into the write-ahead: in batches, each durable within a fraction of a second; a new file by hour, time, rows and size.
+"""Writes rows to the write-ahead log in batches; each batch is durable within a fraction of a second.
 
-Whatever the disk does, nothing here waits for it to get better: while it cannot be written, rows are counted instead of kept, and what
-comes next in the record is a row that tells their number (``gap``).
+A new file begins by hour, time, rows or size. Nothing here waits for the disk: while it cannot be written, rows are counted and dropped.
+The next row in the record is a ``gap`` with their number.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from sbusd.recorder.log_messages import RESUMED, SUSPENDED, Journal
 from sbusd.recorder.wal import WalWriter
 
 MAX_BATCH_BYTES = 4 << 20
-"""Payloads that wait in memory before they are written sooner than the interval says."""
+"""Bytes of payloads in memory after which a batch is written before the sync interval ends."""
 
 RETRY_SECONDS = 1.0
-"""How often a disk that could not be written is tried again."""
+"""Interval between attempts to write to a disk that cannot be written."""
 
 _ROW_BYTES = 256
-"""What a row takes besides its payload, about."""
+"""Estimated bytes of a row without its payload."""
 
 
 @dataclass(slots=True)
 class _Outage:
-    """A time in which nothing can be written."""
+    """A period in which nothing can be written."""
 
     since_ns: int
     reason: str
@@ -41,14 +41,14 @@ class _Outage:
 
 @dataclass(frozen=True, slots=True)
 class Clocks:
-    """The two clocks, which tests replace: nanoseconds since 1970, and seconds that only rise."""
+    """The two clocks, which tests replace: nanoseconds since 1970, and monotonic seconds."""
 
     wall_ns: Callable[[], int] = time.time_ns
     monotonic: Callable[[], float] = time.monotonic
 
 
 class Recording:
-    """The rows of one host on their way to the disk. Call :meth:`tick` when :attr:`due` has come, and :meth:`close` at the end."""
+    """Writes the rows of one host. Call :meth:`tick` at the time :attr:`due`, and :meth:`close` at the end."""
 
     def __init__(
         self,
@@ -64,15 +64,16 @@ class Recording:
     ) -> None:
         """Record into ``settings.spool``, which exists.
 
-        *finished* is given each file that is complete, *durable* the position up to which rows are on the disk; *refusal* says why
-        nothing more may be written though it could, given the bytes of the file that is being written.
+        *finished* is called with each complete file, *durable* with the position of the last durable row. *refusal* is called with the
+        bytes of the
+        current file, and returns the reason if nothing more may be written.
         """
         self.recorded = 0
-        """Rows that are durable."""
+        """Number of durable rows."""
         self.lost = 0
-        """Rows that were not kept because nothing could be written."""
+        """Number of rows that were dropped because nothing could be written."""
         self.files = 0
-        """Files that were ended."""
+        """Number of files that were finished."""
         self._settings = settings
         self._host = host
         self._next_seq = next_seq
@@ -92,12 +93,12 @@ class Recording:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether nothing can be written just now."""
+        """Whether nothing can be written at present."""
         return self._outage is not None
 
     @property
     def due(self) -> float | None:
-        """When :meth:`tick` is to be called next, by the monotonic clock; None: not before another row has come."""
+        """Monotonic time of the next call of :meth:`tick`; None: after the next row."""
         if self._outage is not None:
             return self._outage.retry_at
         times = []
@@ -109,7 +110,7 @@ class Recording:
         return min(times, default=None)
 
     def add(self, row: Row) -> None:
-        """Take one row; its ``seq`` is given when it is written. The row of a later hour ends the file of the earlier."""
+        """Add one row; its ``seq`` is set when it is written. A row of a later hour ends the file of the earlier hour."""
         if self._outage is not None:
             self._outage.lost += 1
             self.lost += 1
@@ -124,7 +125,7 @@ class Recording:
             self.flush()
 
     def tick(self) -> None:
-        """Do what is due."""
+        """Do the work that is due."""
         now = self._clocks.monotonic()
         if self._outage is not None:
             if now >= self._outage.retry_at:
@@ -139,29 +140,29 @@ class Recording:
             self.rotate()
 
     def flush(self) -> None:
-        """Write what waits; it is durable on return, or counted as lost."""
+        """Write the pending rows. On return they are durable, or counted as lost."""
         rows, self._rows, self._bytes = self._rows, [], 0
         if rows and not self._write(rows):
             self._count_lost(len(rows))
 
     def rotate(self) -> None:
-        """Write what waits, and end the file."""
+        """Write the pending rows, and end the file."""
         self.flush()
         self._end_file()
 
     def close(self) -> None:
-        """End the recording: what waits is written, and the file ended."""
+        """Write the pending rows, end the file, and stop."""
         if self._outage is not None:
             self._resume(self._outage)
         self.rotate()
 
     def _turn_hour(self, hour: int) -> None:
-        """End the file of the hour that is over: a segment is of one hour."""
+        """End the file of the previous hour: a segment contains one hour."""
         self.rotate()
         self._hour = hour
 
     def _write(self, rows: list[Row]) -> bool:
-        """Write *rows* as one batch; return whether they are durable. If not, the recording is suspended."""
+        """Write *rows* as one batch; return whether they are durable. If not, recording is suspended."""
         try:
             wal = self._wal or self._begin()
             if (reason := self._refusal(wal.size)) is not None:
@@ -179,13 +180,13 @@ class Recording:
         return True
 
     def _begin(self) -> WalWriter:
-        """Begin a file. Raises OSError."""
+        """Create a file. Raises OSError."""
         self._wal = WalWriter.create(self._spool, self._host, self._next_seq)
         self._wal_begun = self._clocks.monotonic()
         return self._wal
 
     def _end_file(self) -> None:
-        """End the file that is being written, if there is one, and hand it on."""
+        """End the current file, if there is one, and pass it on."""
         wal, self._wal = self._wal, None
         if wal is None:
             return
@@ -194,12 +195,12 @@ class Recording:
         if wal.rows:
             self._finished(wal.path)
         else:
-            # An empty one does no harm: the next start removes it.
+            # An empty file does no harm: the next start removes it.
             with contextlib.suppress(OSError):
                 wal.path.unlink(missing_ok=True)
 
     def _suspend(self, reason: str) -> None:
-        """Note that nothing can be written, and say so once. What has been written is handed on: to convert it may make room."""
+        """Suspend recording, and log it once. The current file is passed on, because its conversion may free space."""
         if self._outage is None:
             self._outage = _Outage(self._clocks.wall_ns(), reason, 0.0)
             self._journal.tell(SUSPENDED, reason=reason)
@@ -207,13 +208,13 @@ class Recording:
         self._end_file()
 
     def _count_lost(self, count: int) -> None:
-        """Count rows that were not kept."""
+        """Count dropped rows."""
         self.lost += count
         if self._outage is not None:
             self._outage.lost += count
 
     def _resume(self, outage: _Outage) -> None:
-        """Try to write again: first what is missing."""
+        """Try to write again, first the ``gap`` row."""
         now = self._clocks.wall_ns()
         gap = Row(now, 0, Kind.GAP, reason=outage.reason, lost=outage.lost, duration=max(0, now - outage.since_ns))
         if self._write([gap]):

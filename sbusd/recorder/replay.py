@@ -1,4 +1,5 @@
-"""A record, published again: which of its messages can be, in the order of time, and when. No bus here: ``sbusctl replay`` has one."""
+"""Selects the messages of a record that can be published again, in chronological order. It does not use the bus; ``sbusctl replay``
+does."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from itertools import groupby
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.archive.record.kinds import Kind
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.protocol.keys import KeySpace
 
 _COLUMNS = ("ts", "seq", "kind", "key", "payload", "payload_bytes")
@@ -22,8 +23,8 @@ _RESERVED = b"!/"
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """A message of the record: when it was routed, nanoseconds since 1970, its key and its whole payload."""
+class RecordedMessage:
+    """A message of the record: the time it was routed, in nanoseconds since 1970, its key and its complete payload."""
 
     ts: int
     key: bytes
@@ -31,36 +32,36 @@ class Recorded:
 
 
 @dataclass(slots=True)
-class Skipped:
-    """Messages that cannot be published again, by the reason."""
+class SkippedMessages:
+    """Messages that cannot be published again, by reason."""
 
     reserved: int = 0
-    """Secret, or for one connection alone: whom they were for is no more, or none of the replayer's business."""
+    """Reserved keys: private messages, and messages for a single connection, which does not exist anymore."""
     cut: int = 0
-    """Their payload was not kept whole."""
+    """The payload was recorded in part."""
     left_out: int = 0
-    """Their payload was not kept at all."""
+    """The payload was omitted."""
 
 
 @dataclass(slots=True)
 class Replay:
-    """The messages of an archive. Iterate once; ``skipped`` and ``missing`` count as that goes on."""
+    """The messages of an archive. Iterate once; ``skipped`` and ``missing`` are updated during the iteration."""
 
-    archive: Archive
+    archive: RecordReader
     pattern: bytes = b""
-    """Which keys: those that this pattern takes."""
+    """Pattern that keys must match."""
     host: str | None = None
-    """Of which host; None: of all."""
-    skipped: Skipped = field(default_factory=Skipped)
+    """Host that recorded the messages; None: all hosts."""
+    skipped: SkippedMessages = field(default_factory=SkippedMessages)
     missing: int = 0
-    """Rows that the record itself knows to be missing."""
+    """Number of rows that are missing according to the index."""
 
     def entries(self) -> list[IndexEntry]:
-        """Return the segments that are there, in the order of time. Raises RecordError."""
+        """Return the available segments in chronological order. Raises RecordError."""
         return [entry for entry in self.archive.entries() if self.host in (None, entry.host)]
 
-    def __iter__(self) -> Iterator[Recorded]:
-        """Yield the messages, in the order of time. An hour at a time is in memory.
+    def __iter__(self) -> Iterator[RecordedMessage]:
+        """Yield the messages in chronological order. One hour is in memory at a time.
 
         Raises:
             RecordError: a segment is missing or damaged.
@@ -71,25 +72,26 @@ class Replay:
             self.missing += sum(entry.missing for entry in entries)
             for recorded in _messages(pa.concat_tables([self._read(entry) for entry in entries])):
                 key = self._key(recorded.key)
-                # A pattern takes reserved keys only where it spells them out; that there are such is told anyway where all are asked for.
+                # A pattern matches a reserved key only if it spells out the reserved part. Without a pattern, reserved keys are counted as
+                # skipped.
                 is_wanted = keyspace.matches(self.pattern, key) or (not self.pattern and key.startswith(_RESERVED))
                 if is_wanted and (whole := self._whole(key, recorded)) is not None:
                     yield whole
 
     def _key(self, text: str) -> bytes:
-        """Return the key that the record has as *text*."""
+        """Return the key for the record's *text*."""
         try:
             return key_bytes(text)
         except ValueError as error:
             raise RecordError(self.archive.root, str(error)) from None
 
     def _read(self, entry: IndexEntry) -> pa.Table:
-        """Return what is needed of one segment."""
+        """Return the messages of one segment, with the columns needed here."""
         table = self.archive.read(entry, _COLUMNS)
         return table.filter(pc.equal(table.column("kind"), Kind.MESSAGE.value))
 
-    def _whole(self, key: bytes, row: _Row) -> Recorded | None:
-        """Return the message of a row, None, and counted, if it cannot be published again."""
+    def _whole(self, key: bytes, row: _MessageRow) -> RecordedMessage | None:
+        """Return the message of a row. If it cannot be published again, count it and return None."""
         if key.startswith(_RESERVED):
             self.skipped.reserved += 1
         elif row.payload is None:
@@ -97,13 +99,13 @@ class Replay:
         elif len(row.payload) < row.payload_bytes:
             self.skipped.cut += 1
         else:
-            return Recorded(row.ts, key, row.payload)
+            return RecordedMessage(row.ts, key, row.payload)
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """What the record has of a message."""
+class _MessageRow:
+    """The columns of one message."""
 
     ts: int
     key: str
@@ -111,18 +113,20 @@ class _Row:
     payload_bytes: int
 
 
-def _messages(table: pa.Table) -> Iterator[_Row]:
-    """Yield the rows of *table*, which are messages, in the order of time."""
+def _messages(table: pa.Table) -> Iterator[_MessageRow]:
+    """Yield the messages of *table* in chronological order."""
     for batch in table.sort_by([("ts", "ascending"), ("seq", "ascending")]).to_batches(max_chunksize=1 << 14):
         columns = (batch.column(name).to_pylist() for name in ("ts", "key", "payload", "payload_bytes"))
         for row in zip(*columns, strict=True):
-            yield _Row(*row)
+            yield _MessageRow(*row)
 
 
-def paced(messages: Iterable[Recorded], speed: float, clock: Callable[[], float], sleep: Callable[[float], object]) -> Iterator[Recorded]:
-    """Yield *messages* as far apart as they were, divided by *speed*; 0 is without any pause.
+def paced(
+    messages: Iterable[RecordedMessage], speed: float, clock: Callable[[], float], sleep: Callable[[float], object]
+) -> Iterator[RecordedMessage]:
+    """Yield *messages* with the recorded time between them divided by *speed*; 0: without pauses.
 
-    What has fallen behind catches up: each is due at its own time, not so long after the one before.
+    A delayed message does not delay the next ones: each has a time of its own.
     """
     begun: float | None = None
     first = 0

@@ -1,9 +1,9 @@
-"""How long segments are kept: until their time is over, or the disk's share is used up. Spec: sbus-recorder(8).
+"""Removes segments after the retention time, or when the quota is exceeded. Spec: sbus-recorder(8).
 
-When the quota is used up, the segments of the user with the most bytes go first: a flood costs its own user's record.
+When the quota is exceeded, the segments of the user with the most bytes are removed first: a flood removes the record of its own user.
 
-A segment is first marked as removed in the index, then deleted. Whoever computes an hour anew sees from the mark that it is not all
-there any more. Only this host's segments are touched; others share the archive.
+A segment is marked as removed in the index, then deleted. A later computation of the hour sees from the mark that the hour is incomplete.
+Only segments of this host are removed, because other hosts can share the archive.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from pathlib import Path
 
 from sbusd.archive.record.index import IndexEntry, Removal, read_index, write_entry
 from sbusd.archive.record.layout import HOUR_NS, hour_of
+from sbusd.recorder.quota import next_to_remove, separate_users
 from sbusd.recorder.ranking import Ranking
-from sbusd.recorder.shares import heaviest, owners
 
 
 @dataclass(slots=True)
 class Removed:
-    """What was removed for one reason."""
+    """Segments that were removed for one reason."""
 
     segments: int = 0
     bytes: int = 0
 
 
-class _Part:
+class _UserSegments:
     """The segments of one user, or the common ones."""
 
     __slots__ = ("bytes", "charged", "order")
@@ -36,36 +36,36 @@ class _Part:
     def __init__(self) -> None:
         self.bytes = 0
         self.charged = 0
-        """What of it its users have caused: in segments with few rows most is the form of the file, which is nobody's fault."""
+        """Bytes that count for the users. In a segment with few rows, most bytes are file format overhead, and do not count."""
         self.order: Ranking[str] = Ranking()
-        """Paths, the oldest hour first: most come last, those of a clock that was set back do not."""
+        """Paths, the oldest hour first. After the clock was set back, a new path is not the last."""
 
 
 class Retention:
-    """The segments of one host in an archive. Not thread-safe, but for :attr:`bytes` and :attr:`largest`."""
+    """The segments of one host in an archive. Not thread-safe, except for :attr:`bytes` and :attr:`largest`."""
 
     def __init__(self, archive: Path, host: str, quota_bytes: int, keep_seconds: float) -> None:
-        """*quota_bytes* bounds segments and write-ahead together; *keep_seconds* counts from the end of a segment's hour."""
+        """*quota_bytes* limits segments and write-ahead log together; *keep_seconds* counts from the end of a segment's hour."""
         self.bytes = 0
-        """Of all segments."""
+        """Bytes of all segments."""
         self.largest: tuple[int, int] | None = None
-        """The user whose segments of their own go first, and their bytes; OTHERS for those who are too many to name."""
+        """The user whose dedicated segments are removed first, and their bytes; OTHERS for the users that are not listed."""
         self._archive = archive
         self._host = host
         self._quota = quota_bytes
         self._keep_ns = int(keep_seconds * 1e9)
         self._entries: dict[str, IndexEntry] = {}
-        """All segments, by path."""
+        """All segments by path."""
         self._oldest: Ranking[str] = Ranking()
         """Paths of all segments, the oldest first."""
-        self._parts: dict[int | None, _Part] = {}
+        self._parts: dict[int | None, _UserSegments] = {}
         self._heaviest: Ranking[int] = Ranking()
-        """Users with segments of their own, in descending order of their charged bytes."""
+        """Users with dedicated segments, in descending order of their charged bytes."""
         self._common: Counter[int] = Counter()
         """Bytes of each user's rows in common segments, before compression."""
 
     def load(self) -> None:
-        """Read the index; finish a removal that was interrupted.
+        """Read the index, and finish an interrupted removal.
 
         Raises:
             RecordError: an entry is damaged.
@@ -82,24 +82,24 @@ class Retention:
                 self._keep(entry)
 
     def add(self, entries: Iterable[IndexEntry]) -> None:
-        """Take note of new segments; those that were there already are replaced."""
+        """Add new segments; they replace those with the same path."""
         for entry in entries:
             if (known := self._entries.get(entry.path)) is not None:
                 self._forget(known)
             self._keep(entry)
 
-    def owners(self, new: Mapping[int, int]) -> frozenset[int]:
-        """Return those of *new*, users of a write-ahead with the bytes of each in it, whose rows are to get segments of their own."""
-        return owners(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
+    def separate_users(self, new: Mapping[int, int]) -> frozenset[int]:
+        """Return the users that get dedicated segments. *new* are the bytes by user in a write-ahead file."""
+        return separate_users(new, self._common, [uid for uid in self._parts if uid is not None], self._quota)
 
     def prune(self, now_ns: int, spool_bytes: int) -> dict[tuple[Removal, int | None], Removed]:
-        """Remove what is too old, and then, until *spool_bytes* and the segments are within the quota, the oldest of who has most.
+        """Remove expired segments. Then remove the oldest segments of the largest users until segments and *spool_bytes* are within the
+        quota.
 
-        Return what was removed, by the reason and the user; None are the common segments, OTHERS
-        those of users who are too many to name.
+        Return the removed segments by reason and user; None is for common segments, OTHERS for users that are not listed.
 
         Raises:
-            OSError: something cannot be removed.
+            OSError: a file cannot be removed.
         """
         removed: dict[tuple[Removal, int | None], Removed] = {}
         while (found := self._next(now_ns, spool_bytes)) is not None:
@@ -113,7 +113,7 @@ class Retention:
         return removed
 
     def _next(self, now_ns: int, spool_bytes: int) -> tuple[IndexEntry, Removal] | None:
-        """Return the segment that is to go now, and why; None if all may stay."""
+        """Return the segment to remove now, and the reason; None if all can stay."""
         oldest = self._oldest.first()
         if oldest is None:
             return None
@@ -124,27 +124,27 @@ class Retention:
         uid = self._heaviest.first()
         own = None if uid is None else (uid, self._parts[uid].charged)
         common = self._parts.get(None)
-        path = self._parts[heaviest(own, common.charged if common else 0, len(self._common))].order.first()
+        path = self._parts[next_to_remove(own, common.charged if common else 0, len(self._common))].order.first()
         return None if path is None else (self._entries[path], "quota")
 
     def _keep(self, entry: IndexEntry) -> None:
         """Add one segment."""
-        part = self._parts.setdefault(entry.uid, _Part())
+        part = self._parts.setdefault(entry.uid, _UserSegments())
         self._entries[entry.path] = entry
         for order in (self._oldest, part.order):
             order.put(entry.path, entry.min_ts)
         self._count(part, entry, 1)
 
     def _forget(self, entry: IndexEntry) -> None:
-        """Take out one segment."""
+        """Forget one segment."""
         part = self._parts[entry.uid]
         del self._entries[entry.path]
         for order in (self._oldest, part.order):
             order.drop(entry.path)
         self._count(part, entry, -1)
 
-    def _count(self, part: _Part, entry: IndexEntry, sign: int) -> None:
-        """Count one segment more, or with a *sign* of -1 one less, and forget a part that has none."""
+    def _count(self, part: _UserSegments, entry: IndexEntry, sign: int) -> None:
+        """Add the sizes of one segment, or subtract them with a *sign* of -1. Forget a user without segments."""
         self.bytes += sign * entry.bytes
         part.bytes += sign * entry.bytes
         rows = entry.unnamed + sum(entry.users.values())
@@ -162,14 +162,14 @@ class Retention:
         self.largest = None if first is None else (first, self._parts[first].bytes)
 
     def _count_users(self, entry: IndexEntry, sign: int) -> None:
-        """Count the users of one common segment more, or with a *sign* of -1 less."""
+        """Add the users of one common segment, or subtract them with a *sign* of -1."""
         for uid, size in entry.users.items():
             self._common[int(uid)] += sign * size
             if self._common[int(uid)] <= 0:
                 del self._common[int(uid)]
 
     def _delete(self, entry: IndexEntry) -> None:
-        """Delete a segment's file, and its folders if they are empty then. Raises OSError."""
+        """Delete the file of a segment, and its directories if they are empty. Raises OSError."""
         path = self._archive / entry.path
         path.unlink(missing_ok=True)
         for folder in list(path.parents)[:3]:

@@ -1,4 +1,4 @@
-"""What the tap says, as rows of the record. Spec: sbus-protocol(7) §6, ``!/tap``; sbus-record(5)."""
+"""Converts packets of the tap into rows of the record. Spec: sbus-protocol(7) §6, ``!/tap``; sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from sbusd.archive.record.key_text import key_text
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.systemd.cgroups import unit_at
 
 RELAY_ATTEMPT_KEY = b"relay/attempt"
-"""Where the relay tells each try to reach another host; ``relay/<twin>/…`` are numbers, so no call has this key."""
+"""The relay publishes each attempt to reach another host to this key. No call has it, because ``relay/<twin>/…`` has a number."""
 
-MAX_WORDS = 512
-"""Longest reason that is kept, in characters: the bus's own are shorter, and a relay's may quote another host."""
+MAX_TEXT_CHARACTERS = 512
+"""Maximum length of a recorded reason, in characters. Reasons of the bus are shorter; those of a relay can quote another host."""
 
 _PEERS = 65_536
-"""Connections whose peer is remembered: more than a bus has descriptors for. The oldest are forgotten first."""
+"""Size of the cache of peers by connection: more than a bus has descriptors. The oldest are removed first."""
 
 _HEAD = b"CMSG !/tap\0"
 
@@ -40,12 +40,12 @@ _EVENTS = {
 _INT32 = 2**31 - 1
 _INT64 = 2**63 - 1
 
-Fact = dict[str, object]
+TapEvent = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is behind a connection."""
+class PeerInfo:
+    """Credentials and unit of the process of a connection."""
 
     uid: int | None = None
     gid: int | None = None
@@ -53,51 +53,51 @@ class Peer:
     unit: str | None = None
 
 
-_NOBODY = Peer()
+_UNKNOWN_PEER = PeerInfo()
 
 
 class UnreadableError(ValueError):
-    """A packet of the tap that says nothing this version understands."""
+    """A packet of the tap that this version cannot read."""
 
 
-class RowMaker:
-    """Turns packets of the tap into rows. ``unreadable`` counts those that it could not read."""
+class RowBuilder:
+    """Converts packets of the tap into rows. ``unreadable`` counts the packets that it could not read."""
 
     def __init__(
         self,
         payloads: PayloadPolicy,
-        calls: CallBook,
+        calls: CallRecognizer,
         since: Callable[[int, int], int | None] = lambda _conn, ts: ts,
         unit_at: Callable[[int | None, float | None], str | None] = unit_at,
     ) -> None:
-        """*since* says when a connection was made that is first heard of at a time, both in nanoseconds since 1970, or None if that is not
-        known; *unit_at* says the unit that a process had then, in seconds, and is asked once for each connection."""
+        """*since* returns when a connection was made, given its number and the time it was first seen, both in nanoseconds since 1970,
+        or None if that is unknown. *unit_at* returns the unit of a process at a time in seconds. It is called once per connection."""
         self.unreadable = 0
         self._payloads = payloads
         self._calls = calls
         self._since = since
         self._unit_at = unit_at
-        self._peers: dict[int, Peer] = {}
+        self._peers: dict[int, PeerInfo] = {}
 
     def row(self, packet: bytes) -> Row | None:
-        """Return the row that *packet* is, ``seq`` being 0; None, and counted, if it is none."""
+        """Return the row for *packet*, with ``seq`` 0. If it is not readable, count it and return None."""
         end = packet.find(b"\n")
         try:
             if end < 0 or not packet.startswith(_HEAD):
                 raise UnreadableError
-            # Decoded here: json would try five encodings first.
+            # Decoded here, because json would try five encodings first.
             fact = json.loads(packet[len(_HEAD) : end].decode())
             if not isinstance(fact, dict):
                 raise UnreadableError
             return self._row(fact, packet[end + 1 :])
         except (ValueError, RecursionError):
-            # A later bus may say more than this version knows of.
+            # A newer bus can send events that this version does not know.
             self.unreadable += 1
             return None
 
-    def standing(self, fact: Fact, ts: int) -> Row | None:
-        """Return the row that says that a subscription stands at the time *ts*; None, and counted, if *fact* is none."""
-        conn = _whole(fact.get("id"), _INT64)
+    def subscription_row(self, fact: TapEvent, ts: int) -> Row | None:
+        """Return the row for an active subscription at the time *ts*. If *fact* is not readable, count it and return None."""
+        conn = _integer(fact.get("id"), _INT64)
         try:
             key = _key_of(fact, "pattern")
         except ValueError:
@@ -108,17 +108,17 @@ class RowMaker:
         return _of_peer(Row(ts, 0, Kind.STANDING, key=key), conn, self._peer(conn, fact.get("cred"), ts))
 
     def forget_peers(self) -> None:
-        """Forget who is behind which connection: another bus may give the numbers anew."""
+        """Forget the peers of all connections: another bus can reuse the numbers."""
         self._peers.clear()
 
-    def _row(self, fact: Fact, body: bytes) -> Row:
-        """Return the row of one fact. Raises ValueError."""
+    def _row(self, fact: TapEvent, body: bytes) -> Row:
+        """Return the row for one event. Raises ValueError."""
         kind = fact.get("kind")
-        ts, conn = _whole(fact.get("time"), _INT64), _whole(fact.get("id"), _INT64)
+        ts, conn = _integer(fact.get("time"), _INT64), _integer(fact.get("id"), _INT64)
         if ts is None:
             raise UnreadableError
         peer = self._peer(conn, fact.get("cred"), ts, is_new=kind == "connect")
-        count = _whole(fact.get("count"), _INT64)
+        count = _integer(fact.get("count"), _INT64)
         if kind == "message":
             return self._message(fact, ts, conn, peer, body)
         if isinstance(kind, str) and (event := _EVENTS.get(kind)) is not None:
@@ -129,12 +129,12 @@ class RowMaker:
             return _of_peer(Row(ts, 0, Kind.LOSS, lost=count), conn, peer)
         if kind == "denial":
             denial = Row(ts, 0, Kind.DENIAL, key=_key_of(fact, "key"), lost=1 if count is None else count)
-            code, reason, packet = (_words(fact.get(name)) for name in ("error", "reason", "packet"))
+            code, reason, packet = (_text(fact.get(name)) for name in ("error", "reason", "packet"))
             return _of_peer(denial._replace(code=code, reason=reason, packet=packet), conn, peer)
         raise UnreadableError
 
-    def _message(self, fact: Fact, ts: int, conn: int | None, peer: Peer, packet: bytes) -> Row:
-        """Return the row of a message, or of what a message tells that has a kind of its own."""
+    def _message(self, fact: TapEvent, ts: int, conn: int | None, peer: PeerInfo, packet: bytes) -> Row:
+        """Return the row for a message, or for the relay attempt that it reports."""
         nul = packet.find(b"\0")
         if nul < 0 or not packet.startswith(b"MSG "):
             raise UnreadableError
@@ -152,25 +152,26 @@ class RowMaker:
             peer.gid,
             peer.pid,
             peer.unit,
-            _whole(fact.get("recipients"), _INT32),
-            _whole(fact.get("queued"), _INT32),
-            _whole(fact.get("discarded"), _INT32),
+            _integer(fact.get("recipients"), _INT32),
+            _integer(fact.get("queued"), _INT32),
+            _integer(fact.get("discarded"), _INT32),
             self._payloads.kept(key, payload),
             len(payload),
             *((None,) * 5 if call is None else (call.call_id, call.role, call.command, call.expires_seconds, call.failed)),
         )
         return row._replace(missed=_numbers(fact.get("missed")))
 
-    def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> Peer:
-        """Return who is behind connection *conn*, whose credentials a fact of the time *ts* tells, and which was made then if *is_new*."""
+    def _peer(self, conn: int | None, cred: object, ts: int, *, is_new: bool = False) -> PeerInfo:
+        """Return the peer of connection *conn*. *cred* are its credentials in an event at *ts*; with *is_new* the connection was made
+        then."""
         if conn is not None and (known := self._peers.get(conn)) is not None:
             return known
         match = _CRED.search(cred) if isinstance(cred, str) else None
         if match is None:
-            return _NOBODY
+            return _UNKNOWN_PEER
         gid, uid, pid = (int(digits) for digits in match.groups())
         since = ts if is_new or not conn else self._since(conn, ts)
-        peer = Peer(uid, gid, pid, self._unit_at(pid, since / 1e9) if conn and since is not None else None)
+        peer = PeerInfo(uid, gid, pid, self._unit_at(pid, since / 1e9) if conn and since is not None else None)
         if conn is not None:
             if len(self._peers) >= _PEERS:
                 del self._peers[next(iter(self._peers))]
@@ -178,13 +179,13 @@ class RowMaker:
         return peer
 
 
-def _of_peer(row: Row, conn: int | None, peer: Peer) -> Row:
-    """Return *row* with whom it is about."""
+def _of_peer(row: Row, conn: int | None, peer: PeerInfo) -> Row:
+    """Return *row* with the connection and its peer."""
     return row._replace(conn=conn, uid=peer.uid, gid=peer.gid, pid=peer.pid, unit=peer.unit)
 
 
-def _key_of(fact: Fact, name: str) -> str | None:
-    """Return the key or pattern under *name* as the record's text, None if there is none. Raises ValueError if it is malformed."""
+def _key_of(fact: TapEvent, name: str) -> str | None:
+    """Return the key or pattern under *name* as text of the record, None if there is none. Raises ValueError if it is malformed."""
     encoded = fact.get(f"{name}_base64")
     if isinstance(encoded, str):
         return key_text(base64.b64decode(encoded, validate=True))
@@ -192,13 +193,13 @@ def _key_of(fact: Fact, name: str) -> str | None:
     return key_text(text.encode("utf-8")) if isinstance(text, str) else None
 
 
-def _relay_attempt(payload: bytes, calls: CallBook) -> Row | None:
-    """Return the row of an attempt that the relay tells, all but when and who; None if it is none."""
+def _relay_attempt(payload: bytes, calls: CallRecognizer) -> Row | None:
+    """Return the row for a relay attempt, without time and peer; None if the payload is invalid."""
     try:
         value = json.loads(payload)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or (twin := _whole(value.get("twin"), _INT64)) is None:
+    if not isinstance(value, dict) or (twin := _integer(value.get("twin"), _INT64)) is None:
         return None
     digest = value.get("call")
     return Row(
@@ -207,29 +208,29 @@ def _relay_attempt(payload: bytes, calls: CallBook) -> Row | None:
         Kind.RELAY,
         key=key_text(RELAY_ATTEMPT_KEY),
         call_id=calls.number(digest) if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None,
-        call_cmd=_words(value.get("cmd")),
-        code=_words(value.get("code")),
-        reason=_words(value.get("reason")),
-        duration=_whole(value.get("duration"), _INT64),
+        call_cmd=_text(value.get("cmd")),
+        code=_text(value.get("code")),
+        reason=_text(value.get("reason")),
+        duration=_integer(value.get("duration"), _INT64),
         twin=twin,
-        attempt=_whole(value.get("attempt"), _INT32),
+        attempt=_integer(value.get("attempt"), _INT32),
     )
 
 
-def _words(value: object) -> str | None:
-    """Return text as the record has it: what UTF-8 can say, and not too long; None if there is none."""
-    return value[:MAX_WORDS].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else None
+def _text(value: object) -> str | None:
+    """Return *value* as valid UTF-8 of at most MAX_TEXT_CHARACTERS; None if it is not text."""
+    return value[:MAX_TEXT_CHARACTERS].encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else None
 
 
 def _numbers(value: object) -> list[int] | None:
-    """Return a list of connections, or None if there is none. Raises UnreadableError if it is none."""
+    """Return a list of connections, or None if there is none. Raises UnreadableError if it is invalid."""
     if value is None:
         return None
-    if not isinstance(value, list) or any(_whole(each, _INT64) is None for each in value):
+    if not isinstance(value, list) or any(_integer(each, _INT64) is None for each in value):
         raise UnreadableError
     return value
 
 
-def _whole(value: object, most: int) -> int | None:
-    """Return a whole number from 0 to *most*, or None."""
+def _integer(value: object, most: int) -> int | None:
+    """Return an integer from 0 to *most*, or None."""
     return value if type(value) is int and 0 <= value <= most else None

@@ -1,4 +1,4 @@
-"""The recorder at work: what the tap tells becomes rows, rows go to the disk, finished files become segments, until a signal ends it."""
+"""The main loop of the recorder: reads the tap, writes rows, and passes finished files to the converter until a signal arrives."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from sbusd.archive.record.layout import HOUR_NS, INDEX, hour_of, is_host
 from sbusd.archive.record.schema import Row
 from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
 from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE, Journal
 from sbusd.recorder.payloads import PayloadPolicy
+from sbusd.recorder.quota import spool_limit, user_label
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.rows import RowMaker
-from sbusd.recorder.shares import name_of, spool_limit
-from sbusd.recorder.subscription_snapshot import Standing as StandingBook
+from sbusd.recorder.rows import RowBuilder
+from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from sbusd.recorder.supervision import Supervision
-from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
+from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 
 TURN_PACKETS = 512
-"""Packets taken before what is due is looked at: some milliseconds of work, a fortieth of a sync interval."""
+"""Maximum number of packets between checks for other work: a few milliseconds, a fortieth of a sync interval."""
 
 DRAIN_SECONDS = 2.0
-"""How long the end goes on to listen: enough for all that a bus queues, and less than a person waits for."""
+"""Maximum time to read queued packets at exit: enough for all that a bus queues, and shorter than a user waits."""
 
-TELL_SECONDS = 60.0
-"""How often what is lost again and again is told."""
+REPORT_SECONDS = 60.0
+"""Interval between log records of repeated losses."""
 
-_NOT_THIS_HOUR = -HOUR_NS
+_NO_HOUR = -HOUR_NS
 
 
 class SpoolInUseError(SbusError):
-    """Another recorder writes into the same spool."""
+    """Another recorder uses the same spool."""
 
 
 class BadHostError(SbusError, ValueError):
-    """This host's name cannot stand in an archive."""
+    """The name of this host is not valid in an archive."""
 
 
 def host_of(settings: RecorderSettings) -> str:
     """Return the name of this host in the archive.
 
     Raises:
-        BadHostError: it has none that can stand there.
+        BadHostError: the name is not valid in an archive.
     """
     host = settings.host or socket.gethostname()
     if not is_host(host):
@@ -63,21 +63,21 @@ def host_of(settings: RecorderSettings) -> str:
 
 
 class Recorder:
-    """One recorder. :meth:`prepare` it, let it :meth:`run` until :meth:`stop`, and :meth:`close` it whatever happens."""
+    """The recorder. Call :meth:`prepare`, then :meth:`run` until :meth:`stop`, and :meth:`close` in any case."""
 
     def __init__(
         self,
         settings: RecorderSettings,
-        tap: Tap,
+        tap: RecorderTap,
         journal: Journal,
         supervision: Supervision,
         *,
         durable: Callable[[int], None] = lambda _seq: None,
         clocks: Clocks | None = None,
     ) -> None:
-        """Record what *tap* tells. *durable* is given the position up to which rows are on the disk."""
+        """Record the packets of *tap*. *durable* is called with the position of the last durable row."""
         self.messages = 0
-        """Messages that were heard."""
+        """Number of messages received."""
         self._settings = settings
         self._tap = tap
         self._journal = journal
@@ -87,47 +87,47 @@ class Recorder:
         self._host = host_of(settings)
         self._archive = Path(settings.archive)
         self._spool = Path(settings.spool)
-        self._maker = RowMaker(PayloadPolicy(settings.keep, settings.payloads), CallBook(self._host, _boot_id()), tap.since)
-        self._standing = StandingBook()
-        self._told_hour = _NOT_THIS_HOUR
+        self._builder = RowBuilder(PayloadPolicy(settings.keep, settings.payloads), CallRecognizer(self._host, _boot_id()), tap.since)
+        self._subscriptions = SubscriptionSnapshot()
+        self._snapshot_hour = _NO_HOUR
         self._lock = -1
-        self._listened = self._is_counted = False
+        self._was_open = self._is_counted = False
         self._wake, self._woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._converter: Converter | None = None
         self._recording: Recording | None = None
-        self._tap_lost = self._untold_loss = 0
-        self._tell_at = 0.0
-        self._told_unreadable = self._told_forgotten = 0
+        self._tap_lost = self._unreported_loss = 0
+        self._report_at = 0.0
+        self._reported_unreadable = self._reported_forgotten = 0
 
     @property
     def rows(self) -> int:
-        """Rows that are on the disk."""
+        """Number of durable rows."""
         return self._recording.recorded if self._recording else 0
 
     @property
     def missing(self) -> int:
-        """Rows that are known to be missing: nothing could be written, or the bus discarded them."""
+        """Number of missing rows: they could not be written, or the bus discarded them."""
         return self._tap_lost + (self._recording.lost if self._recording else 0)
 
     def status(self) -> str:
-        """Return how it goes, in a line: for the service manager."""
-        recording, converter = self._parts()
+        """Return the status line for the service manager."""
+        recording, converter = self._prepared()
         words = f"{recording.recorded} rows, {self.missing} missing" + ", suspended" * recording.is_suspended
         if (largest := converter.largest) is not None:
-            words += f"; most dedicated segments: {name_of(largest[0])}, {largest[1] >> 20} MiB"
+            words += f"; most dedicated segments: {user_label(largest[0])}, {largest[1] >> 20} MiB"
         return words
 
     def prepare(self) -> None:
-        """Take the folders, finish what an earlier run left, and begin to listen.
+        """Lock the directories, recover the files of an earlier run, and open the tap.
 
         Raises:
-            SpoolInUseError: another recorder has them.
-            NoBus, TapRefusedError: there is nothing to listen to.
+            SpoolInUseError: another recorder uses the spool.
+            NoBus, TapRefusedError: the tap cannot be opened.
             RecordError: the index is damaged.
-            ExposedFolderError: others can enter a folder, and it is not ours to close it.
-            OSError: a folder cannot be used.
+            ExposedFolderError: other users can enter a directory, and this user must not change it.
+            OSError: a directory cannot be used.
         """
-        # Everybody's messages are in them.
+        # The directories contain messages of all users.
         make_private(self._archive, (INDEX, "date=*", ".spool"))
         make_private(self._spool, (f"*{SUFFIX}", f"*{SET_ASIDE}", ".lock"))
         self._take_lock()
@@ -148,17 +148,17 @@ class Recorder:
             clocks=self._clocks,
         )
         self._tap.open()
-        self._listened = True
+        self._was_open = True
         converter.start()
         self._record_restart("the recorder started", None)
 
     def run(self, seconds: float | None = None, messages: int | None = None) -> None:
-        """Record until :meth:`stop`, or for *seconds*, or until so many *messages* were heard.
+        """Record until :meth:`stop`, for *seconds*, or until *messages* were received.
 
         Raises:
-            TapRefusedError: a new bus does not let this user listen.
+            TapRefusedError: a restarted bus refuses the tap.
         """
-        recording, converter = self._parts()
+        recording, converter = self._prepared()
         self._is_counted = messages is not None
         self._journal.tell(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
         self._supervision.ready()
@@ -167,68 +167,68 @@ class Recorder:
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
                 return
             self._wait(recording, end)
-            for heard in self._tap.hear(TURN_PACKETS):
-                self._take(heard)
+            for heard in self._tap.receive(TURN_PACKETS):
+                self._handle(heard)
                 if messages is not None and self.messages >= messages:
-                    break  # what else there is is more than was asked for
+                    break  # the rest is more than requested
             recording.tick()
-            self._tell()
+            self._report_losses()
             if converter.failure is not None:
                 raise converter.failure
             self._supervision.turn(self.status)
 
     def stop(self) -> None:
-        """Let :meth:`run` return; may be called by a signal's handler."""
+        """Make :meth:`run` return. Signal handlers may call it."""
         try:
             os.write(self._woken, b"x")
         except BlockingIOError:
             return
 
     def close(self, timeout: float | None = None) -> None:
-        """End: what the bus has told is written, and made segments of within *timeout* seconds; the rest is for the next start."""
+        """Stop: write what the bus has queued, and convert it within *timeout* seconds. The next start converts the rest."""
         self._supervision.stopping()
-        if self._listened and not self._is_counted:
-            self._hear_the_rest()
+        if self._was_open and not self._is_counted:
+            self._drain()
         self._tap.close()
         if self._recording is not None and self._converter is not None:
-            self._tell(at_once=True)
+            self._report_losses(at_once=True)
             self._recording.close()
             self._converter.close(timeout)
-        if self._recording is not None and self._listened:
+        if self._recording is not None and self._was_open:
             self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
         for fd in (self._wake, self._woken, self._lock):
             if fd >= 0:
                 os.close(fd)
         self._wake = self._woken = self._lock = -1
 
-    def _hear_the_rest(self) -> None:
-        """Take what the bus has told already, and still queues: up to its answer to a last question, but for a bounded time."""
+    def _drain(self) -> None:
+        """Read what the bus has queued, up to its reply to a last ping, for at most DRAIN_SECONDS."""
         end = self._clocks.monotonic() + DRAIN_SECONDS
-        self._tap.ask_for_end()
+        self._tap.request_end()
         with contextlib.suppress(TapRefusedError):
             while (fd := self._tap.fileno()) is not None and not self._tap.has_ended:
                 left = end - self._clocks.monotonic()
                 if left <= 0:
                     return
                 select.select([fd], [], [], left)
-                for heard in self._tap.hear(TURN_PACKETS):
-                    self._take(heard)
+                for heard in self._tap.receive(TURN_PACKETS):
+                    self._handle(heard)
 
-    def _parts(self) -> tuple[Recording, Converter]:
-        """Return what :meth:`prepare` made."""
+    def _prepared(self) -> tuple[Recording, Converter]:
+        """Return the parts that :meth:`prepare` made."""
         if self._recording is None or self._converter is None:
             raise RuntimeError("call prepare() first")
         return self._recording, self._converter
 
     def _is_stopped(self) -> bool:
-        """Return whether the end has been asked for."""
+        """Return whether :meth:`stop` was called."""
         try:
             return bool(os.read(self._wake, 1))
         except BlockingIOError:
             return False
 
     def _wait(self, recording: Recording, end: float | None) -> None:
-        """Wait until there is something to hear, or something is due."""
+        """Wait for a packet, or until something is due."""
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
         fd = self._tap.fileno()
@@ -236,76 +236,76 @@ class Recorder:
             poller.register(fd, select.POLLIN)
         due = [each for each in (recording.due, self._tap.due, self._supervision.due, end) if each is not None]
         timeout = max(0.0, min(due) - self._clocks.monotonic()) * 1_000 if due else None
-        # Rounded up: a wait that ends just before the time would be followed by another of no length.
+        # Rounded up: a wait that ends just before the due time would cause a busy loop.
         poller.poll(None if timeout is None else int(timeout) + 1)
 
-    def _take(self, heard: Heard) -> None:
-        """Put one thing that was heard into the record."""
+    def _handle(self, heard: TapOutput) -> None:
+        """Record one item of the tap."""
         now = self._clocks.wall_ns()
         match heard:
             case bytes():
-                row = self._maker.row(heard)
+                row = self._builder.row(heard)
                 if row is not None and not (row.kind == Kind.LOSS and row.conn == self._tap.own_id):
                     self.messages += row.kind == Kind.MESSAGE
                     self._add(row)
-            case Standing(subscriptions):
-                self._take_standing(subscriptions, now)
-            case Missed(count):
-                self._untold_loss += count or 0
+            case ActiveSubscriptions(subscriptions):
+                self._record_subscriptions(subscriptions, now)
+            case LostPackets(count):
+                self._unreported_loss += count or 0
                 self._tap_lost += count or 0
                 self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
-            case Away(reason):
+            case BusLost(reason):
                 self._journal.tell(BUS_AWAY, reason=reason)
-            case Back(duration_ns):
+            case BusRestored(duration_ns):
                 self._journal.tell(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
-                self._maker.forget_peers()
-                self._standing.clear()
+                self._builder.forget_peers()
+                self._subscriptions.clear()
                 self._record_restart("the recorder lost its connection to the bus", duration_ns)
 
     def _add(self, row: Row) -> None:
-        """Record *row*, behind the subscriptions that stand if its hour begins with it."""
-        recording, _ = self._parts()
+        """Record *row*. The first row of an hour follows the active subscriptions."""
+        recording, _ = self._prepared()
         if recording.is_suspended:
-            # What is told now is lost; after the gap it is told anew.
-            self._told_hour = _NOT_THIS_HOUR
-        elif (hour := hour_of(row.ts)) > self._told_hour:
-            self._told_hour = hour
-            for standing in self._standing.rows(row.ts):
+            # While recording is suspended, rows are lost. The subscriptions are repeated after the gap.
+            self._snapshot_hour = _NO_HOUR
+        elif (hour := hour_of(row.ts)) > self._snapshot_hour:
+            self._snapshot_hour = hour
+            for standing in self._subscriptions.rows(row.ts):
                 recording.add(standing)
-        self._standing.note(row)
+        self._subscriptions.note(row)
         recording.add(row)
 
-    def _take_standing(self, subscriptions: Iterable[dict[str, object]], now: int) -> None:
+    def _record_subscriptions(self, subscriptions: Iterable[dict[str, object]], now: int) -> None:
         """Record those *subscriptions* that are not known yet."""
         for fact in subscriptions:
-            row = self._maker.standing(fact, now)
-            if row is not None and not self._standing.knows(row):
+            row = self._builder.subscription_row(fact, now)
+            if row is not None and not self._subscriptions.knows(row):
                 self._add(row)
 
     def _record_restart(self, reason: str, duration_ns: int | None) -> None:
         """Record that the connection is new."""
         self._add(Row(self._clocks.wall_ns(), 0, Kind.RESTART, reason=reason, duration=duration_ns))
 
-    def _tell(self, *, at_once: bool = False) -> None:
-        """Tell what was lost, or could not be read, since it was told last; not too often."""
+    def _report_losses(self, *, at_once: bool = False) -> None:
+        """Log new losses and unreadable packets, at most every REPORT_SECONDS."""
         now = self._clocks.monotonic()
-        if now < self._tell_at and not at_once:
+        if now < self._report_at and not at_once:
             return
-        if self._untold_loss:
-            self._journal.tell(TAP_LOSS, lost=self._untold_loss)
-            self._untold_loss = 0
-            self._tell_at = now + TELL_SECONDS
-        if self._maker.unreadable > self._told_unreadable:
-            self._told_unreadable = self._maker.unreadable
-            self._journal.tell(UNREADABLE, count=self._told_unreadable)
-            self._tell_at = now + TELL_SECONDS
-        if self._standing.forgotten > self._told_forgotten:
-            self._told_forgotten = self._standing.forgotten
-            self._journal.tell(CROWDED, count=self._told_forgotten)
-            self._tell_at = now + TELL_SECONDS
+        if self._unreported_loss:
+            self._journal.tell(TAP_LOSS, lost=self._unreported_loss)
+            self._unreported_loss = 0
+            self._report_at = now + REPORT_SECONDS
+        if self._builder.unreadable > self._reported_unreadable:
+            self._reported_unreadable = self._builder.unreadable
+            self._journal.tell(UNREADABLE, count=self._reported_unreadable)
+            self._report_at = now + REPORT_SECONDS
+        if self._subscriptions.forgotten > self._reported_forgotten:
+            self._reported_forgotten = self._subscriptions.forgotten
+            self._journal.tell(CROWDED, count=self._reported_forgotten)
+            self._report_at = now + REPORT_SECONDS
 
     def _take_lock(self) -> None:
-        """Take the spool for this process. Raises SpoolInUseError."""
+        """Lock the spool for this process. Raises SpoolInUseError."""
         self._lock = os.open(self._spool / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -316,14 +316,14 @@ class Recorder:
         os.write(self._lock, f"{os.getpid()}\n".encode())
 
     def _recover(self, converter: Converter) -> int:
-        """Hand on the files that an earlier run left; return the greatest position in them, 0 if there is none."""
+        """Pass on the files of an earlier run; return the highest position in them, 0 if there is none."""
         last = rows = torn = 0
         for path in wal_files(self._spool):
             self._supervision.extend()
             try:
                 content = read_wal(path)
             except WalError as error:
-                # At once: a file of this run may get the same name.
+                # Renamed now: a file of this run can get the same name.
                 self._journal.tell(DAMAGED, file=str(path), reason=f"{error.reason}; renamed to {set_aside(path).name}")
                 continue
             last, rows, torn = max(last, content.last_seq), rows + content.rows, torn + content.torn_bytes
@@ -336,15 +336,15 @@ class Recorder:
         return last
 
     def _refusal(self, wal_bytes: int) -> str | None:
-        """Return why nothing more may be written: what waits for the archive has used up the write-ahead's part of the quota."""
-        _, converter = self._parts()
+        """Return the reason if nothing more may be written: the queued files use the write-ahead log's part of the quota."""
+        _, converter = self._prepared()
         if converter.waiting_bytes + wal_bytes <= spool_limit(self._settings.disk_quota, self._settings.rotate_bytes):
             return None
         return "the write-ahead log has reached its part of disk_quota, because segments are written too slowly"
 
 
 def _boot_id() -> str:
-    """Return the id of this boot, random(4); empty where there is none, as in some containers."""
+    """Return the id of this boot, random(4); empty if it is not available, as in some containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:

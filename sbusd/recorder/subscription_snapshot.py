@@ -1,4 +1,4 @@
-"""The subscriptions that stand, as far as the bus has told them: each hour's record begins with them. Spec: sbus-record(5)."""
+"""The active subscriptions that the bus has reported. The record of each hour begins with them. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
 
 MAX_PATTERNS = 200_000
-"""Subscriptions that are remembered: each is a row in every hour, and some hundred bytes of memory."""
+"""Maximum number of subscriptions. Each is a row in every hour, and uses a few hundred bytes of memory."""
 
 
-class Standing:
-    """Who has which pattern. ``forgotten`` counts those that found no room, whose recipients the record cannot tell."""
+class SubscriptionSnapshot:
+    """Patterns by connection. ``forgotten`` counts subscriptions beyond the maximum; the record does not identify their recipients."""
 
     def __init__(self, most: int = MAX_PATTERNS) -> None:
-        """Remember up to *most* subscriptions."""
+        """Keep up to *most* subscriptions."""
         self.forgotten = 0
         self._most = most
         self._count = 0
         self._patterns: dict[int, dict[str, Row]] = {}
 
     def __len__(self) -> int:
-        """Return how many are remembered."""
+        """Return the number of subscriptions."""
         return self._count
 
     def note(self, row: Row) -> None:
-        """Take note of what *row* says of subscriptions, if anything."""
+        """Apply *row* if it is about a subscription."""
         if row.conn is None:
             return
         if row.kind == Kind.DISCONNECT:
@@ -39,22 +39,22 @@ class Standing:
             self._count -= 1
 
     def knows(self, row: Row) -> bool:
-        """Return whether the subscription that *row* is about is remembered."""
+        """Return whether the subscription of *row* is known."""
         return row.conn is not None and row.key in self._patterns.get(row.conn, ())
 
     def rows(self, ts: int) -> Iterator[Row]:
-        """Yield a row for each subscription, of the time *ts*."""
+        """Yield a row with the time *ts* for each subscription."""
         for held in self._patterns.values():
             for row in held.values():
                 yield row._replace(kind=Kind.STANDING, ts=ts)
 
     def clear(self) -> None:
-        """Forget all: whether they still stand is not known."""
+        """Forget all: they may have ended."""
         self._patterns.clear()
         self._count = 0
 
     def _add(self, conn: int, pattern: str, row: Row) -> None:
-        """Remember one subscription, if there is room."""
+        """Add one subscription, if there is room."""
         held = self._patterns.setdefault(conn, {})
         if pattern in held:
             return

@@ -1,4 +1,4 @@
-"""The bus as the recorder hears it: the tap of sbus-protocol(7) §6, on a connection that comes back when the bus does."""
+"""The tap of sbus-protocol(7) §6, on a connection that is restored when the bus restarts."""
 
 from __future__ import annotations
 
@@ -33,65 +33,66 @@ _TOKEN = b"tap"
 _END_TOKEN = b"end"
 
 _OPEN_SECONDS = 10.0
-"""How long the bus may take to answer the demand for a tap; systemd may have to start it first."""
+"""Maximum time to open the tap; systemd may have to start the bus first."""
 
 
 class TapRefusedError(SbusError, PermissionError):
-    """The bus does not let this user listen, or has no tap."""
+    """The bus refuses the tap to this user, or does not have a tap."""
 
 
 @dataclass(frozen=True, slots=True)
-class Missed:
-    """The bus discarded so many packets of the tap here; None: an unknown number."""
+class LostPackets:
+    """The bus discarded ``count`` packets of the tap here; None: an unknown number."""
 
     count: int | None
 
 
 @dataclass(frozen=True, slots=True)
-class Away:
-    """The bus has gone, or ended the connection, and why, as far as it is known."""
+class BusLost:
+    """The connection to the bus ended; ``reason`` says why if that is known."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Back:
-    """The connection is new, after so many nanoseconds without one."""
+class BusRestored:
+    """The connection is new, after ``duration_ns`` nanoseconds without one."""
 
     duration_ns: int
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """Subscriptions that stand: each as an event tells one, but without a time."""
+class ActiveSubscriptions:
+    """Active subscriptions, in the form of tap events, but without a time."""
 
     subscriptions: tuple[dict[str, object], ...]
 
 
-Heard = bytes | Missed | Away | Back | Standing
-"""What :meth:`Tap.hear` yields: packets of the tap, and what befell it."""
+TapOutput = bytes | LostPackets | BusLost | BusRestored | ActiveSubscriptions
+"""Items of :meth:`RecorderTap.receive`: packets of the tap, and events of its connection."""
 
 
-def _packets_in(packet: bytes) -> Iterator[bytes | Missed]:
-    """Yield a packet, or what is in a batch; at a fault in one, that an unknown number was missed."""
+def _packets_in(packet: bytes) -> Iterator[bytes | LostPackets]:
+    """Yield a packet, or the packets of a batch; LostPackets for a fault in a batch."""
     if not is_batch(packet):
         yield packet
         return
     try:
         yield from parse_batch(packet)
     except ProtocolError:
-        yield Missed(None)
+        yield LostPackets(None)
 
 
-class Tap:
-    """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`hear`; without a connection call it when it is :attr:`due`."""
+class RecorderTap:
+    """A tap on the bus at one address. Poll :meth:`fileno`, and call :meth:`receive`; without a connection, call it at the time
+    :attr:`due`."""
 
     def __init__(self, address: str, pattern: bytes, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Listen for *pattern* on the bus at *address*; nothing is done before :meth:`open`."""
+        """Tap *pattern* on the bus at *address*. :meth:`open` connects."""
         self.own_id: int | None = None
         """The number of this connection."""
         self.has_ended = False
-        """Whether all has been heard that was told before :meth:`ask_for_end`."""
+        """Whether everything before :meth:`request_end` was received."""
         self._target = parse_target(address, reconnect=True)
         self._demand = control_packet(controls.TAP_ON, pattern)
         self._clock = clock
@@ -99,33 +100,33 @@ class Tap:
         self._socket: socket.socket | None = None
         # A mapping commits only the pages that packets have touched.
         self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
-        self._early: list[Heard] = []
-        self._hears_events = not pattern
-        self._tells_standing = False
+        self._early: list[TapOutput] = []
+        self._receives_events = not pattern
+        self._lists_subscriptions = False
         self._since: dict[int, int] = {}
-        """When connections were made that are older than this one, nanoseconds since 1970."""
-        self._asked = b""
-        """The place behind which the next page of subscriptions is to begin: an answer for another one is of an earlier question."""
+        """Times of older connections, in nanoseconds since 1970."""
+        self._requested_after = b""
+        """Where the next page of subscriptions begins. A response for another place belongs to an earlier request."""
 
     def open(self) -> None:
-        """Connect, once, and begin to listen: on return nothing is missed any more.
+        """Connect once, and open the tap: no packet is missed after the return.
 
         Raises:
-            NoBus: nobody is there, or it does not answer.
+            NoBus: there is no bus, or it does not respond.
             TapRefusedError: this user has no right to a tap.
         """
         sock = open_socket(self._target, _OPEN_SECONDS)
         try:
             sock.settimeout(_OPEN_SECONDS)
-            # A bus that knows no batches does not answer to that, and sends what it tells packet by packet.
+            # A bus without batches ignores that request, and sends single packets.
             self._since.clear()
             for wish in (controls.FEATURES, controls.ADDRESS, controls.BATCH_ON):
                 sock.send(control_packet(wish))
             sock.send(self._demand)
-            # Behind it, so that every connection is either listed, or newer than this one.
+            # Sent after the tap request, so that every connection is either listed or newer than this one.
             sock.send(control_packet(controls.CONNECTIONS))
             sock.send(control_packet(controls.PING, _TOKEN))
-            self._await_begin(sock, self._clock() + _OPEN_SECONDS)
+            self._wait_until_open(sock, self._clock() + _OPEN_SECONDS)
             sock.setblocking(False)
         except OSError as error:
             sock.close()
@@ -138,16 +139,19 @@ class Tap:
             raise
         self._socket = sock
         self._backoff.connected(self._clock())
-        self._ask_for_standing()
+        self._request_subscriptions()
 
     @property
     def address(self) -> str:
-        """The bus's address, as it was given."""
+        """The address of the bus, as it was given."""
         return self._target.text
 
     def since(self, conn: int, ts: int) -> int | None:
-        """Return when connection *conn*, first heard of at *ts*, was made, or a time soon after; None if that is not known: the number of
-        its process may be another's by now. Both are nanoseconds since 1970."""
+        """Return when connection *conn* was made, or a time soon after; None if that is unknown: its pid may belong to another process
+        now.
+
+        *ts* is the time at which it was first seen. Both are nanoseconds since 1970.
+        """
         if self.own_id is not None and conn > self.own_id:
             return ts
         return self._since.get(conn)
@@ -158,18 +162,19 @@ class Tap:
 
     @property
     def due(self) -> float | None:
-        """When to try to connect again, by the clock; None while there is a connection."""
+        """Time of the next connection attempt; None while there is a connection."""
         return self._backoff.due if self._socket is None else None
 
-    def hear(self, limit: int) -> Iterator[Heard]:
-        """Yield what there is, and stop where the socket is empty, or after *limit* packets with what came in a batch with the last one.
-        Tries to connect when that is due.
+    def receive(self, limit: int) -> Iterator[TapOutput]:
+        """Yield what is available, until the socket is empty or *limit* packets were read (more if the last one is a batch).
+
+        Reconnects when that is due.
 
         Raises:
-            TapRefusedError: a new bus does not let this user listen.
+            TapRefusedError: a restarted bus refuses the tap.
         """
         if self._socket is None:
-            yield from self._come_back()
+            yield from self._reconnect()
         early, self._early = self._early, []
         yield from early
         while limit > 0 and self._socket is not None:
@@ -178,31 +183,31 @@ class Tap:
             except BlockingIOError:
                 return
             except OSError as error:
-                yield self._gone(error.strerror or str(error) if not is_gone(error) else "the bus closed the connection")
+                yield self._disconnected(error.strerror or str(error) if not is_gone(error) else "the bus closed the connection")
                 return
             if size == 0:
-                yield self._gone("the bus closed the connection")
+                yield self._disconnected("the bus closed the connection")
                 return
             for packet in _packets_in(bytes(self._buffer[:size])):
                 limit -= 1
-                heard = packet if isinstance(packet, Missed) else self._read(packet)
+                heard = packet if isinstance(packet, LostPackets) else self._read(packet)
                 if heard is not None:
                     yield heard
 
-    def ask_for_end(self) -> None:
-        """Let the bus say when all has been heard that is for this tap now: see ``has_ended``. What comes behind it is heard as well."""
+    def request_end(self) -> None:
+        """Ask the bus to confirm that everything so far was sent, see ``has_ended``. Later packets are received as well."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.send(control_packet(controls.PING, _END_TOKEN))
 
     def close(self) -> None:
-        """End the connection. Harmless when done already."""
+        """Close the connection. It can be called again."""
         sock, self._socket = self._socket, None
         if sock is not None:
             sock.close()
 
-    def _await_begin(self, sock: socket.socket, deadline: float) -> None:
-        """Read until the bus has answered; what the tap tells before is kept. Raises OSError, TapRefusedError."""
+    def _wait_until_open(self, sock: socket.socket, deadline: float) -> None:
+        """Read until the tap is open; keep packets of the tap that arrive before. Raises OSError, TapRefusedError."""
         refusal: RemoteRefusal | None = None
         has_begun, pages = False, 1
         while not has_begun:
@@ -212,7 +217,7 @@ class Tap:
             if size == 0:
                 raise NoBus(self._target.text, f"the bus closed the connection{f': {refusal.said}' if refusal else ''}")
             for packet in _packets_in(bytes(self._buffer[:size])):
-                if isinstance(packet, Missed):
+                if isinstance(packet, LostPackets):
                     self._early.append(packet)
                 elif packet.startswith(_ERROR_HEAD):
                     refusal = RemoteRefusal(*parse_error(packet[len(_ERROR_HEAD) :]))
@@ -225,7 +230,7 @@ class Tap:
                         sock.send(control_packet(controls.PING, _TOKEN))
                         pages += 1
                 elif packet == _PING_HEAD + _TOKEN:
-                    # One for each page that was asked for, and it comes behind that.
+                    # One reply for each requested page. It follows the page.
                     pages -= 1
                     has_begun = not pages
                 elif (heard := self._read(packet)) is not None:
@@ -240,14 +245,14 @@ class Tap:
             )
 
     def _check_features(self, features: bytes) -> None:
-        """Raise TapRefusedError if the bus has no tap: it would ignore the demand without a word."""
+        """Raise TapRefusedError if the bus has no tap: it would ignore the request silently."""
         names = features.split(b"\n")
-        self._tells_standing = b"subscriptions" in names
+        self._lists_subscriptions = b"subscriptions" in names
         if b"tap" not in names:
             raise TapRefusedError(f"cannot tap the bus at {self._target.text}: it is too old to have a tap. Upgrade sbusd")
 
     def _read_connections(self, answer: bytes) -> int | None:
-        """Take note of a page of connections, and return the number behind which the next one begins."""
+        """Store a page of connections, and return the number after which the next page begins."""
         try:
             page = json.loads(answer)
             self._since.update((int(each["id"]), int(each["since"] * 1e9)) for each in page["connections"])
@@ -256,39 +261,39 @@ class Tap:
             return None
         return following if type(following) is int and following >= 0 else None
 
-    def _ask_for_standing(self, after: bytes = b"") -> None:
-        """Ask for a page of the subscriptions that stand. A tap that is not told of their ends, for its pattern, does not ask."""
-        if self._socket is not None and self._tells_standing and self._hears_events:
-            self._asked = after
-            # A bus that has gone, or does not read, is noticed by what is heard; then all is asked anew.
+    def _request_subscriptions(self, after: bytes = b"") -> None:
+        """Request a page of the active subscriptions. A tap with a pattern does not, because it is not notified when they end."""
+        if self._socket is not None and self._lists_subscriptions and self._receives_events:
+            self._requested_after = after
+            # If the bus has gone or does not read, receive() notices it; then everything is requested again.
             with contextlib.suppress(OSError):
                 self._socket.send(control_packet(controls.SUBSCRIPTIONS, after))
 
-    def _read_standing(self, answer: bytes) -> Standing | None:
-        """Return what a page says, and ask for the next one."""
+    def _read_subscriptions(self, answer: bytes) -> ActiveSubscriptions | None:
+        """Return the subscriptions of a page, and request the next page."""
         try:
             page = json.loads(answer)
-            after, told, following = page["after"], page["subscriptions"], page["next"]
+            after, found, following = page["after"], page["subscriptions"], page["next"]
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        if after != self._asked.decode() or not isinstance(told, list):
+        if after != self._requested_after.decode() or not isinstance(found, list):
             return None
         if isinstance(following, str):
-            self._ask_for_standing(following.encode())
-        return Standing(tuple(each for each in told if isinstance(each, dict)))
+            self._request_subscriptions(following.encode())
+        return ActiveSubscriptions(tuple(each for each in found if isinstance(each, dict)))
 
-    def _read(self, packet: bytes) -> bytes | Missed | Standing | None:
-        """Return what a packet says, None if that is nothing for the record."""
+    def _read(self, packet: bytes) -> bytes | LostPackets | ActiveSubscriptions | None:
+        """Return the item for a packet, None if it is not for the record."""
         if packet.startswith(_TAP_HEAD):
             return packet
         if packet.startswith(_LOST_HEAD):
-            # Subscriptions may be among what was lost, or the answer about them.
-            self._ask_for_standing()
+            # The lost packets may include subscriptions, or the response to the request.
+            self._request_subscriptions()
             count = packet[len(_LOST_HEAD) :]
-            # 0 is what a bus says that does not know: it was killed, and its queues with it.
-            return Missed(int(count) or None if count.isdigit() and len(count) < 19 else None)
+            # 0 means an unknown number: the bus was killed, and its queues were lost.
+            return LostPackets(int(count) or None if count.isdigit() and len(count) < 19 else None)
         if packet.startswith(_SUBSCRIPTIONS_HEAD):
-            return self._read_standing(packet[len(_SUBSCRIPTIONS_HEAD) :])
+            return self._read_subscriptions(packet[len(_SUBSCRIPTIONS_HEAD) :])
         if packet == _PING_HEAD + _END_TOKEN:
             self.has_ended = True
         elif packet.startswith(_ADDRESS_HEAD):
@@ -296,14 +301,14 @@ class Tap:
             self.own_id = int(digits) if digits.isdigit() and len(digits) < 19 else None
         return None
 
-    def _gone(self, reason: str) -> Away:
-        """Take down the connection."""
+    def _disconnected(self, reason: str) -> BusLost:
+        """Close the connection, and schedule a reconnect."""
         self.close()
         self._backoff.lost(self._clock())
-        return Away(reason)
+        return BusLost(reason)
 
-    def _come_back(self) -> Iterator[Heard]:
-        """Try to connect, if that is due."""
+    def _reconnect(self) -> Iterator[TapOutput]:
+        """Reconnect, if that is due."""
         now = self._clock()
         if now < self._backoff.due:
             return
@@ -312,4 +317,4 @@ class Tap:
             self.open()
         except NoBus:
             return
-        yield Back(int(max(0.0, self._clock() - self._backoff.since) * 1e9))
+        yield BusRestored(int(max(0.0, self._clock() - self._backoff.since) * 1e9))

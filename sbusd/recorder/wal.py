@@ -1,16 +1,16 @@
-"""The write-ahead: what the recorder has received, on disk within a fraction of a second, until it is a segment.
+"""The write-ahead log: received rows on disk, until they are in segments.
 
-A file is a head and frames, each of them::
+A file is a header and frames. Each frame is::
 
     length  u32, little endian: of the body
     crc32   u32, little endian: of the length and the body
-    body    the head's JSON, or one Arrow IPC record batch of sbus-record(5)'s columns
+    body    the header's JSON, or one Arrow IPC record batch with the columns of sbus-record(5)
 
-The checksum covers the length, so that a tail of zeros, which a file system may leave after a power failure, is no frame. Arrow's own
-format takes such a tail for a batch, and most flipped bits for data.
+The checksum covers the length, so a tail of zeros, which a file system may leave after a power failure, is not a frame. The format of Arrow
+accepts such a tail as a batch, and most flipped bits as data.
 
-A frame that is not whole is the end of what was written; one that is whole and wrong, with right ones behind it, is damage, and what it
-held is counted by the ``seq`` before and after it.
+An incomplete frame is the end of the file. A complete frame with a wrong checksum that is followed by correct ones is damage; the number of
+its rows is computed from the ``seq`` before and after it.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from sbusd.protocol.errors import SbusError
 SUFFIX = ".wal"
 
 SET_ASIDE = ".damaged"
-"""Behind the name of a file that is no write-ahead."""
+"""Suffix of a file that is not a valid write-ahead log."""
 
 _FRAME = struct.Struct("<II")
 
 MAX_FRAME_BYTES = 1 << 30
-"""Longest frame that is believed: the recorder writes at most some ten megabytes at once."""
+"""Maximum length of a valid frame: the recorder writes about ten megabytes at once at most."""
 
 
 class WalError(SbusError):
-    """A file of the write-ahead that is none, or of another version. ``path`` is the file, ``reason`` what is wrong with it."""
+    """A file that is not a write-ahead log, or has another version. ``path`` is the file, ``reason`` says what is wrong."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -58,31 +58,31 @@ def wal_path(folder: Path, first_seq: int) -> Path:
 
 
 def wal_files(folder: Path) -> list[Path]:
-    """Return the files of the write-ahead in *folder*, oldest first. Raises OSError if it cannot be read."""
+    """Return the write-ahead files in *folder*, oldest first. Raises OSError."""
     return sorted(folder / name for name in os.listdir(folder) if name.endswith(SUFFIX) and name.removesuffix(SUFFIX).isdigit())
 
 
 class WalWriter:
-    """One file of the write-ahead while it is written. Whatever fails, the file then holds what was durable before, and no more."""
+    """Writes one write-ahead file. After a failure the file contains what was durable before."""
 
     def __init__(self, path: Path, fd: int, size: int, first_seq: int) -> None:
         """Use :meth:`create`."""
         self.path = path
         self.first_seq = first_seq
         self.rows = 0
-        """Rows that are durable in it."""
+        """Number of durable rows."""
         self.size = size
-        """Bytes that are durable in it."""
+        """Number of durable bytes."""
         self._fd = fd
 
     @classmethod
     def create(cls, folder: Path, host: str, first_seq: int) -> Self:
-        """Make a new file, durable on return, for rows of *host* from *first_seq* on.
+        """Create a file, durable on return, for rows of *host* from *first_seq* on.
 
-        One of that name can only be left from a try that failed, with no row that counts.
+        An existing file with that name is the rest of a failed attempt, without valid rows.
 
         Raises:
-            OSError: it cannot be made; nothing is left of it then.
+            OSError: it cannot be created; it is removed.
         """
         path = wal_path(folder, first_seq)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
@@ -101,7 +101,7 @@ class WalWriter:
         """Write *batch*, rows of SCHEMA; it is durable on return.
 
         Raises:
-            OSError: it is not in the file, nor any part of it as far as that can be undone; close the file and begin another.
+            OSError: it could not be written, and was removed as far as possible. Close the file, and create another.
         """
         frame = _frame(memoryview(batch.serialize()))
         try:
@@ -114,45 +114,45 @@ class WalWriter:
         self.rows += batch.num_rows
 
     def close(self) -> None:
-        """Close the file. Harmless when done already."""
+        """Close the file. It can be called again."""
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _undo(self) -> None:
-        """Cut off what may have been written of a frame that failed: its rows are counted as lost, so they must not come back."""
+        """Cut off a frame that failed: its rows are counted as lost, so they must not appear."""
         try:
             os.ftruncate(self._fd, self.size)
             os.lseek(self._fd, self.size, os.SEEK_SET)
         except OSError:
-            # Then the checksum tells what is whole; at worst rows are there that were counted as lost.
+            # The checksum decides then. In the worst case, rows appear that were counted as lost.
             return
 
 
 @dataclass(slots=True)
 class WalContent:
-    """What a file of the write-ahead holds."""
+    """The content of a write-ahead file."""
 
     host: str
     first_seq: int
     batches: list[pa.RecordBatch] = field(default_factory=list)
     torn_bytes: int = 0
-    """Bytes behind the last frame that are none: what was being written when the recorder or the machine ended."""
+    """Bytes after the last complete frame: a write was interrupted."""
     damaged_frames: int = 0
-    """Frames that were written and are wrong now, with others behind them."""
+    """Frames with a wrong checksum that are followed by correct ones."""
 
     @property
     def rows(self) -> int:
-        """How many rows there are."""
+        """Number of rows."""
         return sum(batch.num_rows for batch in self.batches)
 
     @property
     def last_seq(self) -> int:
-        """The greatest position of a row; one before the first if there is none."""
+        """The highest position of a row; one less than the first position if there is none."""
         return max((_last_seq(batch) for batch in self.batches), default=self.first_seq - 1)
 
-    def holes(self) -> Iterator[tuple[int, int]]:
-        """Yield position and number of the rows that each damaged stretch held."""
+    def missing_ranges(self) -> Iterator[tuple[int, int]]:
+        """Yield position and number of the rows of each damaged range."""
         expected = self.first_seq
         for batch in self.batches:
             first = batch.column("seq")[0].as_py()
@@ -162,10 +162,10 @@ class WalContent:
 
 
 def read_wal(path: Path) -> WalContent:
-    """Return what the file *path* holds: every whole batch, wherever it was cut off.
+    """Return the content of the file *path*: every complete batch.
 
     Raises:
-        WalError: it has no head that this version reads.
+        WalError: it has no header that this version reads.
         OSError: it cannot be read.
     """
     data = memoryview(path.read_bytes())
@@ -184,14 +184,15 @@ def read_wal(path: Path) -> WalContent:
 
 
 def set_aside(path: Path) -> Path:
-    """Put a file out of the way that :func:`read_wal` refuses: kept for a person, never looked at again. Return where. Raises OSError."""
+    """Rename a file that :func:`read_wal` rejects, and return the new path. It is kept for inspection. Raises OSError."""
     aside = path.with_name(path.name + SET_ASIDE)
     path.rename(aside)
     return aside
 
 
 class Frames:
-    """The bodies of the right frames of a file; then ``end`` is where the last one ended, ``damaged`` how many before it were wrong."""
+    """The bodies of the correct frames of a file. After the iteration, ``end`` is the end of the last one, ``damaged`` counts wrong
+    ones before it."""
 
     def __init__(self, data: memoryview) -> None:
         self._data = data
@@ -210,14 +211,14 @@ class Frames:
                 self.end, self.damaged, self._wrong = self._at, self.damaged + self._wrong, 0
                 return body
             if not self.end:
-                # Without its head a file means nothing.
+                # A file without a header is unusable.
                 break
-            # Its length may still be right: what lies behind it says.
+            # Its length may still be correct: the next frame decides.
             self._wrong += 1
         raise StopIteration
 
     def _take(self) -> tuple[memoryview, bool] | None:
-        """Return the next frame's body and whether its checksum is right; None where no frame fits."""
+        """Return the body of the next frame, and whether its checksum is correct; None if no frame fits."""
         start = self._at + _FRAME.size
         if start > len(self._data):
             return None
@@ -230,7 +231,7 @@ class Frames:
 
 
 def _content(path: Path, head: memoryview) -> tuple[WalContent, pa.Schema]:
-    """Return the empty content that a head announces, and the columns of its rows."""
+    """Return the empty content for a header, and the columns of its rows."""
     try:
         value = json.loads(bytes(head))
         version, host, first_seq = value["version"], value["host"], value["first_seq"]
@@ -263,5 +264,5 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _last_seq(batch: pa.RecordBatch) -> int:
-    """Return the position of the last row of *batch*, which has rows."""
+    """Return the position of the last row of *batch*, which is not empty."""
     return int(batch.column("seq")[batch.num_rows - 1].as_py())

@@ -1,1 +1,1 @@
-"""The report: the pipeline's tables as one page with charts, for a browser without a network. Spec: sbusctl(1)."""
+"""The report: the tables of the pipeline as one HTML page with charts, which needs no network. Spec: sbusctl(1)."""

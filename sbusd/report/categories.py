@@ -1,4 +1,4 @@
-"""Names in a report by number: the most used ones, and one name for all others."""
+"""Numbers names for the page: the most used names, and one for all others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True, slots=True)
 class Categories(Generic[Value]):
-    """The values that have a name of their own; the last number is all others."""
+    """The values with a name of their own; the last number is for all others."""
 
     labels: tuple[str, ...]
     _numbers: Mapping[Value | None, int]
@@ -27,8 +27,8 @@ class Categories(Generic[Value]):
         return self._numbers.get(value, len(self.labels) - 1)
 
     def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the number of each of *values*: a month has millions."""
-        # The values that have a name stand in the order of their numbers; a null is found like any other.
+        """Return the number of each of *values*, vectorized: a month has millions."""
+        # The named values are in the order of their numbers; null is found like any other value.
         named = pa.array(list(self._numbers), values.type)
         return pc.fill_null(pc.index_in(values, value_set=named), len(self.labels) - 1)
 
@@ -36,9 +36,9 @@ class Categories(Generic[Value]):
 def most_used(
     weights: Iterable[tuple[Value | None, int]], most: int, label: Callable[[Value], str], unknown: str | None = None
 ) -> Categories[Value]:
-    """Return the *most* heaviest values as categories; weights of one value add up, and equal ones are in alphabetical order.
+    """Return the *most* heaviest values as categories; equal weights are in alphabetical order. Weights of one value are added.
 
-    None has the name *unknown*, or counts among all others if that is None.
+    None gets the name *unknown*; without *unknown* it counts among all others.
     """
     sums: dict[Value | None, int] = {}
     for value, weight in weights:

@@ -1,8 +1,8 @@
-// Charts: those in sight are drawn at once, the others one at a time when the browser has nothing else to do. The chart library lies packed
-// in #library, a third of its size; whatever needs no chart is there before it is unpacked.
+// Draws charts: visible ones at once, the others one at a time when the browser is idle. The chart library is compressed in #library, to a
+// third of its size; the parts of the page without charts appear before it is uncompressed.
 "use strict";
 const charts = (() => {
-  const waiting = new Map(); // by box: what shall be drawn there
+  const waiting = new Map(); // by box: the chart to draw
   let isReady = false;
   let isBroken = false;
   let isIdleAsked = false;
@@ -20,7 +20,7 @@ const charts = (() => {
     Plotly.react(box, traces, layout, { responsive: true, displayModeBar: false });
   }
 
-  // Whoever waits for the page is told by data-drawn that what is in sight is drawn, and by data-settled that everything is.
+  // data-drawn is set when all visible charts are drawn, data-settled when all charts are.
   function settle() {
     const root = document.documentElement;
     root.dataset.drawn = "yes";
@@ -35,14 +35,14 @@ const charts = (() => {
     });
   }
 
-  // Have a chart drawn in a box, in place of what is there.
+  // Show a chart in a box, replacing its content.
   function show(box, traces, layout) {
-    box.style.minHeight = `${layout.height}px`; // so that nothing moves when it comes
+    box.style.minHeight = `${layout.height}px`; // so that nothing moves when it appears
     waiting.set(box, { traces, layout });
     delete document.documentElement.dataset.settled;
   }
 
-  // Put something else where a chart was or would have been.
+  // Show other content instead of a chart.
   function clear(box, content) {
     waiting.delete(box);
     box.style.minHeight = "";
@@ -50,7 +50,7 @@ const charts = (() => {
     box.replaceChildren(content);
   }
 
-  // Draw what was shown since, as far as it is in sight; the rest follows.
+  // Draw new charts that are visible; the others follow.
   function flush() {
     if (isBroken) {
       for (const box of [...waiting.keys()]) clear(box, "This browser is too old to draw the charts. The tables are complete.");
@@ -67,14 +67,14 @@ const charts = (() => {
     for (let i = 0; i < text.length; i += 1) packed[i] = text.charCodeAt(i);
     const script = document.createElement("script");
     script.textContent = await new Response(new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-    document.head.append(script); // it runs here, if its checksum is one that the page's policy names
+    document.head.append(script); // it runs here, if the page's policy allows its checksum
     isReady = true;
     flush();
   }
 
   addEventListener("beforeprint", () => { if (isReady) { [...waiting.keys()].forEach(drawOne); settle(); } });
   const failed = () => { isBroken = true; flush(); };
-  // After the first frame: numbers and lists are on the screen while it is unpacked.
+  // After the first frame, so that numbers and lists are visible while the library is uncompressed.
   const start = () => requestAnimationFrame(() => setTimeout(() => unpack().catch(failed)));
   return { show, clear, flush, start };
 })();

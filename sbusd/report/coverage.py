@@ -1,4 +1,4 @@
-"""What a report covers, and what is missing in it: by the manifests of its hours."""
+"""What a report covers, and what is missing, according to the manifests of its hours."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from sbusd.archive.record.layout import HOUR_NS
 from sbusd.archive.tables.hours import Hour, Manifest
 
 _MOST_GAPS = 50
-"""Spans without a record that are listed, the latest ones; of more than these nobody reads the list."""
+"""Maximum number of listed gaps; the latest are listed."""
 
 
 @dataclass(slots=True)
 class HostCoverage:
-    """What is known of one host's record."""
+    """The coverage of one host."""
 
     records: int = 0
     first: int = 0
@@ -25,7 +25,7 @@ class HostCoverage:
     """Nanoseconds since 1970."""
     missing: int = 0
     restarts: int = 0
-    """Times that the recorder began, or had lost the bus; a record begins with one."""
+    """Number of times that the recorder started or reconnected; each record begins with one."""
     payloads_cut: int = 0
     payloads_left_out: int = 0
     hours: set[Hour] = field(default_factory=set)
@@ -33,39 +33,39 @@ class HostCoverage:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What the manifests of some hours say together."""
+    """The combined coverage of some hours."""
 
     hosts: Mapping[str, HostCoverage]
     silent: Mapping[str, int]
-    """Hosts that have stopped recording: by how many whole hours their last row is older than the last of all, one at least."""
+    """Hosts that stopped recording, with the whole hours (at least one) between their last row and the last row of all hosts."""
     absent: tuple[str, ...]
     removed: tuple[str, ...]
     left_out: tuple[str, ...]
 
     @property
     def records(self) -> int:
-        """Rows of the record that the tables were made from."""
+        """Number of rows that the tables were computed from."""
         return sum(host.records for host in self.hosts.values())
 
     @property
     def missing(self) -> int:
-        """Rows that the recorder knows to be missing."""
+        """Number of rows that are known to be missing."""
         return sum(host.missing for host in self.hosts.values())
 
     @property
     def period(self) -> tuple[int, int] | None:
-        """The time of the first and of the last row, in nanoseconds since 1970; None if there is none."""
+        """Times of the first and the last row, in nanoseconds since 1970; None without rows."""
         if not self.hosts:
             return None
         return min(host.first for host in self.hosts.values()), max(host.last for host in self.hosts.values())
 
     @property
     def interruptions(self) -> int:
-        """Times that the recorder had no bus, or did not run: what went over the bus meanwhile nobody knows."""
+        """Number of times that the recorder was not running or not connected. The traffic during these times is unknown."""
         return sum(max(0, host.restarts - 1) for host in self.hosts.values())
 
     def gaps(self) -> list[tuple[str, int, int]]:
-        """Return the spans of whole hours without a record: host, begin and end, the latest first."""
+        """Return the periods of whole hours without rows: host, begin and end, latest first."""
         found = [(name, *span) for name, host in self.hosts.items() for span in _spans_between(host.hours)]
         return sorted(found, key=lambda gap: (-gap[1], gap[0]))
 
@@ -75,7 +75,7 @@ class Coverage:
         return not (self.missing or self.absent or self.removed or self.left_out or self.interruptions or self.gaps() or self.silent)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what the page shows of it."""
+        """Return the coverage for the page."""
         gaps = self.gaps()
         return {
             "hosts": [
@@ -102,7 +102,7 @@ class Coverage:
 
 
 def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
-    """Return what *manifests* say together."""
+    """Return the combined coverage of *manifests*."""
     hosts: dict[str, HostCoverage] = {}
     absent: set[str] = set()
     removed: set[str] = set()
@@ -123,7 +123,7 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
             host.payloads_cut += entry.payloads_cut
             host.payloads_left_out += entry.payloads_left_out
             host.hours.add(manifest.hour)
-    # A host of before the period is known to the manifest of its last hour alone.
+    # A host without rows in the period is known from the manifest of the last hour only.
     silent = dict(newest.silent) if newest is not None else {}
     last = max((host.last for host in hosts.values()), default=0)
     silent |= {name: (last - host.last) // HOUR_NS for name, host in hosts.items()}
@@ -137,6 +137,6 @@ def coverage_of(manifests: Iterable[Manifest]) -> Coverage:
 
 
 def _spans_between(hours: set[Hour]) -> list[tuple[int, int]]:
-    """Return begin and end of what lies between *hours*."""
+    """Return begin and end of the gaps between *hours*."""
     starts = sorted(hour.start for hour in hours)
     return [(before + HOUR_NS, after) for before, after in itertools.pairwise(starts) if after > before + HOUR_NS]

@@ -1,7 +1,8 @@
-"""What the page is given: the tables, added up until they are small, as one JSON object.
+"""The data of the page: the tables, aggregated, as one JSON object.
 
-Tables become columns of equal length; users and keys are numbers into the lists ``users`` and ``keys``. Every list is bounded, so
-that the page of a month is not larger than that of a day, however many keys strangers invent.
+Tables are columns of equal length; users and keys are indexes into the lists ``users`` and ``keys``. Every list is bounded, so the page
+of a
+month is not larger than that of a day, however many keys clients invent.
 """
 
 from __future__ import annotations
@@ -14,46 +15,49 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sbusd.archive.tables.reader import Snapshot
+from sbusd.archive.tables.reader import TableSnapshot
 from sbusd.report.categories import UNKNOWN, Categories, most_used
 from sbusd.report.coverage import Coverage, coverage_of
-from sbusd.report.sums import BIN, added_up, added_up_entries, replaced, with_bins
+from sbusd.report.sums import BIN, aggregate, aggregate_entries, replace_columns, with_bins
 
 BINS = 120
-"""Points of a chart over time at most: a phone has about three pixels for each."""
+"""Maximum number of points of a chart over time: a phone has about three pixels for each."""
 
 MOST_KEYS = 24
 MOST_USERS = 16
-"""Names of keys and users that can be told apart and filtered by; with 120 points in time and two hosts the page's data stays below a
-megabyte, where the chart library has five."""
+"""Number of keys and users that the page distinguishes. With 120 points in time and two hosts, the data stay below a megabyte; the
+chart library
+has five.
+"""
 
 MOST_ROWS = 400
-"""Rows of any other list: a person reads the first ten, and filters for the rest."""
+"""Maximum number of rows of other lists: readers look at the first ten, and use filters for the rest."""
 
 MOST_CHARACTERS = 200
-"""Of any text from the bus: more is no name."""
+"""Maximum length of a text from the bus."""
 
 MOST_POINTS = 20_000
-"""Points of traffic over time, of all keys, users and hosts together: about half a megabyte. Where they are more, time is cut coarser."""
+"""Maximum number of points of the traffic chart, for all keys, users and hosts: about half a megabyte. If there are more, bins get
+longer."""
 
 _STEPS = (1, 5, 15, 60, 180, 360, 720, 1440, 10080, 43200)
-"""Minutes of a bin: those that a person counts in."""
+"""Possible lengths of a bin, in minutes."""
 
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A snapshot of the tables as the page takes it: ``data`` is JSON, and says of itself what it ``covers``."""
+    """The data for the page: ``data`` is JSON; ``covers`` is its coverage."""
 
     data: dict[str, Any]
     covers: Coverage
 
 
-def digest_of(snapshot: Snapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
-    """Return the digest of *snapshot*; *name_of* tells the login name of a user id, *made_ms* is now in milliseconds since 1970."""
+def digest_of(snapshot: TableSnapshot, name_of: Callable[[int], str | None], made_ms: int) -> Digest:
+    """Return the digest of *snapshot*. *name_of* returns the login name of a user id; *made_ms* is the current time in ms since 1970."""
     tables, covers = snapshot.tables, coverage_of(snapshot.manifests.values())
-    by_key_and_user = added_up(tables["traffic"], ["prefix", "uid"], ["messages"])
+    by_key_and_user = aggregate(tables["traffic"], ["prefix", "uid"], ["messages"])
     keys: Categories[str] = most_used(((row["prefix"], row["messages"]) for row in by_key_and_user), MOST_KEYS, _cut_text)
     users = _users(tables, by_key_and_user, name_of)
     hosts = sorted(covers.hosts)
@@ -77,9 +81,9 @@ def digest_of(snapshot: Snapshot, name_of: Callable[[int], str | None], made_ms:
 
 
 def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], str | None]) -> Categories[int]:
-    """Return the users with a name of their own: who published most, and who was refused or lost most, for those are looked for."""
-    refused = [(row["uid"], row["events"]) for row in added_up(tables["security"], ["uid"], ["events"])]
-    lost = [(row["uid"], row["lost"]) for row in added_up(tables["users"], ["uid"], ["lost"])]
+    """Return the users with a name of their own: those that published most, were refused most, or lost most."""
+    refused = [(row["uid"], row["events"]) for row in aggregate(tables["security"], ["uid"], ["events"])]
+    lost = [(row["uid"], row["lost"]) for row in aggregate(tables["users"], ["uid"], ["lost"])]
     weights: Counter[int | None] = Counter()
     for source in ([(row["uid"], row["messages"]) for row in traffic], refused, lost):
         whole = sum(weight for _, weight in source) or 1
@@ -94,7 +98,7 @@ def _users(tables: dict[str, pa.Table], traffic: Rows, name_of: Callable[[int], 
 
 
 def _bin_minutes(covers: Coverage) -> int:
-    """Return how many minutes a point in time stands for."""
+    """Return the length of a bin in minutes."""
     if covers.period is None:
         return _STEPS[0]
     first, last = covers.period
@@ -104,12 +108,12 @@ def _bin_minutes(covers: Coverage) -> int:
 def _traffic(
     table: pa.Table, finest: int, keys: Categories[str], users: Categories[int], hosts: list[str]
 ) -> tuple[int, dict[str, list[Any]]]:
-    """Return messages and bytes by time, key, user and host, and how many minutes a point stands for: *finest*, or more."""
+    """Return messages and bytes by time, key, user and host, and the length of a bin in minutes, at least *finest*."""
     sums = ("messages", "bytes", "recipients", "unheard")
-    # By number before they are added up: of ten thousand prefixes the page tells few dozens apart.
-    table = replaced(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
+    # Replaced by numbers first: the page distinguishes a few dozen of ten thousand prefixes.
+    table = replace_columns(table, prefix=keys.numbers(table.column("prefix")), uid=users.numbers(table.column("uid")))
     for minutes in _STEPS[_STEPS.index(finest) :]:
-        rows = added_up(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
+        rows = aggregate(with_bins(table, minutes), [BIN, "prefix", "uid", "host"], sums)
         placed = [((row[BIN], row["prefix"], row["uid"], hosts.index(row["host"])), row) for row in rows]
         columns = _columns(("bin", "key", "user", "host"), sums, placed)
         if len(columns["bin"]) <= MOST_POINTS:
@@ -118,37 +122,37 @@ def _traffic(
 
 
 def _units(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return what each user and unit did."""
+    """Return the activity of each user and unit."""
     sums = ("messages", "bytes", "connections", "subscriptions", "denials", "lost")
-    rows = _first(added_up(table, ["uid", "unit", "host"], sums), "messages")
+    rows = _first(aggregate(table, ["uid", "unit", "host"], sums), "messages")
     return _columns(
         ("user", "unit", "host"), sums, [((users.number(row["uid"]), _cut(row["unit"]), hosts.index(row["host"])), row) for row in rows]
     )
 
 
 def _flows(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return deliveries from user by key to user; no recipient's number is -1, where the record does not know them."""
+    """Return deliveries by publisher, key and recipient; -1 is an unknown recipient."""
     sums = ("deliveries", "bytes")
     to = table.column("to_uid")
-    table = replaced(
+    table = replace_columns(
         table,
         from_uid=users.numbers(table.column("from_uid")),
         prefix=keys.numbers(table.column("prefix")),
         to_uid=pc.if_else(pc.is_null(to), -1, users.numbers(to)),
     )
-    rows = added_up(table, ["from_uid", "prefix", "to_uid", "host"], sums)
+    rows = aggregate(table, ["from_uid", "prefix", "to_uid", "host"], sums)
     placed = [((row["from_uid"], row["prefix"], row["to_uid"], hosts.index(row["host"])), row) for row in rows]
     return _columns(("from", "key", "to", "host"), sums, placed)
 
 
 def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return calls by command, caller and host, with their latencies as pairs of bucket and count."""
+    """Return calls by command, caller and host; latencies are pairs of bucket and count."""
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ["cmd", "caller_uid", "host"]
-    rows = _first(added_up(table, by, sums, largest=["latency_max_us"]), "calls")
+    rows = _first(aggregate(table, by, sums, largest=["latency_max_us"]), "calls")
     places = {tuple(row[name] for name in by): place for place, row in enumerate(rows)}
     groups = [places.get(party) for party in zip(*(table.column(name).to_pylist() for name in by), strict=True)]
-    latencies = added_up_entries(groups, table.column("latencies"), "bucket", "calls")
+    latencies = aggregate_entries(groups, table.column("latencies"), "bucket", "calls")
     columns = _columns(
         ("cmd", "user", "host"),
         (*sums, "latency_max_us"),
@@ -158,9 +162,9 @@ def _calls(table: pa.Table, users: Categories[int], hosts: list[str]) -> dict[st
 
 
 def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
-    """Return losses by time and cause; those of nobody have no user and no key: -1."""
+    """Return losses by time and cause; user and key are -1 where the cause has none."""
     sums = ("events", "count", "duration_us")
-    rows = added_up(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
+    rows = aggregate(with_bins(table, minutes), [BIN, "cause", "uid", "prefix", "host"], sums)
     placed = []
     for row in rows:
         of_someone = row["cause"] in {"discarded", "lost", "abandoned"}
@@ -173,7 +177,7 @@ def _losses(table: pa.Table, minutes: int, keys: Categories[str], users: Categor
 def _security(table: pa.Table, keys: Categories[str], users: Categories[int], hosts: list[str]) -> dict[str, Any]:
     """Return refusals, the most frequent first."""
     by = ["class", "code", "reason", "uid", "unit", "key", "host"]
-    rows = _first(added_up(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
+    rows = _first(aggregate(table, by, ["events"], smallest=["first"], largest=["last"]), "events")
     placed = []
     for row in rows:
         texts = (_cut(row["class"]), _cut(row["code"]), _cut(row["reason"]), _cut(row["unit"]), _cut(row["key"]))
@@ -184,20 +188,20 @@ def _security(table: pa.Table, keys: Categories[str], users: Categories[int], ho
 
 
 def _relay(table: pa.Table, hosts: list[str]) -> dict[str, Any]:
-    """Return attempts of the relay."""
+    """Return relay attempts."""
     sums = ("attempts", "retries", "calls")
-    rows = _first(added_up(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
+    rows = _first(aggregate(table, ["twin", "cmd", "outcome", "host"], sums, largest=["longest_us"]), "attempts")
     placed = [((row["twin"], _cut(row["cmd"]), _cut(row["outcome"]), hosts.index(row["host"])), row) for row in rows]
     return _columns(("twin", "cmd", "outcome", "host"), (*sums, "longest_us"), placed)
 
 
 def _first(rows: Rows, name: str) -> Rows:
-    """Return the rows with the most of *name*, the first ones first."""
+    """Return the first MOST_ROWS rows in descending order of *name*."""
     return sorted(rows, key=lambda row: (-row[name], repr(row)))[:MOST_ROWS]
 
 
 def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> dict[str, list[Any]]:
-    """Return columns: *rows* are values of *names*, and where the *sums* are; rows with the same values are added up, in their order."""
+    """Return columns from *rows* of key values and sums; rows with the same key values are added."""
     added: dict[tuple[Any, ...], list[Any]] = {}
     for place, row in rows:
         values = added.setdefault(place, [None] * len(sums))
@@ -209,10 +213,10 @@ def _columns(names: Sequence[str], sums: Sequence[str], rows: Sequence[tuple[tup
 
 
 def _cut(text: str | None) -> str | None:
-    """Return *text*, not too long."""
+    """Return *text*, truncated to MOST_CHARACTERS."""
     return None if text is None else _cut_text(text)
 
 
 def _cut_text(text: str) -> str:
-    """Return *text*, not too long."""
+    """Return *text*, truncated to MOST_CHARACTERS."""
     return text if len(text) <= MOST_CHARACTERS else text[:MOST_CHARACTERS] + "…"

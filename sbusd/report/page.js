@@ -1,5 +1,5 @@
-// Draws the report from the object in #data. Every text from the bus comes from strangers: into the page it goes as text, never as
-// markup, and into the chart library, which reads a few tags in labels, with these made harmless.
+// Draws the report from the object in #data. Clients choose all texts from the bus. The page shows them as text, never as markup; they are
+// escaped for the chart library, which interprets some tags in labels.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
@@ -32,7 +32,7 @@
   const micros = (n) => (n == null ? "–" : scaled(n, 1000, [" µs", " ms", " s"]));
   const utc = (ms) => new Date(ms).toISOString().slice(0, 16).replace("T", " ");
 
-  // Rows of a table that the filters let through, as numbers of rows. A table without a column is not filtered by it.
+  // Indexes of the rows that match the filters. A filter does not apply to a table without its column.
   function chosen(table, userColumns = ["user"]) {
     const passes = (columns, wanted) => {
       const there = columns.map((name) => table[name]).filter((column) => column);
@@ -42,7 +42,7 @@
     return [...Object.values(table)[0].keys()].filter((row) => filters.every((filter) => filter(row)));
   }
 
-  // Sums of a column by another: pairs, the largest first.
+  // Sums of a column grouped by another: pairs, largest first.
   function sums(table, rows, by, what) {
     const found = new Map();
     for (const row of rows) found.set(table[by][row], (found.get(table[by][row]) ?? 0) + (table[what][row] ?? 0));
@@ -94,7 +94,7 @@
     if (rows.length > most) box.append(element("p", "faint", `and ${count(rows.length - most)} more`));
   }
 
-  // The largest first, and below them what has no name of its own: it is no rival of theirs.
+  // The largest first, followed by all others, which are not ranked.
   function bars(id, pairs, name, colour, others) {
     const there = pairs.filter(([, value]) => value > 0);
     const named = there.filter(([number]) => number !== others);
@@ -108,20 +108,20 @@
       customdata: shown.map(([number, value]) => [label(name(number), 90), state.unit === "bytes" ? bytes(value) : count(value)]),
       hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }], {
-      // Room behind the longest bar for its number.
+      // Room after the longest bar for its number.
       xaxis: { showticklabels: false, showgrid: false, zeroline: false, range: [0, most * 1.2] },
       yaxis: { tickvals: shown.map((_, row) => row), ticktext: texts, showgrid: false }, bargap: 0.3,
     }, 22 + 26 * shown.length);
   }
 
-  // One colour for a key or user wherever it stands.
+  // A key or user has the same colour in all charts.
   const keyColour = (number) => (number === OTHERS ? GREY : COLOURS[number % COLOURS.length]);
   const userColour = (number) => (number === OTHER_USERS ? GREY : COLOURS[(number + 4) % COLOURS.length]);
 
   const binTime = (bin) => bin * data.binMinutes * 60000;
   const stepWords = () => (data.binMinutes < 60 ? `${data.binMinutes} min` : data.binMinutes < 1440 ? `${data.binMinutes / 60} h` : `${data.binMinutes / 1440} d`);
 
-  // Stacked bars, the largest at the bottom; whatever has no bar of its own is one, on top.
+  // Stacked bars, the largest at the bottom, all others on top.
   function overTime(id, table, rows, by, what, name, colour, most, height) {
     const ranked = sums(table, rows, by, what).filter(([number, value]) => value > 0 && (by !== "key" || number !== OTHERS)).map(([number]) => number);
     const own = new Set(ranked.slice(0, most));
@@ -160,7 +160,7 @@
     const table = data.flows;
     const what = state.unit === "bytes" ? "bytes" : "deliveries";
     const rows = chosen(table, ["from", "to"]).filter((row) => table[what][row] > 0);
-    // So many keys that each can be told; the others flow together, so that all there is is drawn.
+    // Only a few keys can be distinguished; the others are drawn as one.
     const own = new Set(sums(table, rows, "key", what).map(([number]) => number).filter((number) => number !== OTHERS).slice(0, innerWidth < 600 ? 6 : 12));
     const shownKey = (row) => (own.has(table.key[row]) ? table.key[row] : OTHERS);
     const nodes = new Map();
@@ -197,7 +197,7 @@
     }] : [], {}, Math.max(260, Math.min(760, 60 + 30 * Math.max(...["from", "key", "to"].map((kind) => named.filter((each) => each.kind === kind).length), 1))));
   }
 
-  // Latencies: buckets as sbus-pipeline(8) numbers them, added up over rows.
+  // Latency buckets are numbered as in sbus-pipeline(8), and summed over rows.
   const upper = (bucket) => {
     const shift = Math.max(0, Math.floor(bucket / 32) - 1);
     return (bucket - 32 * shift + 1) * 2 ** shift - 1;
@@ -213,7 +213,7 @@
     const table = data.calls;
     const counted = ["calls", "answered", "errors", "timeouts", "unanswered", "undelivered"];
     const found = new Map();
-    // A filter by key means calls where it is the key of calls to that command.
+    // A filter by key applies to calls if it is the key of a command.
     const wanted = state.key === "" ? null : key(Number(state.key));
     for (const row of chosen(table)) {
       const cmd = table.cmd[row];
@@ -233,7 +233,7 @@
     const answered = all.filter((one) => one.p50 !== null).slice(0, 12).reverse();
     const colours = { p50: COLOURS[2], p90: COLOURS[5], p99: COLOURS[3] };
     const least = Math.min(...answered.map((one) => one.p50)); const most = Math.max(...answered.map((one) => one.p99));
-    // Where all lies within a hundredfold, powers of ten alone would leave one or two ticks.
+    // If the range is less than a factor of 100, powers of ten alone would give one or two ticks.
     const steps = most / least < 100 && innerWidth >= 600 ? [1, 2, 5] : [1];
     const ticks = [1, 10, 100, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9].flatMap((power) => steps.map((step) => step * power))
       .filter((tick) => tick * 10 >= least && tick <= most * 10);
@@ -258,7 +258,7 @@
   const CLASSES = { denial: "denied", quota: "quota exceeded", misbehaviour: "misbehaviour" };
 
   function drawRefusals() {
-    // The same losses are told twice: to the recipient, and of each message. The second have a key, so a filter by key asks for them.
+    // The record has each loss twice: as a loss notice, and with each message. Only the latter has a key, so it is used with a filter by key.
     const cause = (row) => data.losses.cause[row];
     const lost = chosen(data.losses).filter((row) => cause(row) !== (state.key === "" ? "discarded" : "lost"));
     overTime("losses", data.losses, lost, "cause", "count", (name) => CAUSES[name] ?? name, causeColour, 5, 300);

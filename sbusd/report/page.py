@@ -1,4 +1,4 @@
-"""The page: one HTML file with everything in it, which lets nothing but its own programs run, and asks no network."""
+"""The page: one HTML file without external resources, which runs its own scripts only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,14 @@ from importlib import resources
 from typing import Any
 
 from sbusd.archive.optional_packages import how_to_install
-from sbusd.report.errors import ReportError
+from sbusd.protocol.errors import SbusError
 
 _POLICY = "default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'"
-"""Content-Security-Policy: scripts by their checksums, so that text from the bus could not become one even if it were taken for markup."""
+"""Content-Security-Policy. Scripts are allowed by checksum, so text from the bus cannot run even if it were parsed as markup."""
+
+
+class ReportError(SbusError):
+    """The report cannot be written; the text is one line that says what to do."""
 
 
 def page_of(data: dict[str, Any]) -> str:
@@ -29,30 +33,30 @@ def page_of(data: dict[str, Any]) -> str:
         "policy": _POLICY.format(hashes=hashes),
         "style": _part("page.css"),
         "data": json_for_page(data),
-        # Packed, for it is most of the page; its checksum is that of what the browser unpacks. Without a time in it, for the same
-        # data shall make the same page.
+        # Compressed, because it is most of the page; the checksum is that of the uncompressed library. Without a timestamp, so that the
+        # same data give the same page.
         "library": base64.b64encode(gzip.compress(library.encode(), mtime=0)).decode(),
         "charts": charts,
         "program": program,
     }
     pieces = _part("page.html").split("@")
-    # Every second piece is a part's name: no part is searched for names, whatever stands in it.
+    # Every second piece is the name of a part. The parts themselves are not searched.
     return "".join(parts[piece] if number % 2 else piece for number, piece in enumerate(pieces))
 
 
 def json_for_page(data: dict[str, Any]) -> str:
-    """Return *data* as JSON that nothing in HTML takes for the end of a script, or for anything else of its own."""
+    """Return *data* as JSON in which HTML has no special characters."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 def _part(name: str) -> str:
-    """Return one of the files that the page is made of."""
+    """Return one file of the page."""
     return resources.files("sbusd.report").joinpath(name).read_text("utf-8")
 
 
 def _library() -> str:
-    """Return the chart library's program."""
+    """Return the JavaScript of the chart library."""
     try:
         from plotly.offline import get_plotlyjs  # noqa: PLC0415 - an optional package
     except ImportError:

@@ -1,4 +1,4 @@
-"""What a report says, in three lines for a terminal."""
+"""The report in three lines for a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sbusd.report.digest import Digest
 
 
 def summary_of(digest: Digest) -> list[str]:
-    """Return three lines: what is covered, what was sent, what went wrong."""
+    """Return three lines: coverage, traffic, problems."""
     data = digest.data
     return [_covered(digest), _sent(data), _wrong(digest)]
 
@@ -25,7 +25,7 @@ def _covered(digest: Digest) -> str:
 
 
 def _sent(data: dict[str, Any]) -> str:
-    """Return how much was sent, mostly by whom and under which key."""
+    """Return the traffic, with the busiest user and key."""
     traffic = data["traffic"]
     messages = sum(traffic["messages"])
     if not messages:
@@ -38,7 +38,7 @@ def _sent(data: dict[str, Any]) -> str:
 
 
 def _busiest(traffic: dict[str, list[int]], column: str, names: tuple[str, ...]) -> str:
-    """Return the name under which most messages are."""
+    """Return the name with the most messages."""
     sums: dict[int, int] = {}
     for number, messages in zip(traffic[column], traffic["messages"], strict=True):
         sums[number] = sums.get(number, 0) + messages
@@ -46,7 +46,7 @@ def _busiest(traffic: dict[str, list[int]], column: str, names: tuple[str, ...])
 
 
 def _wrong(digest: Digest) -> str:
-    """Return what failed, what was lost, what was refused and what is missing."""
+    """Return failed calls, losses, refusals and missing rows."""
     data = digest.data
     calls, losses = data["calls"], data["losses"]
     failed = sum(sum(calls[name]) for name in ("errors", "timeouts", "unanswered"))
@@ -57,17 +57,17 @@ def _wrong(digest: Digest) -> str:
 
 
 def _silent(digest: Digest) -> str:
-    """Return which hosts have stopped recording, in words that go behind others; nothing if none has."""
+    """Return the hosts that stopped recording, as a suffix; empty if there are none."""
     hosts = [f"{name} for {_many(hours, 'hour')}" for name, hours in sorted(digest.covers.silent.items())]
     more = f" and {len(hosts) - 3} more" if len(hosts) > 3 else ""
     return f"; no rows of {', '.join(hosts[:3])}{more}" if hosts else ""
 
 
 def _many(count: int, what: str) -> str:
-    """Return how many of *what*."""
+    """Return *count* with the noun *what* in the right form."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _utc(nanoseconds: int) -> str:
-    """Return a moment as people write it."""
+    """Return a time for people."""
     return datetime.datetime.fromtimestamp(nanoseconds // 10**9, datetime.UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,4 +1,4 @@
-"""Rows of a table added up by some of its columns: by Arrow, for a month has millions of rows."""
+"""Aggregates rows of a table with Arrow: a month has millions of rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ BIN = "bin"
 """The column that :func:`with_bins` adds."""
 
 
-def added_up(
+def aggregate(
     table: pa.Table, by: Sequence[str], sums: Sequence[str], *, largest: Sequence[str] = (), smallest: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return one row for each combination of *by*: the *sums*, and the *largest* and *smallest* values; rows in no order."""
+    """Return one row for each combination of *by*, in no order: *sums*, and the *largest* and *smallest* values."""
     wanted = [(name, how) for names, how in ((sums, "sum"), (largest, "max"), (smallest, "min")) for name in names]
     grouped = table.group_by(list(by)).aggregate(wanted)
     names = {f"{name}_{how}": name for name, how in wanted}
@@ -23,22 +23,22 @@ def added_up(
 
 
 def with_bins(table: pa.Table, minutes: int) -> pa.Table:
-    """Return *table*, which has a column ``minute``, with the number of the bin that each minute is in, counted from 1970."""
+    """Return *table* with a column of bin numbers, counted from 1970, computed from its column ``minute``."""
     micros = table.column("minute").cast(pa.int64())
     return table.append_column(BIN, pc.divide(micros, minutes * 60 * 10**6))
 
 
-def replaced(table: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
-    """Return *table* with other values in the columns of these names."""
+def replace_columns(table: pa.Table, **columns: pa.ChunkedArray) -> pa.Table:
+    """Return *table* with new values in *columns*."""
     for name, values in columns.items():
         table = table.set_column(table.schema.get_field_index(name), name, values)
     return table
 
 
-def added_up_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key: str, value: str) -> dict[int, list[tuple[int, int]]]:
-    """Return for each group, sorted, what the *entries* of its rows add up to: *key* and sum of *value* of lists of such structs.
+def aggregate_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key: str, value: str) -> dict[int, list[tuple[int, int]]]:
+    """Return for each group the sorted sums of *entries*, lists of structs: *key*, and the sum of *value*.
 
-    *groups* has the group of each row, None for none.
+    *groups* has the group of each row, None to skip the row.
     """
     chosen = pa.array(groups, pa.int64())
     filled = pc.is_valid(chosen)
@@ -59,5 +59,5 @@ def added_up_entries(groups: Sequence[int | None], entries: pa.ChunkedArray, key
 
 
 def total(table: pa.Table, name: str) -> int:
-    """Return the sum of one column; 0 where there are no rows."""
+    """Return the sum of one column; 0 without rows."""
     return int(pc.sum(table.column(name)).as_py() or 0)

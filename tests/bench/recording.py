@@ -15,14 +15,14 @@ import tempfile
 import time
 from pathlib import Path
 
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.config.recorder import RecorderSettings
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import convert
 from sbusd.recorder.log_messages import RecorderJournal
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Recording
-from sbusd.recorder.rows import RowMaker
+from sbusd.recorder.rows import RowBuilder
 from sbusd.recorder.wal import read_wal
 
 KEYS = 10_000
@@ -57,7 +57,7 @@ def measure(rows: int, folder: Path) -> dict[str, float]:
     settings = dataclasses.replace(RecorderSettings(spool=str(spool), archive=str(archive)), rotate_bytes=1 << 30, rotate_rows=10_000_000)
     files: list[Path] = []
     recording = Recording(settings, "bench", 1, RecorderJournal(), files.append)
-    maker = RowMaker(PayloadPolicy(), CallBook("bench", "boot"), unit_at=lambda *_: None)
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("bench", "boot"), unit_at=lambda *_: None)
     told = packets()
     begun, busy = time.perf_counter(), time.process_time()
     for number in range(rows):
@@ -71,7 +71,7 @@ def measure(rows: int, folder: Path) -> dict[str, float]:
     for path in files:
         convert(archive, read_wal(path))
     converted = time.perf_counter() - begun
-    kept = sum(entry.bytes for entry in Archive(archive).entries())
+    kept = sum(entry.bytes for entry in RecordReader(archive).entries())
     return {
         "rows": recording.recorded,
         "recorded rows/s": recording.recorded / seconds,

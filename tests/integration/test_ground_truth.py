@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from sbusd.archive.tables.reader import Snapshot, read_tables
+from sbusd.archive.tables.reader import TableSnapshot, read_tables
 from tests.integration.test_pipeline_program import run
 from tests.integration.test_recorder import Service
 from tests.support.daemons import Daemon, StartDaemon
@@ -252,7 +252,7 @@ def test_every_column_is_what_the_programs_counted(daemon: StartDaemon, folder: 
     assert not problems, "\n".join(problems)
 
 
-def _rows(snapshot: Snapshot, table: str, by: tuple[str, ...], sums: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, int]]:
+def _rows(snapshot: TableSnapshot, table: str, by: tuple[str, ...], sums: tuple[str, ...]) -> dict[tuple[Any, ...], dict[str, int]]:
     """Return the sums of a table by some columns, over all hours; all rows are of the one host, and units are not known."""
     found: defaultdict[tuple[Any, ...], Counter[str]] = defaultdict(Counter)
     for row in snapshot.tables[table].to_pylist():
@@ -269,7 +269,7 @@ def _compared(what: str, made: dict[Any, Any], true: dict[Any, Any]) -> Iterator
             yield f"{what} {key}: the table has {made.get(key)}, the programs counted {true.get(key)}"
 
 
-def _traffic(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _traffic(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     sums = ("messages", "bytes", "recipients", "queued", "discarded", "unheard")
     yield from _compared("traffic", _rows(snapshot, "traffic", ("prefix", "uid"), sums), truth.book.sums())
     for name in ("traffic", "losses"):
@@ -281,7 +281,7 @@ def _traffic(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
                 yield f"{name}: {row['minute']} is not when it happened"
 
 
-def _users(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _users(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     book = truth.book
     true: dict[tuple[int], Counter[str]] = defaultdict(Counter)
     for each in book.sent.values():
@@ -298,7 +298,7 @@ def _users(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
     )
 
 
-def _flows(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _flows(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     true: dict[tuple[int, str, int], Counter[str]] = defaultdict(Counter)
     for each in truth.book.sent.values():
         for uid in each.recipients:
@@ -307,7 +307,7 @@ def _flows(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
     yield from _compared("flows", made, {key: dict(counts) for key, counts in true.items()})
 
 
-def _calls(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _calls(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     sums = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
     by = ("cmd", "caller_uid", "callee_uid")
     yield from _compared("calls", _rows(snapshot, "calls", by, sums), {key: {n: c[n] for n in sums} for key, c in truth.calls.items()})
@@ -333,7 +333,7 @@ def _percentiles(row: dict[str, Any], bounds: list[tuple[int, int]]) -> Iterator
             yield f"calls {row['cmd']}: {name} is {found} us, and the longest {row['latency_max_us']}"
 
 
-def _losses(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _losses(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     book = truth.book
     if (missed := sum(each.lost for each in book.sent.values())) != book.told_lost.total():
         yield f"the programs missed {missed} messages, and were told of {book.told_lost.total()}"
@@ -355,7 +355,7 @@ def _losses(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
     )
 
 
-def _security(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _security(truth: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     classes = {"EACCES": "denial", "EPERM": "denial", "EDQUOT": "quota"}
     true = {
         (classes.get(code, "misbehaviour"), code, words, uid, about): {"events": count}
@@ -368,7 +368,7 @@ def _security(truth: Truth, snapshot: Snapshot) -> Iterator[str]:
             yield f"security {row['code']}: {row['first']} to {row['last']} is not when it happened"
 
 
-def _relay(_: Truth, snapshot: Snapshot) -> Iterator[str]:
+def _relay(_: Truth, snapshot: TableSnapshot) -> Iterator[str]:
     sums = ("attempts", "retries", "calls", "longest_us")
     true = {
         (7, "add", "ETIMEDOUT"): dict(zip(sums, (2, 1, 1, 2_000), strict=True)),

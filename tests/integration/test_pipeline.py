@@ -13,7 +13,7 @@ import pytest
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row
 from sbusd.archive.tables.schema import TABLES
 from tests.support.ports import answers_to_a_stranger, listening
@@ -25,7 +25,7 @@ from tests.support.traffic import Busy, deliver
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from sbusd.pipeline.progress import Tallies
+    from sbusd.pipeline.progress import RunTotals
 
 
 @pytest.fixture(scope="module")
@@ -50,13 +50,13 @@ class Bench:
         self.root = folder / "tables"
         (self.archive / "index").mkdir(parents=True)
 
-    def run(self, *, anew: bool = False) -> Tallies:
+    def run(self, *, rebuild: bool = False) -> RunTotals:
         """Run the pipeline once."""
         from sbusd.pipeline.progress import Progress
-        from sbusd.pipeline.run import Run
+        from sbusd.pipeline.run import PipelineRun
 
         self.root.mkdir(exist_ok=True)
-        return Run(self.spark, Archive(self.archive), self.root, Progress(is_quiet=True), anew=anew).run()
+        return PipelineRun(self.spark, RecordReader(self.archive), self.root, Progress(is_quiet=True), rebuild=rebuild).run()
 
     def check(self, record: Mapping[str, list[Row]]) -> None:
         """Compare the tables with those of plain Python."""
@@ -103,10 +103,10 @@ def test_a_reply_in_the_next_hour_redoes_the_calls_of_this_one(bench: Bench) -> 
     bench.run()
     assert [line[8:10] for line in published(bench.root)["calls"]] == [(1, 0)]
     deliver(bench.archive, "alpha", [reply])
-    tallies = bench.run()
+    totals = bench.run()
     bench.check({"alpha": [request, reply]})
-    assert tallies.tables["calls"].hours == 2
-    assert tallies.tables["traffic"].hours == 1  # of the first hour nothing else was made again
+    assert totals.tables["calls"].hours == 2
+    assert totals.tables["traffic"].hours == 1  # of the first hour nothing else was made again
 
 
 def test_a_crowd_of_prefixes_shares_one_row(bench: Bench) -> None:
@@ -128,12 +128,12 @@ def test_an_hour_whose_segments_are_gone_is_never_overwritten(bench: Bench) -> N
     (bench.archive / entry.path).unlink()
     write_entry(bench.archive, replace(entry, removed_at=NOON, removed_because="retention"))
     deliver(bench.archive, "alpha", second)
-    tallies = bench.run()
-    assert (tallies.kept, tallies.tables) == (1, {})
+    totals = bench.run()
+    assert (totals.kept, totals.tables) == (1, {})
     bench.check({"alpha": first})
     (manifest,) = manifests(bench.root)
     assert [path.rsplit("/", 1)[1] for path in manifest.left_out] == ["00000000000000000002.parquet"]
-    bench.run(anew=True)
+    bench.run(rebuild=True)
     bench.check({"alpha": first})
 
 

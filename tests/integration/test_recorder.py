@@ -15,7 +15,7 @@ import pytest
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
-from sbusd.recorder.main import NEEDS_PERSON
+from sbusd.recorder.main import EX_CONFIG
 from tests.support.daemons import Daemon, StartDaemon
 from tests.support.recorders import recorded
 from tests.support.users import User
@@ -230,7 +230,7 @@ def test_a_recorder_that_is_too_slow_counts_what_it_missed(tapped_bus: Daemon, s
 def test_a_user_without_the_right_is_refused(bus: Daemon, start: Start) -> None:
     service = start(bus)
     said = service.wait()
-    assert service.process.returncode == NEEDS_PERSON
+    assert service.process.returncode == EX_CONFIG
     assert said.count("\n") == 1
     assert "cannot tap the bus at " in said
 

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, rows_of
 from sbusd.recorder.recording import Clocks
 from sbusd.systemd.journal import Event
@@ -66,5 +66,5 @@ class Hands:
 
 def recorded(archive: str | Path) -> list[Row]:
     """Return all rows of an archive, by their positions."""
-    opened = Archive(Path(archive))
+    opened = RecordReader(Path(archive))
     return sorted((row for entry in opened.entries() for row in rows_of(opened.read(entry))), key=lambda row: row.seq)

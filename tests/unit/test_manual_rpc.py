@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sbusd.client.rpc import service
 from sbusd.client.rpc.service import WAITING_PER_USER
-from sbusd.ctl.worker import MAX_ANSWER_BYTES
+from sbusd.ctl.program_runner import MAX_ANSWER_BYTES
 from sbusd.protocol.envelope import MAX_DESTINATIONS, NUMBER_LIMITS, SERVICE_HEAD, TEXT_LIMITS, Envelope
 from tests.support import skips
 from tools.stage import ROOT

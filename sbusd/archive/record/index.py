@@ -1,4 +1,4 @@
-"""The index: one small JSON file for each segment, which says what is in it without opening it. Spec: sbus-record(5)."""
+"""The index: one small JSON file for each segment, which describes the segment. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Self
 
+from sbusd.archive.errors import RecordError
 from sbusd.archive.private_files import create_private, make_folder
-from sbusd.archive.record.errors import RecordError
 from sbusd.archive.record.layout import INDEX, SegmentName, temporary
 
 INDEX_VERSION = 1
-"""A reader refuses entries of a later one: it would not know what it misses."""
+"""Readers reject later versions, because they do not know what they would miss."""
 
 MAX_ENTRY_BYTES = 64 << 10
-"""Longest entry that is read: a real one has less than a thousand bytes."""
+"""Maximum length of an index entry. Most have less than a thousand bytes."""
 
 OTHERS = -1
-"""The ``uid`` of segments with the rows of users that are too many to be named. No user has it: the kernel means no change by it."""
+"""The ``uid`` of segments with rows of users that are not listed. No user has it: system calls use it for "no change"."""
 
 Removal = Literal["quota", "retention"]
-"""Why a segment was removed: the disk's share was used up, or its time was over."""
+"""Why a segment was removed: the quota was exceeded, or the retention time was over."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What one segment holds.
+    """The index entry of one segment.
 
-    ``path`` is relative to the archive; times are nanoseconds since 1970, UTC; ``sha256`` and ``bytes`` are the file's. ``removed_at``
-    is set when the segment is gone: the entry stays, so that nobody takes the hour for complete who computes it anew.
+    ``path`` is relative to the archive; times are nanoseconds since 1970, UTC; ``sha256`` and ``bytes`` describe the file.
+    ``removed_at`` is set
+    when the segment is removed. The entry is kept, so that a later computation of the hour knows that the hour is incomplete.
     """
 
     path: str
@@ -49,29 +50,29 @@ class IndexEntry:
     first_seq: int
     last_seq: int
     kinds: Mapping[str, int] = field(default_factory=dict)
-    """Rows of each kind."""
+    """Number of rows of each kind."""
     missing: int = 0
-    """Rows that are known to be missing: the counts of ``tap_loss`` and ``gap``."""
+    """Number of rows that are known to be missing: the counts of ``tap_loss`` and ``gap``."""
     payloads_cut: int = 0
     payloads_left_out: int = 0
     uid: int | None = None
-    """The user of all its rows, if they were put into a segment of their own; :data:`OTHERS` for rows of several users in one."""
+    """The user of all rows of a dedicated segment; :data:`OTHERS` for rows of users that are not listed; None for a common segment."""
     users: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of each user's rows, before compression; of a bounded number of users."""
+    """Bytes of each user's rows, before compression; a bounded number of users."""
     unnamed: int = 0
-    """Bytes of the rows of all users that ``users`` does not name, before compression."""
+    """Bytes of the rows of all users that ``users`` does not list, before compression."""
     removed_at: int | None = None
     removed_because: Removal | None = None
     version: int = INDEX_VERSION
 
     @property
     def name(self) -> SegmentName:
-        """The segment's name."""
+        """The name of the segment."""
         return SegmentName.parse(self.path)
 
     @property
     def is_removed(self) -> bool:
-        """Whether the segment has been removed on purpose."""
+        """Whether retention removed the segment."""
         return self.removed_at is not None
 
     def to_json(self) -> str:
@@ -80,13 +81,15 @@ class IndexEntry:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the entry that *text* is. Unknown fields of the same version are ignored.
+        """Return the entry for *text*. Unknown fields of the same version are ignored.
 
         Raises:
-            ValueError: it is none, or of a later version; the text says what is wrong.
+            ValueError: it is invalid, or of a later version; the text says what is wrong.
         """
         try:
             value = json.loads(text)
+        except json.JSONDecodeError:
+            raise ValueError("invalid index entry: not JSON") from None
         except RecursionError:
             raise ValueError("invalid index entry: nested too deeply") from None
         version = value.get("version") if isinstance(value, dict) else None
@@ -123,7 +126,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "removed_at": (int, _NONE),
     "removed_because": (str, _NONE),
 }
-"""Each field of an entry but its version, and what JSON may give there; true and false are no numbers."""
+"""The fields of an entry without the version, and their JSON types; booleans are not numbers."""
 
 
 _OF_AN_HOUR = re.compile(r"(\d{4}-\d\d-\d\d)T([01]\d|2[0-3])\..*\.json", re.DOTALL)
@@ -132,7 +135,7 @@ _DATE_AND_HOUR = slice(0, 10), slice(11, 13)
 
 
 def write_entry(archive: Path, entry: IndexEntry) -> None:
-    """Put *entry* into the index of *archive*, in place of an older one for the same segment, at once or not at all; it is durable then.
+    """Write *entry* atomically to the index of *archive*, replacing an older one for the same segment; it is durable on return.
 
     Raises:
         OSError: it cannot be written.
@@ -146,7 +149,7 @@ def read_entry(path: Path) -> IndexEntry:
     """Return the entry in the file *path*.
 
     Raises:
-        RecordError: it cannot be read, or is no entry.
+        RecordError: it cannot be read, or is invalid.
     """
     try:
         with path.open("rb") as stream:
@@ -161,12 +164,12 @@ def read_entry(path: Path) -> IndexEntry:
 
 
 def read_index(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> Iterator[IndexEntry]:
-    """Yield all entries of *archive*, in order of date, hour, host and ``seq``, those of removed segments too.
+    """Yield all entries of *archive*, ordered by date, hour, host and ``seq``, including removed segments.
 
-    With *unreadable* an entry that cannot be read is left out, and the error passed to that.
+    With *unreadable*, entries that cannot be read are skipped, and *unreadable* is called with the error.
 
     Raises:
-        RecordError: an entry cannot be read, or *archive* is no folder.
+        RecordError: an entry cannot be read, or *archive* is not a directory.
     """
     for name in _entry_names(archive):
         try:
@@ -180,12 +183,12 @@ def read_index(archive: Path, unreadable: Callable[[RecordError], None] | None =
 
 
 def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None = None) -> list[SegmentName]:
-    """Return the segments that the index of *archive* names, in the same order, without reading any entry.
+    """Return the names of the segments in the index of *archive*, in the same order, without reading the entries.
 
-    With *unreadable* a file that names none is left out, and the error passed to that.
+    With *unreadable*, files with an invalid name are skipped, and *unreadable* is called with the error.
 
     Raises:
-        RecordError: *archive* is no folder, or a file in its index is none of an entry's.
+        RecordError: *archive* is not a directory, or a file name in its index is invalid.
     """
     found = []
     for name in _entry_names(archive):
@@ -202,7 +205,7 @@ def index_names(archive: Path, unreadable: Callable[[RecordError], None] | None 
 
 
 def _entry_names(archive: Path) -> list[str]:
-    """Return the names of the entries' files, in order. Raises RecordError."""
+    """Return the file names of the entries, sorted. Raises RecordError."""
     folder = archive / INDEX
     try:
         return sorted(name for name in os.listdir(folder) if name.endswith(".json") and not name.startswith("."))
@@ -215,7 +218,7 @@ def _entry_names(archive: Path) -> list[str]:
 
 
 def hour_of_entry(name: str) -> tuple[str, int] | None:
-    """Return day and hour that an index entry is about by the *name* of its file, for one that cannot be read; None if it names none."""
+    """Return the day and hour of an index entry that cannot be read, by its file *name*; None if the name is invalid."""
     match = _OF_AN_HOUR.fullmatch(name)
     try:
         return None if match is None else (datetime.date.fromisoformat(match[1]).isoformat(), int(match[2]))
@@ -224,14 +227,14 @@ def hour_of_entry(name: str) -> tuple[str, int] | None:
 
 
 def last_position(archive: Path, host: str) -> int:
-    """Return the greatest ``seq`` that the index of *archive* has for *host*, 0 if it has none.
+    """Return the highest ``seq`` of *host* in the index of *archive*, 0 if there is none.
 
     Raises:
         RecordError: an entry is damaged, or the index cannot be read.
     """
     matches = _entries_of(archive, host)
-    # Positions rise from write-ahead to write-ahead, so the youngest has the greatest. It may have made several segments: all that come
-    # behind its common one, which has its name from the first position, and those of other hours with the same name.
+    # Positions increase from file to file of the write-ahead log, so the newest file has the highest. It may have several segments: the
+    # common one, named after the first position, those of other hours with the same name, and all dedicated ones, which sort after it.
     last, common = 0, ""
     for match in sorted(matches, key=lambda match: match[2], reverse=True):
         if common and match[2] != common:
@@ -248,7 +251,7 @@ def entries_between(archive: Path, host: str, first: int, last: int) -> list[Ind
 
 
 def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
-    """Return the names of the entries' files of *host*, as ``_ENTRY_NAME`` matches them. Raises RecordError."""
+    """Return the matches of ``_ENTRY_NAME`` for the entries of *host*. Raises RecordError."""
     folder = archive / INDEX
     try:
         return [match for name in os.listdir(folder) if (match := _ENTRY_NAME.fullmatch(name)) and match[1] == host]
@@ -259,7 +262,7 @@ def _entries_of(archive: Path, host: str) -> list[re.Match[str]]:
 
 
 def publish_file(target: Path, content: bytes) -> None:
-    """Write *content* to *target* so that a reader sees all of it or nothing, also after a power failure. Raises OSError."""
+    """Write *content* to *target* atomically: a reader sees all of it or nothing, also after a power failure. Raises OSError."""
     draft = temporary(target)
     with create_private(draft) as stream:
         stream.write(content)
@@ -269,7 +272,7 @@ def publish_file(target: Path, content: bytes) -> None:
 
 
 def publish_draft(draft: Path, target: Path) -> None:
-    """Give *draft*, whole and synced, its name *target*; the name is durable on return. Raises OSError."""
+    """Rename *draft*, which is complete and synced, to *target*; the name is durable on return. Raises OSError."""
     draft.replace(target)
     sync_folder(target.parent)
 

@@ -1,6 +1,6 @@
-r"""Routing keys as text, for columns of strings: UTF-8 as it is, any other byte as ``\xNN``, and a backslash doubled.
+r"""Keys as text for string columns: UTF-8 is unchanged, other bytes become ``\xNN``, and a backslash is doubled.
 
-A key is any bytes without NUL, a string column only takes UTF-8. Both directions are exact, and different keys have different texts.
+A key is any bytes without NUL, but a string column holds UTF-8 only. The conversion is exact, and different keys have different texts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _STRAY = re.compile(r"[\udc80-\udcff]")
 
 
 def key_text(key: bytes) -> str:
-    """Return *key*, or a pattern, as the record's text."""
+    """Return *key*, or a pattern, as text of the record."""
     if b"\\" in key:
         key = key.replace(b"\\", b"\\\\")
     try:
@@ -25,7 +25,7 @@ def key_bytes(text: str) -> bytes:
     """Return the key whose :func:`key_text` is *text*.
 
     Raises:
-        ValueError: *text* is no key's: a backslash in it begins no escape.
+        ValueError: *text* has a backslash that does not begin an escape sequence.
     """
     if "\\" not in text:
         return text.encode("utf-8")
@@ -36,7 +36,7 @@ def key_bytes(text: str) -> bytes:
 
 
 def _unescaped(piece: str) -> bytes:
-    """Return one escape, or text without any, as bytes."""
+    """Return one escape sequence, or text without any, as bytes."""
     if piece == r"\\":
         return b"\\"
     return bytes.fromhex(piece[2:]) if piece.startswith(r"\x") else piece.encode("utf-8")

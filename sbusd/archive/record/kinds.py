@@ -1,4 +1,4 @@
-"""The kinds of row in the record. Spec: sbus-record(5)."""
+"""The kinds of rows in the record. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Kind(enum.StrEnum):
-    """What a row says happened; the value is what stands in the column ``kind``."""
+    """The event of a row; the value is stored in the column ``kind``."""
 
     MESSAGE = "message"
     """The bus routed a message."""
@@ -19,26 +19,26 @@ class Kind(enum.StrEnum):
     UNSUBSCRIBE = "unsubscribe"
     """A client removed a pattern: ``key``."""
     STANDING = "standing"
-    """A client has the pattern ``key`` already. The recorder tells every subscription that it knows anew at the start of each hour's
-    record, and after a ``gap``: so an hour's recipients can be told from that hour's rows alone. After a ``restart`` it knows of none."""
+    """A client already has the pattern ``key``. The recorder repeats all known subscriptions at the start of each hour and after a
+    ``gap``, so that the recipients of an hour can be derived from the rows of that hour alone. After a ``restart`` it knows none."""
     DENIAL = "denial"
-    """The bus refused a client something: ``packet``, ``code``, ``reason``, and in ``key`` what it was about."""
+    """The bus refused a request of a client: ``packet``, ``code``, ``reason``; ``key`` is the key or pattern."""
     LOSS = "loss"
     """``lost`` messages for the client ``conn`` were discarded."""
     TAP_LOSS = "tap_loss"
     """``lost`` rows are missing here: the recorder was too slow, and the bus discarded them."""
     GAP = "gap"
-    """``lost`` rows are missing here, of ``duration`` nanoseconds: the recorder could not write, ``reason`` says why."""
+    """``lost`` rows are missing here, for ``duration`` nanoseconds: the recorder could not write because of ``reason``."""
     RESTART = "restart"
-    """The recorder's connection to the bus is new, after ``duration`` nanoseconds without one; how many rows are missing is unknown."""
+    """The recorder has a new connection to the bus, after ``duration`` nanoseconds without one. The number of missing rows is unknown."""
     RELAY = "relay"
-    """The relay tried to hand a call to another host: ``twin``, ``attempt``, ``code`` and ``reason`` of the outcome."""
+    """The relay tried to forward a call to another host: ``twin``, ``attempt``; ``code`` and ``reason`` are the outcome."""
 
 
 class Role(enum.StrEnum):
-    """What a message is to a call; the value is what stands in the column ``call_role``."""
+    """The role of a message in a call; the value is stored in the column ``call_role``."""
 
     REQUEST = "request"
     """A request, published to ``rpc/<cmd>``, ``!/conn/<id>/rpc/<cmd>`` or ``relay/<twin>/<cmd>``."""
     REPLY = "reply"
-    """Its answer, published to the key that the request named."""
+    """Its reply, published to the key that the request specified."""

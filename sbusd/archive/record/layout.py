@@ -1,4 +1,4 @@
-"""Where the parts of an archive lie. Spec: sbus-record(5).
+"""The file names of an archive. Spec: sbus-record(5).
 
 ::
 
@@ -6,8 +6,9 @@
       date=2026-11-20/hour=15/host=alpha/00000000000000000001.parquet   a segment: rows of one hour and host
       index/2026-11-20T15.alpha.00000000000000000001.json               its index entry
 
-A name begins with a dot until what it names is whole: nobody who follows the usual convention reads it. A segment's name is the
-first ``seq`` of the write-ahead that it was made from, so making it twice gives the same file.
+The name of an incomplete file begins with a dot, so readers ignore it. A segment is named after the first ``seq`` of its write-ahead
+file, so
+writing it again gives the same file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ HOUR_NS = 3_600 * 10**9
 """Nanoseconds of an hour."""
 
 INDEX = "index"
-"""The folder of the index entries."""
+"""The directory of the index entries."""
 
 SUFFIX = ".parquet"
 
@@ -34,7 +35,7 @@ _FOLDER = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/host=([^/]+)/(\d{20})\
 
 
 def is_host(name: str) -> bool:
-    """Return whether *name* can be a host's in an archive: what hostname(7) allows, and ``_``; so it needs no escape in a file's name."""
+    """Return whether *name* is valid as host name in an archive: hostname(7) and ``_``, so file names need no escapes."""
     return len(name) <= MAX_HOST_CHARACTERS and _HOST.fullmatch(name) is not None
 
 
@@ -45,7 +46,7 @@ def hour_of(ts: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class SegmentName:
-    """Which segment: day (``YYYY-MM-DD``) and hour in UTC, host, and first ``seq`` of its write-ahead."""
+    """The name of a segment: day (``YYYY-MM-DD``) and hour in UTC, host, and first ``seq`` of its write-ahead file."""
 
     date: str
     hour: int
@@ -60,7 +61,7 @@ class SegmentName:
 
     @classmethod
     def parse(cls, path: str) -> Self:
-        """Return the name of the segment at *path*, relative to the archive. Raises ValueError if that is no segment's path."""
+        """Return the name for *path*, relative to the archive. Raises ValueError if it is not the path of a segment."""
         match = _FOLDER.fullmatch(path)
         if match is None or int(match[2]) > 23 or not is_host(match[3]):
             raise ValueError(f"invalid segment path {path!r}")
@@ -69,12 +70,12 @@ class SegmentName:
 
     @property
     def folder(self) -> PurePosixPath:
-        """The folder, relative to the archive."""
+        """The directory, relative to the archive."""
         return PurePosixPath(f"date={self.date}", f"hour={self.hour:02}", f"host={self.host}")
 
     @property
     def path(self) -> str:
-        """The segment's path, relative to the archive."""
+        """The path of the segment, relative to the archive."""
         return f"{self.folder}/{self.first_seq:020}{SUFFIX}"
 
     @property
@@ -84,5 +85,5 @@ class SegmentName:
 
 
 def temporary(path: Path) -> Path:
-    """Return where *path* is written until it is whole: beside it, under a name that readers leave alone."""
+    """Return the name of *path* while it is incomplete: in the same directory, ignored by readers."""
     return path.with_name(f".{path.name}.tmp")

@@ -1,4 +1,4 @@
-"""An archive as it is read: by its index, segment by segment. Spec: sbus-record(5)."""
+"""Reads an archive by its index, segment by segment. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from sbusd.archive.record.errors import RecordError, SegmentGoneError
+from sbusd.archive.errors import RecordError, SegmentGoneError
 from sbusd.archive.record.index import IndexEntry, read_index
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA, completed, is_readable
 
 
 @dataclass(frozen=True, slots=True)
-class Archive:
-    """The record under the folder ``root``, of any number of hosts. Nothing is cached: each call sees what is there then."""
+class RecordReader:
+    """The record in the directory ``root``, of any number of hosts. Nothing is cached."""
 
     root: Path
 
     def entries(self, *, removed: bool = False, unreadable: Callable[[RecordError], None] | None = None) -> list[IndexEntry]:
-        """Return the index, in order of date, hour, host and ``seq``; with those of removed segments if *removed* is set.
+        """Return the index, ordered by date, hour, host and ``seq``; with *removed* also removed segments.
 
-        With *unreadable* an entry that cannot be read is left out, and the error passed to that.
+        With *unreadable*, entries that cannot be read are skipped, and *unreadable* is called with the error.
 
         Raises:
-            RecordError: there is no such folder, or an entry is damaged.
+            RecordError: the directory does not exist, or an entry is damaged.
         """
         return [entry for entry in read_index(self.root, unreadable) if removed or not entry.is_removed]
 
     def path(self, entry: IndexEntry) -> Path:
-        """Return where the segment of *entry* is."""
+        """Return the path of the segment of *entry*."""
         return self.root / entry.path
 
     def read(self, entry: IndexEntry, columns: Sequence[str] | None = None) -> pa.Table:
-        """Return the rows of one segment with *columns*: all of :data:`SCHEMA`, and ``date``, ``hour`` and ``host``, if None.
+        """Return *columns* of the rows of one segment; None: all of :data:`SCHEMA`, and ``date``, ``hour`` and ``host``.
 
         Raises:
-            SegmentGoneError: retention has removed it, or somebody has.
+            SegmentGoneError: it does not exist.
             RecordError: it is damaged.
         """
         names = [*SCHEMA.names, *PARTITION_SCHEMA.names] if columns is None else list(columns)
@@ -53,7 +53,7 @@ class Archive:
         return _with_others(table, entry, names).select(names)
 
     def read_batches(self, entry: IndexEntry, rows: int = 1 << 16) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one segment, columns of :data:`SCHEMA`, at most *rows* at a time. Raises what :meth:`read` does."""
+        """Yield the rows of one segment with the columns of :data:`SCHEMA`, at most *rows* at a time. Raises what :meth:`read` raises."""
         with self._open(entry) as file:
             try:
                 yield from map(completed, file.iter_batches(batch_size=rows))
@@ -61,24 +61,24 @@ class Archive:
                 raise RecordError(self.path(entry), f"damaged segment: {_first_line(error)}") from None
 
     def scan(self, entry: IndexEntry, columns: Sequence[str], wanted: pc.Expression | None, rows: int) -> Iterator[pa.RecordBatch]:
-        """Yield *columns* of :data:`SCHEMA` of the rows that meet *wanted*, in the order of the file, at most *rows* at a time.
+        """Yield *columns* of :data:`SCHEMA` of the rows that match *wanted*, in the order of the file, at most *rows* at a time.
 
-        Raises what :meth:`read` does.
+        Raises what :meth:`read` raises.
         """
         self._open(entry).close()
         try:
             source = ds.dataset(self.path(entry), format="parquet", schema=SCHEMA)
-            # One segment at a time, and little of it ahead: as many are read beside it as the machine has processors.
+            # Little is read ahead, because Spark reads one segment per processor at the same time.
             yield from source.to_batches(list(columns), filter=wanted, batch_size=rows, batch_readahead=2, use_threads=False)
         except (pa.ArrowException, OSError) as error:
             raise self._unreadable(entry, error) from None
 
     def verify(self, entry: IndexEntry) -> None:
-        """Compare one segment with its entry, byte for byte by the checksum.
+        """Compare the checksum of one segment with its index entry.
 
         Raises:
-            SegmentGoneError: it is not there.
-            RecordError: it is not the file that the entry was written for.
+            SegmentGoneError: it does not exist.
+            RecordError: the checksum differs.
         """
         path = self.path(entry)
         try:
@@ -90,7 +90,7 @@ class Archive:
             raise RecordError(path, "checksum mismatch: the segment is damaged, or its index entry describes another file")
 
     def _open(self, entry: IndexEntry) -> pq.ParquetFile:
-        """Return the segment's file, open, its columns being those of the schema."""
+        """Return the open file of a segment, after a check of its columns."""
         path = self.path(entry)
         try:
             file = pq.ParquetFile(path, memory_map=False)
@@ -102,7 +102,7 @@ class Archive:
         return file
 
     def _unreadable(self, entry: IndexEntry, error: Exception) -> RecordError:
-        """Return what an *error* at opening the segment of *entry* means."""
+        """Return the RecordError for an *error* at opening the segment of *entry*."""
         path = self.path(entry)
         if isinstance(error, FileNotFoundError):
             why = f"removed by the recorder: {entry.removed_because}" if entry.is_removed else "missing, but named in the index"
@@ -113,7 +113,7 @@ class Archive:
 
 
 def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa.Table:
-    """Return *table* with the columns that its folders stand for, and those of *names* that its version did not have."""
+    """Return *table* with the columns of the directories, and with null for those of *names* that its version does not have."""
     for name in names:
         if name in SCHEMA.names and name not in table.column_names:
             table = table.append_column(SCHEMA.field(name), pa.nulls(table.num_rows, SCHEMA.field(name).type))
@@ -123,5 +123,5 @@ def _with_others(table: pa.Table, entry: IndexEntry, names: Sequence[str]) -> pa
 
 
 def _first_line(error: Exception) -> str:
-    """Return what a library says of a damaged file, in one line."""
+    """Return the message of a library in one line."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,7 +1,8 @@
-"""The columns of the record, in one place: their names, types and meaning. Spec: sbus-record(5).
+"""The columns of the record: names, types and meaning. Spec: sbus-record(5).
 
-Each column's field carries its meaning as metadata, so every segment documents itself. ``date``, ``hour`` and ``host`` are not among
-them: they are the folders a segment lies in, and whoever reads a whole archive gets them as columns from there.
+The meaning of each column is in its metadata, so every segment documents itself. ``date``, ``hour`` and ``host`` are not in the schema:
+they
+are directories, and readers of a whole archive get them as columns.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from typing import NamedTuple
 import pyarrow as pa
 
 VERSION = 2
-"""Of the schema. A reader refuses a later one: it would not know what it misses."""
+"""Version of the schema. Readers reject later versions, because they do not know what they would miss."""
 
 _COLUMNS = {1: 26}
-"""How many columns earlier versions had: the first ones of :data:`SCHEMA`."""
+"""Number of columns of earlier versions: the first ones of :data:`SCHEMA`."""
 
 SORT_KEYS = ("kind", "key", "ts", "seq")
-"""How the rows of a segment are sorted: what a query filters by first stands together."""
+"""Sort order of the rows of a segment: the columns that most queries filter by come first."""
 
 
 def _column(name: str, kind: pa.DataType, doc: str, *, nullable: bool = True) -> pa.Field:
@@ -61,7 +62,7 @@ SCHEMA = pa.schema(
         ),
     ]
 )
-"""The rows of a segment and of the write-ahead, column by column."""
+"""The columns of a segment and of the write-ahead log."""
 
 PARTITION_SCHEMA = pa.schema(
     [
@@ -70,7 +71,7 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("host", pa.string(), nullable=False, metadata={"doc": "host that recorded the row"}),
     ]
 )
-"""The columns that are folders."""
+"""The columns that are directories."""
 
 
 class Row(NamedTuple):
@@ -109,10 +110,10 @@ _SEQ = SCHEMA.names.index("seq")
 
 
 def batch_of(rows: list[Row], first_seq: int | None = None) -> pa.RecordBatch:
-    """Return *rows* as one batch of :data:`SCHEMA`, in their order; with *first_seq* they are numbered from there, whatever they say.
+    """Return *rows* as one batch of :data:`SCHEMA`; with *first_seq* they are numbered from there.
 
     Raises:
-        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError: a value is none of its column's, such as text with a lone surrogate.
+        pyarrow.ArrowInvalid, pyarrow.ArrowTypeError, OverflowError: a value does not fit its column, such as text with a lone surrogate.
     """
     columns: list[tuple[object, ...]] = list(zip(*rows, strict=True)) if rows else [()] * len(SCHEMA)
     if first_seq is not None:
@@ -121,22 +122,22 @@ def batch_of(rows: list[Row], first_seq: int | None = None) -> pa.RecordBatch:
 
 
 def rows_of(table: pa.Table | pa.RecordBatch) -> list[Row]:
-    """Return the rows of *table*, which has at least the columns of :data:`SCHEMA`: the inverse of :func:`batch_of`."""
+    """Return the rows of *table*, which has at least the columns of :data:`SCHEMA`. This is the inverse of :func:`batch_of`."""
     columns = [table.column(field.name).to_pylist() for field in SCHEMA]
     return [Row(*values) for values in zip(*columns, strict=True)]
 
 
 def schema_of(version: int) -> pa.Schema:
-    """Return the columns that *version* has, which is :data:`VERSION` or an earlier one."""
+    """Return the columns of *version*, which is :data:`VERSION` or an earlier one."""
     return pa.schema(list(SCHEMA)[: _COLUMNS.get(version, len(SCHEMA))])
 
 
 def is_readable(schema: pa.Schema) -> bool:
-    """Return whether a file with the columns of *schema* is of this version or an earlier one."""
+    """Return whether *schema* is that of this version or an earlier one."""
     return any(schema.equals(schema_of(version)) for version in (VERSION, *_COLUMNS))
 
 
 def completed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return *batch*, rows of any version, with all columns of :data:`SCHEMA`: null where its version had none."""
+    """Return *batch*, of any version, with all columns of :data:`SCHEMA`; added columns are null."""
     added = [pa.nulls(batch.num_rows, field.type) for field in list(SCHEMA)[batch.num_columns :]]
     return pa.RecordBatch.from_arrays([*batch.columns, *added], schema=SCHEMA)

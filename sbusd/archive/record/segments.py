@@ -1,4 +1,4 @@
-"""Segments: the rows of one write-ahead, sorted, one Parquet file for each hour, and their index entries. Spec: sbus-record(5)."""
+"""Writes segments: the sorted rows of one write-ahead file, one Parquet file per hour, and their index entries. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from sbusd.archive.record.layout import HOUR_NS, SegmentName, hour_of, temporary
 from sbusd.archive.record.schema import SCHEMA, SORT_KEYS
 
 ROW_GROUP_ROWS = 1 << 20
-"""Rows of a row group: a million is read 5 to 15 % faster than a quarter of it, and a segment has rarely more."""
+"""Rows of a row group. A million is read 5 to 15 % faster than a quarter of it, and segments rarely have more."""
 
 COMPRESSION_LEVEL = 1
-"""Of zstd: level 3 writes a fifth slower for files no smaller, measured on a day of traffic."""
+"""Level of zstd. Level 3 takes a fifth longer and does not give smaller files, measured with a day of traffic."""
 
 _MISSING = (Kind.TAP_LOSS.value, Kind.GAP.value)
 
@@ -37,27 +37,28 @@ def write_segments(
     users: Mapping[int, int] | None = None,
     unnamed: int = 0,
 ) -> list[IndexEntry]:
-    """Write *table*, rows of :data:`SCHEMA` by *host* in any order, as one segment for each hour in it; return their entries.
+    """Write *table*, rows of :data:`SCHEMA` of *host* in any order, as one segment per hour; return their index entries.
 
-    *uid* is the user of all of them, if they are in segments of their own; *users* are the bytes of each user's, and *unnamed* those of
-    all further users together, which the entry of the first hour names.
+    *uid* is the user of all rows if the segments are dedicated. *users* are the bytes of each listed user, *unnamed* those of all
+    others; both are
+    in the entry of the first hour.
 
-    Everything is durable on return: the segments first, each under its name only when it is whole, then its entry. Called again with
-    the same *first_seq* and rows, it writes the same files: whoever was interrupted begins anew.
+    Everything is durable on return: first the segments, each renamed when it is complete, then their entries. A repeated call with the same
+    *first_seq* and rows writes the same files, so an interrupted conversion can be repeated.
 
     Raises:
         OSError: the archive cannot be written.
     """
-    shares = {str(user): size for user, size in (users or {}).items()}
+    sizes = {str(user): size for user, size in (users or {}).items()}
     entries = []
     for hour, rows in _by_hour(table):
-        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid=uid, users=shares, unnamed=unnamed))
-        shares, unnamed = {}, 0
+        entries.append(_write_segment(archive, SegmentName.at(hour, host, first_seq), rows, uid=uid, users=sizes, unnamed=unnamed))
+        sizes, unnamed = {}, 0
     return entries
 
 
 def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
-    """Return the rows of each hour, with its start in nanoseconds, hours in order."""
+    """Return the rows of each hour, with its start in nanoseconds, in chronological order."""
     if not table.num_rows:
         return []
     ts = table.column("ts")
@@ -65,7 +66,7 @@ def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
     first, last = hour_of(bounds["min"]), hour_of(bounds["max"])
     if first == last:
         return [(first, table)]
-    # Floor division, as hour_of does; Arrow's truncates, which is the same from 1970 on.
+    # Arrow's division truncates, and hour_of rounds down; they are equal from 1970 on.
     hours = pc.divide(ts, HOUR_NS)
     return [(hour * HOUR_NS, table.filter(pc.equal(hours, hour))) for hour in sorted(pc.unique(hours).to_pylist())]
 
@@ -73,7 +74,7 @@ def _by_hour(table: pa.Table) -> list[tuple[int, pa.Table]]:
 def _write_segment(
     archive: Path, name: SegmentName, rows: pa.Table, *, uid: int | None, users: Mapping[str, int], unnamed: int
 ) -> IndexEntry:
-    """Write one segment and its entry; return the entry."""
+    """Write one segment and its index entry; return the entry."""
     rows = rows.select(SCHEMA.names).cast(SCHEMA).sort_by([(key, "ascending") for key in SORT_KEYS])
     target = archive / name.path
     make_folder(target.parent)
@@ -91,7 +92,7 @@ def _write_segment(
 
 
 def _entry(name: SegmentName, rows: pa.Table, size: int, digest: str) -> IndexEntry:
-    """Return the index entry of a segment that has been written."""
+    """Return the index entry of a segment that was written."""
     ts, seq = (pc.min_max(rows.column(column)).as_py() for column in ("ts", "seq"))
     kinds = {item["values"]: item["counts"] for item in pc.value_counts(rows.column("kind")).to_pylist()}
     gone = rows.filter(pc.is_in(rows.column("kind"), pa.array(_MISSING)))
@@ -116,5 +117,5 @@ def _entry(name: SegmentName, rows: pa.Table, size: int, digest: str) -> IndexEn
 
 
 def _count(flags: pa.ChunkedArray) -> int:
-    """Return how many of *flags* are true; null is not."""
+    """Return the number of true *flags*; null is not counted."""
     return pc.sum(flags).as_py() or 0

@@ -1,4 +1,4 @@
-"""Hours, and what is known of each that has been made: the manifest. Spec: sbus-pipeline(8)."""
+"""Hours of the tables, and their manifests, which say what each hour was computed from. Spec: sbus-pipeline(8)."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.tables.errors import TablesError
 from sbusd.archive.tables.schema import VERSION
 
 MANIFESTS = "hours"
-"""The folder of the manifests."""
+"""The directory of the manifests."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -33,44 +33,47 @@ class Hour:
 
     @property
     def start(self) -> int:
-        """When it begins, in nanoseconds since 1970."""
+        """The start, in nanoseconds since 1970."""
         midnight = datetime.datetime.fromisoformat(self.date).replace(tzinfo=datetime.UTC)
         return int(midnight.timestamp()) * 10**9 + self.hour * HOUR_NS
 
     @property
     def following(self) -> Hour:
-        """The hour behind it."""
+        """The next hour."""
         return Hour.at(self.start + HOUR_NS)
 
     @property
     def preceding(self) -> Hour:
-        """The hour before it."""
+        """The previous hour."""
         return Hour.at(self.start - HOUR_NS)
 
     @property
     def folder(self) -> Path:
-        """The folder of its rows in each table."""
+        """The directory of its rows in each table."""
         return Path(f"date={self.date}", f"hour={self.hour:02}")
 
     def __str__(self) -> str:
-        """Return it as manifests are named."""
+        """Return the name used for manifests."""
         return f"{self.date}T{self.hour:02}"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the rows of one hour were made from.
+    """What the rows of one hour were computed from.
 
-    ``segments`` are those of the hour; ``following`` those of the next hour that were searched for replies. ``absent`` are segments
-    that the index names and that were not there, or damaged, and index entries that could not be read: the hour is made again when they
-    are. ``removed`` are those that retention had removed before the hour was ever made. ``left_out`` came when the hour could not be
-    made again, because retention had removed what it was made from. ``silent`` are hosts whose last row, when the hour was made, was so
-    many whole hours older than the hour's last.
+    ``segments`` are those of the hour; ``following`` those of the next hour that were searched for replies. ``absent`` are segments in
+    the index
+    that are missing or damaged, and index entries that cannot be read; the hour is recomputed when they appear. ``removed`` are segments
+    that
+    retention removed before the hour was computed. ``left_out`` are segments that arrived when the hour could no longer be recomputed,
+    because
+    retention had removed its segments. ``silent`` maps hosts to the number of whole hours between their last row and the last row of the
+    hour.
     """
 
     hour: Hour
     made: int
-    """When, in nanoseconds since 1970."""
+    """Time of the computation, in nanoseconds since 1970."""
     segments: tuple[IndexEntry, ...]
     following: tuple[IndexEntry, ...] = ()
     absent: tuple[str, ...] = ()
@@ -84,7 +87,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Self:
-        """Return the manifest that *value* is. Raises ValueError if it is none of this version."""
+        """Return the manifest for *value*. Raises ValueError if it is invalid, or of another version."""
         if value.get("version") != VERSION:
             raise ValueError(f"unsupported version {value.get('version')!r}: this program has {VERSION}. Run sbus-pipeline --rebuild")
         try:
@@ -103,7 +106,7 @@ class Manifest:
 
 
 def manifest_path(root: Path, hour: Hour) -> Path:
-    """Return where the manifest of *hour* is under the tables' folder *root*."""
+    """Return the path of the manifest of *hour* under *root*, the directory of the tables."""
     return root / MANIFESTS / f"{hour}.json"
 
 
@@ -111,7 +114,7 @@ def read_manifest(path: Path) -> Manifest:
     """Return the manifest in the file *path*.
 
     Raises:
-        TablesError: it cannot be read, or is none of this version.
+        TablesError: it cannot be read, is invalid, or of another version.
     """
     try:
         value = json.loads(path.read_bytes())
@@ -125,6 +128,6 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_manifests(root: Path) -> dict[Hour, Manifest]:
-    """Return the manifests of all hours that have been made, in order. Raises what :func:`read_manifest` does."""
+    """Return the manifests of all computed hours, in order. Raises what :func:`read_manifest` raises."""
     found = (read_manifest(path) for path in sorted((root / MANIFESTS).glob("[!.]*.json")))
     return {manifest.hour: manifest for manifest in found}

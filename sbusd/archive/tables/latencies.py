@@ -1,6 +1,6 @@
-"""Buckets of latencies: a histogram whose sums are exact, whatever was added up in which order. Spec: sbus-pipeline(8).
+"""Latency buckets: a histogram with exact sums, independent of the order of additions. Spec: sbus-pipeline(8).
 
-As in Gil Tene's HdrHistogram: a power of two is cut into :data:`STEPS` equal buckets, so a bucket is at most 1/32 of its values wide.
+As in HdrHistogram by Gil Tene, each power of two has :data:`STEPS` equal buckets, so the width of a bucket is at most 1/32 of its values.
 """
 
 from __future__ import annotations
@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 STEPS = 32
-"""Buckets from one power of two to the next: a percentile is at most 3.2 % above the true one."""
+"""Buckets per power of two: a percentile is at most 3.2 % too high."""
 
 _STEP_BITS = STEPS.bit_length() - 1
 
 
 def bucket_of(latency: int) -> int:
-    """Return the bucket of *latency*, 0 or more; below 64 each value has its own."""
+    """Return the bucket of *latency*, at least 0; each value below 64 has its own."""
     shift = max(0, latency.bit_length() - 1 - _STEP_BITS)
     return (shift << _STEP_BITS) + (latency >> shift)
 
@@ -26,10 +26,9 @@ def upper_bound(bucket: int) -> int:
 
 
 def percentile(histogram: Iterable[tuple[int, int]], percent: int, longest: int) -> int | None:
-    """Return the upper bound of the bucket with the *percent*-th percentile (nearest rank), or *longest*, the longest latency, if that is
-    less; None if nothing was counted.
+    """Return the upper bound of the bucket of a percentile (nearest rank), at most *longest*, the longest latency; None without values.
 
-    *histogram* is pairs of bucket and count, in any order; a bucket may stand there several times. *percent* is 1 to 100.
+    *histogram* has pairs of bucket and count, in any order; a bucket may occur several times. *percent* is 1 to 100.
     """
     pairs = sorted(histogram)
     rank = -(-sum(count for _, count in pairs) * percent // 100)

@@ -1,8 +1,10 @@
-"""How hours become visible: all tables of an hour at once, or none. Spec: sbus-pipeline(8).
+"""Publishes the tables of an hour: all at once, or none. Spec: sbus-pipeline(8).
 
-New rows are written under ``.staging``. A plan, one file written by rename, says which of them shall stand where; from then on the
-publication happens: by this program, or, if it is killed, by the next one that opens the folder. Each step can be repeated. While the
-folders are exchanged the lock is held; whoever reads under a shared lock sees whole hours only.
+New rows are written under ``.staging``. A plan, written by rename, says which of them replace which directories. From then on the
+publication
+will be completed: by this process, or, if it is killed, by the next one that opens the directory. Each step can be repeated. The lock is
+held
+while directories are exchanged, so a reader with a shared lock sees whole hours only.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.record.index import publish_file, sync_folder
-from sbusd.archive.tables.errors import TablesError
 from sbusd.archive.tables.hours import Hour, Manifest, manifest_path
 from sbusd.archive.tables.schema import TABLES, Table
 
@@ -29,7 +31,7 @@ PLAN = ".plan.json"
 LOCK = ".lock"
 
 _MODE = 0o666
-"""Of the lock: what the umask leaves, so that whoever may read the tables may lock them."""
+"""Mode of the lock, before the umask: every user that can read the tables can lock them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,17 @@ class Part:
     hour: Hour
 
     def staged(self, staging: Path) -> Path:
-        """Return where Spark writes it: with an hour of one digit, where it has one."""
+        """Return the directory that Spark writes; its hour can have one digit."""
         return staging / self.table / f"date={self.hour.date}" / f"hour={self.hour.hour}"
 
     def final(self, root: Path) -> Path:
-        """Return where readers find it."""
+        """Return the published directory."""
         return root / self.table / self.hour.folder
 
 
 @contextlib.contextmanager
 def locked(root: Path, *, shared: bool) -> Iterator[None]:
-    """Hold the lock of the tables under *root*: *shared* to read, else to publish. Waits for whoever holds it: that is short.
+    """Hold the lock of the tables under *root*: *shared* to read, exclusive to publish. Waits for other holders, which is short.
 
     Raises:
         TablesError: there are no tables, or the lock cannot be opened.
@@ -70,7 +72,7 @@ def locked(root: Path, *, shared: bool) -> Iterator[None]:
 
 
 def write_empty(folder: Path, table: Table) -> None:
-    """Write a file without rows into *folder*, of one hour of *table*, if that is not there: so that a reader finds the columns. Raises
+    """Write a file without rows into *folder*, one hour of *table*, if it does not exist, so that a reader finds the columns. Raises
     OSError."""
     if not folder.is_dir():
         folder.mkdir(parents=True)
@@ -79,12 +81,12 @@ def write_empty(folder: Path, table: Table) -> None:
 
 
 def publish(root: Path, staging: Path, parts: Sequence[Part], manifests: Sequence[Manifest]) -> None:
-    """Put *parts*, written under *staging*, in the place of what *root* has of them, and *manifests* beside them.
+    """Replace *parts* of *root* by those under *staging*, and write *manifests*.
 
-    A part that *staging* does not have is empty now. *staging* is removed.
+    A part that is not under *staging* is empty now. *staging* is removed.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the directory cannot be written.
     """
     _sync_files(staging)
     plan = {
@@ -97,11 +99,11 @@ def publish(root: Path, staging: Path, parts: Sequence[Part], manifests: Sequenc
 
 
 def finish_publication(root: Path) -> bool:
-    """Carry out the plan that lies under *root*, whoever made it; return whether there was one.
+    """Carry out the plan under *root*, also that of an earlier process; return whether there was one.
 
     Raises:
-        TablesError: the plan cannot be understood.
-        OSError: the folder cannot be written.
+        TablesError: the plan is invalid.
+        OSError: the directory cannot be written.
     """
     with locked(root, shared=False):
         path = root / PLAN
@@ -127,12 +129,12 @@ def finish_publication(root: Path) -> bool:
 
 
 def is_interrupted(root: Path) -> bool:
-    """Return whether a publication has been begun and not finished."""
+    """Return whether a publication was interrupted."""
     return (root / PLAN).exists()
 
 
 def prepare_folder(root: Path) -> None:
-    """Make *root* a folder of tables, finish what was begun, and remove what was never planned. Only under the lock of a run.
+    """Create *root* as a directory of tables, finish an interrupted publication, and remove unpublished files. Requires the run lock.
 
     Raises:
         TablesError, OSError: as :func:`finish_publication`.
@@ -146,7 +148,7 @@ def prepare_folder(root: Path) -> None:
 
 
 def _exchange(part: Part, staging: Path, root: Path, *, has_rows: bool) -> None:
-    """Put one part in its place. What is staged no more has been put there before."""
+    """Publish one part. A part that is not staged was published before."""
     staged, final = part.staged(staging), part.final(root)
     if has_rows and not staged.is_dir():
         return
@@ -163,7 +165,7 @@ def _exchange(part: Part, staging: Path, root: Path, *, has_rows: bool) -> None:
 
 
 def _sync_files(folder: Path) -> None:
-    """Make all that was written under *folder* durable, before a plan says that it is."""
+    """Make everything under *folder* durable, before the plan refers to it."""
     for parent, _, names in os.walk(folder):
         for name in names:
             with open(os.path.join(parent, name), "rb") as stream:

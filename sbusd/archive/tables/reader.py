@@ -1,4 +1,4 @@
-"""Tables as they are read, without Spark: whole hours, as they were published."""
+"""Reads published tables without Spark: whole hours."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.errors import TablesError
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
 from sbusd.archive.tables.publication import Part, finish_publication, is_interrupted, locked
 from sbusd.archive.tables.schema import TABLES, Table
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All tables as they stood at one moment; ``tables`` by name, rows in the order of hours."""
+class TableSnapshot:
+    """All tables at one moment; ``tables`` by name, rows ordered by hour."""
 
     manifests: dict[Hour, Manifest]
     tables: dict[str, pa.Table]
 
 
-def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = None, names: Collection[str] | None = None) -> Snapshot:
-    """Return the tables called *names* under *root*, or all of them, from the hour *since* to the hour *until*, both included.
+def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = None, names: Collection[str] | None = None) -> TableSnapshot:
+    """Return the tables *names* under *root* (None: all), from the hour *since* to the hour *until*, inclusive.
 
     Raises:
-        TablesError: there are none, a run was interrupted while it published and this user cannot finish that, or a file is damaged.
+        TablesError: there are no tables, a publication was interrupted and this user cannot finish it, or a file is damaged.
     """
     _finish_what_was_begun(root)
     with locked(root, shared=True):
@@ -37,11 +37,11 @@ def read_tables(root: Path, *, since: Hour | None = None, until: Hour | None = N
             if (since is None or since <= hour) and (until is None or hour <= until)
         }
         chosen = [table for table in TABLES if names is None or table.name in names]
-        return Snapshot(manifests, {table.name: _read_table(root, table, manifests) for table in chosen})
+        return TableSnapshot(manifests, {table.name: _read_table(root, table, manifests) for table in chosen})
 
 
 def _finish_what_was_begun(root: Path) -> None:
-    """Finish a publication that was interrupted."""
+    """Finish an interrupted publication."""
     if is_interrupted(root):
         try:
             finish_publication(root)
@@ -58,12 +58,12 @@ def _read_table(root: Path, table: Table, hours: Collection[Hour]) -> pa.Table:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Return the files of one hour: none where it has no rows."""
+    """Return the files of one hour, none if it has no rows."""
     return sorted(folder.glob("[!._]*.parquet"))
 
 
 def _read_hour(path: Path, table: Table, hour: Hour, schema: pa.Schema) -> pa.Table:
-    """Return the rows of one file, with the hour that its folder stands for."""
+    """Return the rows of one file, with date and hour."""
     try:
         with pq.ParquetFile(path) as file:
             found = file.read(columns=list(table.names))

@@ -1,7 +1,7 @@
-"""The columns of the tables, in one place: their names, types and meaning. Spec: sbus-pipeline(8).
+"""The columns of the tables: names, types and meaning. Spec: sbus-pipeline(8).
 
-Every table is one row for each combination of its key columns in an hour; the other columns are sums over the record's rows of that
-combination, unless their meaning says otherwise. ``date`` and ``hour`` are the folders that a row lies in.
+A table has one row for each combination of its key columns in an hour. The other columns are sums over the rows of the record with that
+combination, unless their meaning says otherwise. ``date`` and ``hour`` are directories.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 VERSION = 2
-"""Of the tables' columns and meaning. Tables of another version are made anew, by ``sbus-pipeline --rebuild``."""
+"""Version of the columns and their meaning. ``sbus-pipeline --rebuild`` recomputes tables of another version."""
 
 TOP = 1000
-"""Prefixes, commands and keys of a host's hour that get rows of their own. The most used do; a null stands for all others. A machine
-in use has some hundreds; without a bound a user who invents keys would decide how large the tables are."""
+"""Number of prefixes, commands and keys with rows of their own, per host and hour: the most used. Null is for all others. A machine has a
+few hundred; the limit bounds the size of the tables if a user invents keys."""
 
 PREFIX_SEGMENTS = 2
-"""Segments of a key that make its prefix: enough for ``rpc/<cmd>``, ``journal/<unit>`` and ``!/cred``."""
+"""Number of segments in the prefix of a key: enough for ``rpc/<cmd>``, ``journal/<unit>`` and ``!/cred``."""
 
 CALL_SECONDS = 600
-"""How long after a request a reply is looked for, across the end of the hour too. Callers wait for seconds; above ten minutes the
-record of the next hour would have to be read whole for each hour."""
+"""Maximum time between request and reply, also across the end of the hour. Callers wait for seconds; with a longer time, each hour would
+need more of the record of the next hour."""
 
 
 class Type(enum.Enum):
-    """What a column holds; the value is the type's name in Spark's DDL."""
+    """The type of a column; the value is its name in Spark's DDL."""
 
     TEXT = "string"
     COUNT = "bigint"
@@ -45,7 +45,7 @@ _ARROW: dict[Type, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column; ``key`` says whether it is one of those that tell the rows of an hour apart."""
+    """One column; ``key`` says whether it is a key column."""
 
     name: str
     type: Type
@@ -55,7 +55,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table: its rows are sorted by its key columns, in the order in which they stand."""
+    """One table; its rows are sorted by its key columns, in order."""
 
     name: str
     meaning: str
@@ -63,21 +63,21 @@ class Table:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The names of the columns that tell rows of an hour apart."""
+        """The names of the key columns, which identify a row of an hour."""
         return tuple(column.name for column in self.columns if column.key)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all columns but ``date`` and ``hour``."""
+        """The names of all columns except ``date`` and ``hour``."""
         return tuple(column.name for column in self.columns)
 
     def arrow_schema(self) -> pa.Schema:
-        """Return the columns as Arrow reads them, each with its meaning, and ``date`` and ``hour`` behind them."""
+        """Return the Arrow schema: the columns with their meaning, then ``date`` and ``hour``."""
         fields = [pa.field(column.name, _ARROW[column.type], metadata={"doc": column.meaning}) for column in self.columns]
         return pa.schema([*fields, pa.field("date", pa.string()), pa.field("hour", pa.int32())])
 
     def ddl(self) -> str:
-        """Return the columns as Spark declares them, without ``date`` and ``hour``."""
+        """Return the columns in Spark's DDL, without ``date`` and ``hour``."""
         return ", ".join(f"{column.name} {column.type.value}" for column in self.columns)
 
 
@@ -223,4 +223,4 @@ RELAY = Table(
 )
 
 TABLES = (TRAFFIC, USERS, FLOWS, CALLS, LOSSES, SECURITY, RELAY)
-"""All tables, as the manual orders them."""
+"""All tables, in the order of the manual."""

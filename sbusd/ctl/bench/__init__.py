@@ -1,1 +1,1 @@
-"""What ``sbusctl bench`` does: workers that publish and subscribe, a crew of them, and what they measured."""
+"""The benchmark of ``sbusctl bench``: worker processes that publish and subscribe, and their results."""

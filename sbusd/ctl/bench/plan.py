@@ -1,21 +1,23 @@
-"""What a bench is asked to do."""
+"""The parameters of a benchmark."""
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 LEAST_BYTES = 16
-"""The smallest payload: a mark and a time must fit into it."""
+"""The smallest payload: it has room for a mark and a time."""
 
 MOST_BYTES = MAX_PACKET_BYTES - 1024
-"""The largest payload: the key, behind the longest prefix of credentials there is, must fit into the packet too."""
+"""The largest payload: the key, with the longest prefix of credentials, must also fit into the packet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: publishers, subscribers, bytes of payload; each publisher's messages, or if that is None, seconds."""
+    """One run: number of publishers and subscribers, payload size in bytes, and messages per publisher, or seconds if ``count`` is
+    None."""
 
     clients: int
     subscribers: int
@@ -23,14 +25,14 @@ class Plan:
     count: int | None
     seconds: float
     coalesce: bool = False
-    """Whether publishers let messages leave together."""
+    """Whether publishers send several messages in one packet."""
 
 
 def parse_sizes(text: str) -> list[int]:
-    """Return the payloads' sizes in *text*, which are separated by commas.
+    """Return the payload sizes in *text*, separated by commas.
 
     Raises:
-        ValueError: one is no number, or out of range.
+        ValueError: one is not a number, or out of range.
     """
     sizes = []
     for part in text.split(","):
@@ -39,3 +41,12 @@ def parse_sizes(text: str) -> list[int]:
             raise ValueError(f"invalid payload size {word!r}: must be {LEAST_BYTES} to {MOST_BYTES} bytes")
         sizes.append(int(word))
     return sizes
+
+
+def private_key(whoami: bytes) -> bytes:
+    """Return a random private key of the user, from the reply to whoami. No wildcard matches it, and no other user can subscribe to it.
+
+    It is ``!/cred//UID//bench/NAME``, after the prefix that the bus adds to credentials. Spec: sbus-protocol(7) §4.
+    """
+    head, _, uid, _ = whoami.rsplit(b"/", 3)
+    return b"%b//%b//bench/%b" % (head, uid, secrets.token_hex(16).encode())

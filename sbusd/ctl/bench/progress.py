@@ -1,4 +1,4 @@
-"""How far a bench is, live, on a terminal that somebody looks at; on standard error, so that what is measured can go into a pipe."""
+"""Live progress of a benchmark on a terminal. It uses standard error, so that the results can be piped."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sbusd.ctl.bench.plan import Plan
 from sbusd.ctl.quantities import compact_count, human_bytes
 
 
-class Progress:
-    """One line that is written over again and again, and is gone at the end; nothing where standard error is no terminal."""
+class ProgressLine:
+    """One line that is updated and removed at the end; nothing if standard error is not a terminal."""
 
     def __init__(self) -> None:
         self._live: Live | None = None
@@ -25,23 +25,23 @@ class Progress:
 
     def __enter__(self) -> Self:
         if sys.stderr.isatty():
-            # Refreshed by hand: a thread of its own could not be where workers are made by fork.
+            # Refreshed manually, because a refresh thread does not survive the fork of the workers.
             self._live = Live(console=Console(stderr=True, highlight=False), auto_refresh=False, transient=True)
             self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._live is not None:
             self._live.stop()
 
     def begin(self) -> None:
-        """Note that a run begins."""
+        """Begin a run."""
         self._begin = time.monotonic()
         self._before = (self._begin, 0, 0)
 
     def show(self, plan: Plan, published: int, received: int) -> None:
-        """Show how much was published and received until now, and the rates since the last look."""
+        """Show the numbers of published and received messages, and the rates since the last call."""
         now = time.monotonic()
         then, published_then, received_then = self._before
         if self._live is None or now <= then:
@@ -61,5 +61,5 @@ class Progress:
 
 
 def _goal(plan: Plan) -> str:
-    """Return when the run will be over."""
+    """Return when the run ends."""
     return f" of {plan.seconds:g}s" if plan.count is None else f", to {compact_count(plan.count * plan.clients)} messages"

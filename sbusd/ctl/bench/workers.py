@@ -1,7 +1,7 @@
-"""A publisher and a subscriber of the bench, each in a process of its own, and what they tell the process that started them.
+"""The publisher and the subscriber of a benchmark, each in its own process, and their reports to the pool.
 
-A worker says :class:`Ready` once it is connected, and at the end :class:`Published` or :class:`Heard`; or :class:`Failed`. What it has
-done until now stands in a slot of memory that it shares with its crew.
+A worker sends :class:`Ready` when it is connected, and finally :class:`PublisherReport`, :class:`SubscriberReport` or
+:class:`WorkerFailure`. Its progress is a counter in shared memory.
 """
 
 from __future__ import annotations
@@ -18,107 +18,135 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from sbusd.client import Bus, Gap, Message, RemoteRefusal
-from sbusd.ctl.bench.errors import BenchError
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.samples import Samples
-from sbusd.ctl.output import words_of
+from sbusd.ctl.output import error_text
 from sbusd.protocol.errors import SbusError
 
 PLAIN, TIMED, END, FINAL = range(4)
-"""The first byte of a payload: nothing but a message; one with the time of its sending; nothing more comes from this publisher; nothing
-more comes from anyone, told by the crew to a subscriber that has missed an end."""
+"""The first byte of a payload: a message; a message with the time of publication; the end of this publisher; the end of all publishers,
+sent by
+the pool to a subscriber that has lost an end mark.
+"""
 
 _STAMP = struct.Struct("=Bq")
 _LOOK_EVERY = 64
-"""Messages between two looks at the clock, at the order to stop, and at the progress that is told."""
+"""Messages between checks of the clock and the stop flag, and updates of the counter."""
 _SETTLE_TRIES = 1_000
-"""More refusals than a client keeps; each ping tells one of them."""
+"""More refusals than a client keeps; each ping reports one of them."""
 _TIMED_EVERY = 16
-"""Of so many messages one has a time: to read the clock for each would slow down what is measured."""
+"""One message of this number has a time, because reading the clock for each would slow down the publisher."""
+
+
+MOST_SAMPLES = 65_536
+"""Size of the sample: half a megabyte per subscriber, enough for 600 values above the 99th percentile."""
+
+
+class BenchError(SbusError):
+    """A worker failed; the text names the worker and the reason."""
+
+
+class TimeSample:
+    """An evenly thinned sample: every nth added time is kept, and n doubles when the sample is full."""
+
+    def __init__(self, most: int = MOST_SAMPLES) -> None:
+        self.times = array("q")
+        self._most = most
+        self._gap = 1
+        self._seen = 0
+
+    def add(self, nanoseconds: int) -> None:
+        """Add a time."""
+        if self._seen % self._gap == 0:
+            if len(self.times) >= self._most:
+                self.times = self.times[::2]
+                self._gap *= 2
+            if self._seen % self._gap == 0:
+                self.times.append(nanoseconds)
+        self._seen += 1
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A worker is connected, and subscribed if that is its work."""
+    """A worker is connected, and subscribed if it is a subscriber."""
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What a publisher did, from its first message until the bus had routed the last: times of CLOCK_MONOTONIC in nanoseconds."""
+class PublisherReport:
+    """The report of a publisher, from its first message until the bus had routed the last; times are nanoseconds of CLOCK_MONOTONIC."""
 
     count: int
     begin_ns: int
     end_ns: int
     cpu_seconds: float
     refusals: int
-    """Messages that the bus refused; *refusal* says why it did so first."""
+    """Number of messages that the bus refused; *refusal* is the first reason."""
     refusal: str
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
-    """What a subscriber received; *told_lost* is what the bus said that it lost."""
+class SubscriberReport:
+    """The report of a subscriber; *lost* is the number of lost messages in loss notices."""
 
     count: int
     last_ns: int
     cpu_seconds: float
-    told_lost: int
+    lost: int
     times: array[int]
-    """From sending to receiving, of a sample, in nanoseconds."""
+    """Times from publish to receive, of a sample, in nanoseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """A worker could not go on."""
+class WorkerFailure:
+    """A worker failed."""
 
     words: str
 
 
-Report = Ready | Published | Heard | Failed
+WorkerReport = Ready | PublisherReport | SubscriberReport | WorkerFailure
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
-    """Where a worker works: how it connects, its key, the pipe to its crew, and what it shares with it."""
+class WorkerContext:
+    """The environment of a worker: how it connects, its key, the pipe to the pool, and the shared memory."""
 
     connect: Callable[[], Bus]
     key: bytes
     pipe: Connection
     progress: memoryview
-    """A number for each worker, and one behind them that is not 0 once publishers shall stop."""
+    """A counter for each worker, and a stop flag, which is not 0 if publishers must stop."""
     slot: int
 
 
-def run_worker(work: Callable[[Desk, Plan], None], desk: Desk, plan: Plan) -> None:
-    """Do *work* in this process, which was made for it, and end the process if its crew is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the crew, which asks for what was measured
-    _end_with_crew()
+def run_worker(work: Callable[[WorkerContext, Plan], None], context: WorkerContext, plan: Plan) -> None:
+    """Run *work* in this process; exit if the process of the pool is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the pool, which collects the results
+    _exit_with_parent()
     try:
-        work(desk, plan)
+        work(context, plan)
     except (SbusError, OSError) as error:
-        desk.pipe.send(Failed(words_of(error)))
-    except Exception as error:  # as sbusctl itself: a person is told in a line
-        desk.pipe.send(Failed(f"internal error, please report it: {type(error).__name__}: {error}"))
+        context.pipe.send(WorkerFailure(error_text(error)))
+    except Exception as error:  # as in sbusctl: errors are reported in one line
+        context.pipe.send(WorkerFailure(f"internal error, please report it: {type(error).__name__}: {error}"))
 
 
-def publish(desk: Desk, plan: Plan) -> None:
-    """Publish as the plan says, or until told to stop."""
-    with desk.connect() as bus:
+def publish(context: WorkerContext, plan: Plan) -> None:
+    """Publish as planned, or until the stop flag is set."""
+    with context.connect() as bus:
         bus.ping()
-        desk.pipe.send(Ready())
-        desk.pipe.recv()
+        context.pipe.send(Ready())
+        context.pipe.recv()
         begin_ns, begin_cpu = time.monotonic_ns(), time.process_time()
         with bus.coalesce() if plan.coalesce else contextlib.nullcontext():
-            count = _publish_all(bus, desk, plan)
-        bus.publish(desk.key, bytes((END,)))
+            count = _publish_all(bus, context, plan)
+        bus.publish(context.key, bytes((END,)))
         refusal = _settle(bus)
         end_ns = time.monotonic_ns()
-        refusals = min(count, bus.statistics.refusals)  # the end may have been refused as well
-        desk.pipe.send(Published(count, begin_ns, end_ns, time.process_time() - begin_cpu, refusals, refusal))
+        refusals = min(count, bus.statistics.refusals)  # the end mark may have been refused as well
+        context.pipe.send(PublisherReport(count, begin_ns, end_ns, time.process_time() - begin_cpu, refusals, refusal))
 
 
-def _publish_all(bus: Bus, desk: Desk, plan: Plan) -> int:
-    """Publish, and return how many messages it were."""
+def _publish_all(bus: Bus, context: WorkerContext, plan: Plan) -> int:
+    """Publish, and return the number of messages."""
     plain = bytes(plan.size)
     rest = plain[_STAMP.size :]
     end = None if plan.count is not None else time.monotonic() + plan.seconds
@@ -126,36 +154,36 @@ def _publish_all(bus: Bus, desk: Desk, plan: Plan) -> int:
     for count in range(most):
         if count % _TIMED_EVERY == 0:
             if count % _LOOK_EVERY == 0:
-                desk.progress[desk.slot] = count
-                if desk.progress[-1] or (end is not None and time.monotonic() >= end):
+                context.progress[context.slot] = count
+                if context.progress[-1] or (end is not None and time.monotonic() >= end):
                     return count
-            bus.publish(desk.key, _STAMP.pack(TIMED, time.monotonic_ns()) + rest)
+            bus.publish(context.key, _STAMP.pack(TIMED, time.monotonic_ns()) + rest)
         else:
-            bus.publish(desk.key, plain)
+            bus.publish(context.key, plain)
     return most
 
 
 def _settle(bus: Bus) -> str:
-    """Wait until all is routed, and return why the bus refused something, if it did."""
+    """Wait until all messages are routed; return the first reason if the bus refused some."""
     first = ""
     for _ in range(_SETTLE_TRIES):
         try:
             bus.ping()
         except RemoteRefusal as error:
-            first = first or words_of(error)
+            first = first or error_text(error)
         else:
             return first
     raise BenchError(f"cannot wait for the bus to route all messages: {first}")
 
 
-def subscribe(desk: Desk, plan: Plan) -> None:
-    """Receive until the end is told."""
-    with desk.connect() as bus, bus.subscribe(desk.key) as subscription:
-        # What is measured is how fast messages arrive, not how fast they are discarded: the publishers wait for this subscriber.
+def subscribe(context: WorkerContext, plan: Plan) -> None:
+    """Receive until the end mark."""
+    with context.connect() as bus, bus.subscribe(context.key) as subscription:
+        # The benchmark measures the rate of delivery, not of discarding: publishers wait for this subscriber.
         bus.tell(b"blocking/hard/block")
         bus.ping()
-        desk.pipe.send(Ready())
-        samples, count, lost, ends = Samples(), 0, 0, 0
+        context.pipe.send(Ready())
+        sample, count, lost, ends = TimeSample(), 0, 0, 0
         begin_cpu = time.process_time()
         for item in subscription:
             if not isinstance(item, Message):
@@ -169,17 +197,17 @@ def subscribe(desk: Desk, plan: Plan) -> None:
                 continue
             count += 1
             if mark == TIMED:
-                samples.add(time.monotonic_ns() - _STAMP.unpack_from(item.payload)[1])
-                desk.progress[desk.slot] = count
-        desk.pipe.send(Heard(count, time.monotonic_ns(), time.process_time() - begin_cpu, lost, samples.times))
+                sample.add(time.monotonic_ns() - _STAMP.unpack_from(item.payload)[1])
+                context.progress[context.slot] = count
+        context.pipe.send(SubscriberReport(count, time.monotonic_ns(), time.process_time() - begin_cpu, lost, sample.times))
 
 
-def _end_with_crew() -> None:
-    """Have this process end when the crew's has, however that ended: a subscriber would wait for ever."""
-    crew = os.getppid()
+def _exit_with_parent() -> None:
+    """Exit when the process of the pool exits for any reason: a subscriber would wait forever."""
+    pool = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == crew:
+        while os.getppid() == pool:
             time.sleep(1)
         os._exit(1)
 

@@ -1,1 +1,1 @@
-"""The commands of sbusctl(1), each in the file of its name. Only the one that is called is imported."""
+"""The commands of sbusctl(1), one per file. Only the command that is called is imported."""

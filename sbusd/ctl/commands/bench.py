@@ -1,10 +1,11 @@
-"""``sbusctl bench``: how fast the bus is, here and now, for programs like this one."""
+"""``sbusctl bench``: measures the speed of the bus for Python programs."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -13,26 +14,30 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.crew import Crew
-from sbusd.ctl.bench.figures import COLUMNS, Result, result_of, spread_of
-from sbusd.ctl.bench.keys import private_key
-from sbusd.ctl.bench.plan import Plan, parse_sizes
-from sbusd.ctl.bench.progress import Progress
-from sbusd.ctl.bench.trips import measure_trips
+from sbusd.ctl.bench.plan import LEAST_BYTES, Plan, parse_sizes, private_key
+from sbusd.ctl.bench.progress import ProgressLine
+from sbusd.ctl.bench.results import COLUMNS, RunResult, result_of, spread_of
+from sbusd.ctl.bench.worker_pool import WorkerPool
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.quantities import human_microseconds
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import table_lines
 
 _MOST_WORKERS = 128
-"""Publishers, and subscribers: each is a process of some megabytes; more of them measure the machine's scheduler, and not the bus."""
+"""Maximum number of publishers, and of subscribers. Each is a process of some megabytes; more would measure the scheduler."""
+
+_SKIPPED_TRIPS = 20
+"""The first round trips do not count: caches are cold, and the first connection is being set up."""
+
+_TRIP_SECONDS = 10.0
+"""A message that takes longer counts as lost."""
 
 CAVEATS = (
     "publishers and subscribers are Python programs that share the CPUs with the bus: C programs reach higher rates",
     "the figures include the effect of other users on the bus and the machine, which sbusctl cannot measure",
     "P50 to MAX: time from publish to receive at full load, mostly spent in queues",
 )
-"""What the figures do not say."""
+"""Limitations of the figures."""
 
 
 def command(
@@ -65,12 +70,12 @@ def command(
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--size") from None
     plans = [Plan(clients, subscribers, each, count, seconds, coalesce) for each in sizes]
-    report = _Report()
+    report = _BenchReport()
     try:
-        with Progress() as progress:
+        with ProgressLine() as progress:
             _measure(settings.connect, report, plans, trips, progress)
     finally:
-        # Also after Ctrl-C, and after an error in a later run: what has been measured is worth reading.
+        # Also after Ctrl-C or an error in a later run: print what was measured.
         if report.is_worth_reading:
             if settings.json is JsonStyle.OFF:
                 write_lines(report.lines(legend=settings.legend))
@@ -78,11 +83,11 @@ def command(
                 write_json({"clients": clients, "subscribers": subscribers, "coalesce": coalesce, **report.as_json()}, settings.json)
 
 
-class _Report:
-    """What was measured until now."""
+class _BenchReport:
+    """The results so far."""
 
     def __init__(self) -> None:
-        self.results: list[Result] = []
+        self.results: list[RunResult] = []
         self.trips: list[float] = []
         self._load_before = os.getloadavg()[0]
 
@@ -92,7 +97,7 @@ class _Report:
         return bool(self.results or self.trips)
 
     def lines(self, *, legend: bool) -> list[str]:
-        """Return the report for people."""
+        """Return the report as lines of text."""
         width = os.get_terminal_size().columns if is_terminal() else None
         lines = table_lines(COLUMNS, [result.cells() for result in self.results], legend=legend, width=width) if self.results else []
         if self.trips:
@@ -112,27 +117,42 @@ class _Report:
         }
 
     def _load(self) -> str:
-        """Return what the machine's own word for its load is: before, and now that the bench has been part of it."""
+        """Return the load averages before and after the benchmark, which contributes to them."""
         return f"load average {self._load_before:.1f} before, {os.getloadavg()[0]:.1f} now, on {os.cpu_count() or 1} CPUs"
 
 
-def _measure(connect: Callable[[], Bus], report: _Report, plans: list[Plan], trips: int, progress: Progress) -> None:
-    """Make all runs; after Ctrl-C the one under way is cut short, and counted."""
+def _measure(connect: Callable[[], Bus], report: _BenchReport, plans: list[Plan], trips: int, progress: ProgressLine) -> None:
+    """Make all runs; after Ctrl-C the current run is stopped and counted."""
     with connect() as bus:
         whoami = bus.whoami()
     if trips:
-        measure_trips(connect, private_key(whoami), trips, report.trips)
+        _measure_trips(connect, private_key(whoami), trips, report.trips)
     for plan in plans:
         progress.begin()
-        with Crew(plan, connect, private_key(whoami)) as crew:
-            crew.assemble()
-            with _stopped_by_ctrl_c(crew):
-                report.results.append(result_of(plan, *crew.run(partial(progress.show, plan))))
+        with WorkerPool(plan, connect, private_key(whoami)) as pool:
+            pool.start()
+            with _stop_on_interrupt(pool):
+                report.results.append(result_of(plan, *pool.run(partial(progress.show, plan))))
+
+
+def _measure_trips(connect: Callable[[], Bus], key: bytes, count: int, times: list[float]) -> None:
+    """Append *count* round trips to *times*, in seconds: from publish on one connection to receive on another.
+
+    Raises:
+        SbusError: the bus refused a message, or a message did not return in time.
+    """
+    with connect() as source, connect() as drain, drain.subscribe(key) as subscription:
+        for number in range(_SKIPPED_TRIPS + count):
+            begin = time.perf_counter()
+            source.publish(key, bytes(LEAST_BYTES))
+            subscription.receive(_TRIP_SECONDS)
+            if number >= _SKIPPED_TRIPS:
+                times.append(time.perf_counter() - begin)
 
 
 @contextlib.contextmanager
-def _stopped_by_ctrl_c(crew: Crew) -> Iterator[None]:
-    """Let the first Ctrl-C stop the publishers, and take effect when what they did is counted; the second one takes effect at once."""
+def _stop_on_interrupt(pool: WorkerPool) -> Iterator[None]:
+    """Stop the publishers at the first Ctrl-C, and exit after the results are collected; exit immediately at the second."""
     interrupted = False
 
     def stop(_number: int, _frame: FrameType | None) -> None:
@@ -140,7 +160,7 @@ def _stopped_by_ctrl_c(crew: Crew) -> Iterator[None]:
         if interrupted:
             raise KeyboardInterrupt
         interrupted = True
-        crew.stop()
+        pool.stop()
 
     before = signal.signal(signal.SIGINT, stop)
     try:

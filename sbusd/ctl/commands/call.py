@@ -1,4 +1,4 @@
-"""``sbusctl call``: have a service run a command, and print its answer."""
+"""``sbusctl call``: calls a service, and prints its response."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ import typer
 
 from sbusd.client import CALL_SECONDS, CALL_TRIES, Answer, NoRecipient, Outcome, Peer, SbusError
 from sbusd.ctl.commands.pub import one_payload
+from sbusd.ctl.exit_status import status_of
 from sbusd.ctl.formats import text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, words_of, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, error_text, flush, is_terminal, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.settings import TIMEOUT_SECONDS, settings_of
-from sbusd.ctl.statuses import status_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.envelope import NUMBER_LIMITS
 
 
@@ -61,10 +60,10 @@ def command(
 
 
 def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> int:
-    """Print each of *outcomes* as it comes, and return the status of the first that failed, or 0.
+    """Print each of *outcomes* as it arrives; return the status of the first failure, or 0.
 
     Raises:
-        NoRecipient: there was none.
+        NoRecipient: there is no service.
     """
     status, count = 0, 0
     for outcome in outcomes:
@@ -77,14 +76,14 @@ def print_outcomes(outcomes: Iterable[Outcome], name: str, style: JsonStyle) -> 
         if outcome.error is not None:
             status = status or status_of(outcome.error)
             if style is JsonStyle.OFF:
-                complain(f"connection {outcome.member.connection} of {user_name(outcome.member.uid)}: {words_of(outcome.error)}")
+                print_error(f"connection {outcome.member.connection} of {user_name(outcome.member.uid)}: {error_text(outcome.error)}")
     if not count:
         raise NoRecipient(name)
     return status
 
 
 def outcome_json(outcome: Outcome) -> dict[str, object]:
-    """Return what came of calling one member: ``callee`` and ``data``, or ``error`` and its ``kind``."""
+    """Return the outcome of one service: ``callee`` and ``data``, or ``error`` and its ``kind``."""
     if outcome.answer is not None:
         return answer_json(outcome.answer, outcome.member)
     error = outcome.error
@@ -92,7 +91,7 @@ def outcome_json(outcome: Outcome) -> dict[str, object]:
 
 
 def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
-    """Return an answer: who gave it, on which ``twin``, 0 for this host, and ``data``, or ``data_base64`` where that is not UTF-8."""
+    """Return a response: ``callee``, ``twin`` (0 is this host), and ``data``, or ``data_base64`` if it is not UTF-8."""
     return {
         "type": "answer",
         "callee": None if callee is None else peer_json(callee),
@@ -102,12 +101,12 @@ def answer_json(answer: Answer, callee: Peer | None) -> dict[str, object]:
 
 
 def peer_json(peer: Peer) -> dict[str, object]:
-    """Return who a connection is, by the bus's word."""
+    """Return the credentials of a connection, as verified by the bus."""
     return {"id": peer.connection, "uid": peer.uid, "gid": peer.gid, "pid": peer.pid}
 
 
 def _print_answer(answer: Answer, style: JsonStyle) -> None:
-    """Print one answer: its bytes as they are, on a terminal made printable."""
+    """Print one response: unchanged, or printable on a terminal."""
     if style is not JsonStyle.OFF:
         write_bytes(json_text(answer_json(answer, answer.callee), style).encode("ascii") + b"\n")
     elif is_terminal():

@@ -1,4 +1,4 @@
-"""``sbusctl connections``: who is connected."""
+"""``sbusctl connections``: lists connections."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import time
 
 import typer
 
-from sbusd.ctl.answers import Connection, connection, connections
 from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
 from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.quantities import human_bytes, human_count, human_duration, human_plural
+from sbusd.ctl.responses import ConnectionInfo, connection_info, connections
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
 
@@ -44,20 +44,20 @@ def command(context: typer.Context) -> None:
     if settings.json is not JsonStyle.OFF:
         write_json(pages.as_json(), settings.json)
         return
-    found = [connection(item) for item in pages.items["connections"]]
+    found = [connection_info(item) for item in pages.items["connections"]]
     width = shutil.get_terminal_size().columns if is_terminal() else None
     write_page(lines(found, pages.hidden, now=time.time(), legend=settings.legend, width=width), pager=settings.pager)
 
 
-def lines(found: list[Connection], hidden: int, *, now: float, legend: bool, width: int | None) -> list[str]:
-    """Return the table of *found*, and with a legend how many there are, seen and not to be seen. *now* is in seconds since 1970."""
+def lines(found: list[ConnectionInfo], hidden: int, *, now: float, legend: bool, width: int | None) -> list[str]:
+    """Return the table of *found*, with a legend also the numbers of listed and hidden ones. *now* is in seconds since 1970."""
     table = table_lines(_COLUMNS, [_row(each, now) for each in found], legend=legend, width=width)
     if legend:
         table += ["", f"{human_plural(len(found), 'connection')} listed, {hidden} of other users hidden."]
     return table
 
 
-def _row(each: Connection, now: float) -> list[str]:
+def _row(each: ConnectionInfo, now: float) -> list[str]:
     """Return the cells of one connection."""
     process = process_of(each.pid, each.since)
     return [

@@ -1,4 +1,4 @@
-"""``sbusctl doctor``: what is wrong with this machine's set-up."""
+"""``sbusctl doctor``: checks the installation."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Literal
 import typer
 
 from sbusd.client import bus_address
-from sbusd.ctl.checks import answer, configuration, limits, package, socket, units
-from sbusd.ctl.checks.finding import Finding, Result
-from sbusd.ctl.output import JsonStyle, is_terminal, words_of, write_json, write_page
+from sbusd.ctl.checks import CheckResult, Finding, configuration, installation, limits, response, socket
+from sbusd.ctl.output import JsonStyle, error_text, is_terminal, visible, write_json, write_page
 from sbusd.ctl.processes import command_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
-_COLORS = {Result.OK: "green", Result.WARN: "yellow", Result.FAIL: "red", Result.SKIP: "bright_black"}
+_COLORS = {CheckResult.OK: "green", CheckResult.WARN: "yellow", CheckResult.FAIL: "red", CheckResult.SKIP: "bright_black"}
 
 
 def command(context: typer.Context) -> None:
@@ -27,7 +25,7 @@ def command(context: typer.Context) -> None:
     """
     settings = settings_of(context)
     findings = examine(settings)
-    failed = sum(finding.result is Result.FAIL for finding in findings)
+    failed = sum(finding.result is CheckResult.FAIL for finding in findings)
     if settings.json is JsonStyle.OFF:
         write_page(lines(findings, legend=settings.legend, color=is_terminal() and "NO_COLOR" not in os.environ), pager=settings.pager)
     else:
@@ -43,28 +41,28 @@ def examine(settings: Settings) -> list[Finding]:
         address = settings.bus_address()
     except SbusError as error:
         return [
-            Finding("address", Result.FAIL, words_of(error), "log in, or use --address"),
+            Finding("address", CheckResult.FAIL, error_text(error), "log in, or use --address"),
             limits.check_packet(),
         ]
     scope = _scope(address)
-    findings = [Finding("address", Result.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
+    findings = [Finding("address", CheckResult.OK, address), *socket.check_socket(address, is_for_all=scope == "system")]
     pid: int | None = None
     connections: int | None = None
     try:
-        reached = answer.reach(settings)
+        reached = response.reach(settings)
     except (SbusError, OSError) as error:
-        findings += answer.unreachable(error, address)
+        findings += response.unreachable(error, address)
     else:
-        findings += answer.judge(reached)
-        connections = answer.open_connections(reached)
+        findings += response.judge(reached)
+        connections = response.open_connections(reached)
         pid = _bus_process(reached.peer)
-    of_units, main_pid = units.check_units(scope)
+    of_units, main_pid = installation.check_units(scope)
     findings += [*of_units, limits.check_packet(), limits.check_descriptors(main_pid or pid, connections)]
-    return [*findings, package.check_package(), configuration.check_configuration(scope)]
+    return [*findings, installation.check_package(), configuration.check_configuration(scope)]
 
 
 def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
-    """Return the findings for people: result, check, reason, and below it what to do; with a legend the sums at the end."""
+    """Return the findings as text: result, check, reason, advice; with a legend also the totals."""
     width = max(len(finding.check) for finding in findings)
     page: list[str] = []
     for finding in findings:
@@ -74,13 +72,13 @@ def lines(findings: list[Finding], *, legend: bool, color: bool) -> list[str]:
         if finding.advice:
             page.append(f"{'':4}  {'':{width}}  -> {visible(finding.advice)}")
     if legend:
-        failed, warned = (sum(finding.result is result for finding in findings) for result in (Result.FAIL, Result.WARN))
+        failed, warned = (sum(finding.result is result for finding in findings) for result in (CheckResult.FAIL, CheckResult.WARN))
         page += ["", f"{human_plural(len(findings), 'check')}, {failed} failed, {human_plural(warned, 'warning')}."]
     return page
 
 
 def _scope(address: str) -> Literal["system", "user"] | None:
-    """Return whose bus is at *address*, or None if it is another."""
+    """Return the scope of the bus at *address*, None if it is neither the system bus nor the user bus."""
     if address == bus_address(scope="system"):
         return "system"
     try:
@@ -90,5 +88,5 @@ def _scope(address: str) -> Literal["system", "user"] | None:
 
 
 def _bus_process(peer: int) -> int | None:
-    """Return *peer*, unless it is only the service manager that listens for the bus."""
+    """Return *peer*, None if it is the service manager that listens for the bus."""
     return peer if peer > 1 and command_name(peer) != "systemd" else None

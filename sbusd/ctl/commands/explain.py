@@ -1,4 +1,4 @@
-"""``sbusctl explain``: whether a user may publish or subscribe, and which rule says so."""
+"""``sbusctl explain``: shows whether a user may publish or subscribe, and the rule that decides."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Annotated
 import typer
 
 from sbusd.config import find_uid
-from sbusd.ctl.answers import BadAnswerError, JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines
+from sbusd.ctl.responses import BadResponseError, JsonObject, ask, text
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
 
 
 class Action(enum.StrEnum):
-    """What a user may or may not do."""
+    """An action that rules allow or deny."""
 
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
@@ -47,10 +46,10 @@ def command(
 
 
 def line(answer: JsonObject, user: str, action: Action) -> str:
-    """Return *answer* in words. Raises BadAnswerError if it does not say whether it is allowed."""
+    """Return *answer* as text. Raises BadResponseError if it has no decision."""
     allowed = answer.get("allowed")
     if not isinstance(allowed, bool):
-        raise BadAnswerError(controls.EXPLAIN, 'the member "allowed" is missing')
+        raise BadResponseError(controls.EXPLAIN, 'the member "allowed" is missing')
     may = "may" if allowed else "may not"
     key = visible(text(answer, "key") or "") or "''"
     code, reason = text(answer, "error"), text(answer, "reason")
@@ -62,7 +61,7 @@ def line(answer: JsonObject, user: str, action: Action) -> str:
 def blocking_lines(answer: JsonObject) -> list[str]:
     """Return whether the publisher can wait for others, or the subscriber can block others.
 
-    No line if the user may not publish or subscribe at all, or the bus does not say.
+    There is no line if the action is denied, or the bus does not report it.
     """
     if answer.get("allowed") is not True:
         return []

@@ -1,4 +1,4 @@
-"""``sbusctl members``: who would get a message with a key."""
+"""``sbusctl members``: lists the subscribers that would receive a message."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def command(context: typer.Context, *, key: Annotated[str, typer.Argument(metava
 
 
 def lines(found: list[tuple[Peer, Process]], *, legend: bool, width: int | None) -> list[str]:
-    """Return the table of *found*, and with a legend how many they are."""
+    """Return the table of *found*, with a legend also their number."""
     rows = [
         [human_count(peer.connection), human_count(peer.pid), user_name(peer.uid), process.command, process.unit] for peer, process in found
     ]
@@ -43,5 +43,5 @@ def lines(found: list[tuple[Peer, Process]], *, legend: bool, width: int | None)
 
 
 def member_json(peer: Peer, process: Process) -> dict[str, object]:
-    """Return one member: its credentials by the bus's word, its command and unit by the kernel's."""
+    """Return one member: credentials verified by the bus, command and unit as seen by the kernel."""
     return {**peer_json(peer), "command": process.command, "unit": process.unit}

@@ -1,4 +1,4 @@
-"""``sbusctl monitor``: print all traffic of the bus."""
+"""``sbusctl monitor``: prints all traffic of the bus."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ from typing import Annotated
 import typer
 
 from sbusd.client import Gap, TapItem, TapRecord
-from sbusd.ctl.answers import connection, connections
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import Process, process_of, user_id, user_name
 from sbusd.ctl.quantities import human_plural
+from sbusd.ctl.responses import connection_info, connections
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 
 _KNOWN_PROCESSES = 4_096
-"""Connections whose processes are remembered; then it starts anew, for not every pattern tells of their end."""
+"""Size of the cache of processes by connection. It is cleared when it is full, because not every pattern includes disconnects."""
 
-_TOLD_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
+_EVENT_FIELDS = ("recipients", "queued", "discarded", "count", "error", "reason", "packet")
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which records are printed: those about a connection of ``uid``, of the process ``pid``, of ``unit``; None is any."""
+    """Selects records about a connection of ``uid``, process ``pid`` or ``unit``; None: any."""
 
     uid: int | None = None
     pid: int | None = None
     unit: str | None = None
 
     def takes(self, record: TapRecord, process: Process) -> bool:
-        """Return whether *record* is to be printed; *process* is the one that it is about."""
+        """Return whether *record*, which is about *process*, is printed."""
         peer = record.peer
         if self.uid is not None and (peer is None or peer.uid != self.uid):
             return False
@@ -46,19 +45,21 @@ class Filter:
 
 
 @dataclass(slots=True)
-class Scribe:
-    """Prints records, and knows the processes of the connections that it has seen: they may end before their last words come."""
+class RecordPrinter:
+    """Prints records. It caches the processes of connections, because they may exit before their last record arrives."""
 
     style: JsonStyle
     filter: Filter
     since: Mapping[int, float] = field(default_factory=dict)
-    """When connections were made that are older than the tap, in seconds since 1970. With a number up to the greatest of them, another
-    is older too, and its process unknown: the number may be another's by now."""
+    """Times of connections that are older than the tap, in seconds since 1970.
+
+    Other connections with a number up to the highest of them are older too. Their process is unknown, because the pid may have been reused.
+    """
     printed: int = 0
     _processes: dict[int, Process] = field(default_factory=dict)
 
     def write(self, item: TapItem) -> None:
-        """Write one record, or the news that some are missing."""
+        """Write one record, or a loss notice."""
         if not isinstance(item, TapRecord):
             self._write_news(item)
             return
@@ -72,7 +73,7 @@ class Scribe:
             write_bytes(json_text(record_json(item, process), self.style).encode("ascii") + b"\n")
 
     def _process_of(self, record: TapRecord) -> Process:
-        """Return the process that a record is about."""
+        """Return the process of a record."""
         if record.peer is None:
             return Process()
         number = record.peer.connection
@@ -86,21 +87,21 @@ class Scribe:
         return known
 
     def _since(self, record: TapRecord) -> float | None:
-        """Return when the connection that *record* is about was made, or a time soon after; None if that is not known."""
+        """Return when the connection of *record* was made, or a time soon after; None if unknown."""
         number = record.peer.connection if record.peer else 0
         if record.kind == "connect" or number > max(self.since, default=0):
             return record.time
         return self.since.get(number)
 
     def _write_news(self, item: TapItem) -> None:
-        """Say that records are missing here."""
+        """Report that records are missing."""
         is_gap = isinstance(item, Gap)
         if self.style is not JsonStyle.OFF:
             news: dict[str, object] = {"type": "gap", "lost": item.lost} if isinstance(item, Gap) else {"type": "reconnected"}
             write_bytes(json_text(news, self.style).encode("ascii") + b"\n")
         flush()
         lost = item.lost if isinstance(item, Gap) else 0
-        complain(
+        print_error(
             f"lost {human_plural(lost, 'record')}: this reader is too slow" if is_gap else "reconnected: records in the meantime are lost"
         )
 
@@ -127,32 +128,32 @@ def command(
             raise typer.BadParameter(f"no user {user!r} on this machine", param_hint="--filter-user")
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus, bus.tap(os.fsencode(pattern)) as tap:
-        found = [connection(each) for each in connections(bus).items["connections"]]
+        found = [connection_info(each) for each in connections(bus).items["connections"]]
         since = {each.id: each.since for each in found if each.id is not None and each.since is not None}
-        scribe = Scribe(settings.json, Filter(uid, pid, unit), since)
+        printer = RecordPrinter(settings.json, Filter(uid, pid, unit), since)
         try:
-            follow(tap.receive, scribe, count, deadline)
+            follow(tap.receive, printer, count, deadline)
         finally:
             flush()
 
 
 def record_line(record: TapRecord, process: Process) -> str:
-    """Return a record as one line: time, kind, who, key, what the bus says of it, and the payload of a message."""
+    """Return a record as one line: time, kind, peer, key, other fields, and the payload of a message."""
     peer = record.peer
     who = "-" if peer is None else f"{peer.connection}/{user_name(peer.uid)}/{peer.pid}({process.command})"
-    told = " ".join(f"{name}={record.fields[name]}" for name in _TOLD_FIELDS if name in record.fields)
-    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), told]
+    fields = " ".join(f"{name}={record.fields[name]}" for name in _EVENT_FIELDS if name in record.fields)
+    cells = [local_time(record.time), record.kind, who, "" if record.key is None else visible(record.key), fields]
     if record.message is not None:
         cells.append(visible(record.message.payload))
     return "\t".join(visible(cell) for cell in cells)
 
 
 def record_json(record: TapRecord, process: Process) -> dict[str, object]:
-    """Return a record as a JSON object, with what the bus says of it, and who it is about."""
+    """Return a record as a JSON object, with its fields and its peer."""
     about: dict[str, object] = {}
     if record.peer is not None:
         about = {"peer": {**peer_json(record.peer), "command": process.command, "unit": process.unit}}
     key = {} if record.key is None else text_or_base64("key", record.key)
     payload = {} if record.message is None else text_or_base64("payload", record.message.payload)
-    told = {name: record.fields[name] for name in _TOLD_FIELDS if name in record.fields}
-    return {"type": record.kind, "time": record.time, **about, **key, **told, **payload}
+    fields = {name: record.fields[name] for name in _EVENT_FIELDS if name in record.fields}
+    return {"type": record.kind, "time": record.time, **about, **key, **fields, **payload}

@@ -1,4 +1,4 @@
-"""``sbusctl ping``: how long a round trip to the bus takes."""
+"""``sbusctl ping``: measures the round-trip time to the bus."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(
         try:
             measure(bus.ping, trips, count, interval)
         finally:
-            # Also after Ctrl-C: what has been measured is worth reading.
+            # Also after Ctrl-C: print what was measured.
             if trips:
                 figures = summary(trips)
                 if settings.json is JsonStyle.OFF:
@@ -40,7 +40,7 @@ def command(
 def measure(
     ping: Callable[[], float], trips: list[float], count: int, interval: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Append *count* round trips, in seconds, to *trips*, with *interval* seconds between each two."""
+    """Append *count* round trips, in seconds, to *trips*, with pauses of *interval* seconds."""
     for index in range(count):
         if index and interval:
             sleep(interval)
@@ -48,14 +48,14 @@ def measure(
 
 
 def summary(trips: list[float]) -> dict[str, float]:
-    """Return ``count``, and in seconds the shortest, the longest and the percentiles (nearest rank) of *trips*, which is not empty."""
+    """Return ``count``, and in seconds minimum, maximum and percentiles (nearest rank) of *trips*, which is not empty."""
     ordered = sorted(trips)
     ranks = {f"p{percent}": percentile(ordered, percent) for percent in _PERCENTILES}
     return {"count": len(ordered), "min": ordered[0], **ranks, "max": ordered[-1]}
 
 
 def lines(figures: dict[str, float], *, legend: bool) -> list[str]:
-    """Return *figures* as two lines of columns, or the second alone without a legend."""
+    """Return *figures* as two lines of columns, without a legend only the second."""
     cells = [f"{value:.0f}" if name == "count" else human_microseconds(value) for name, value in figures.items()]
     widths = [max(len(name), len(cell)) for name, cell in zip(figures, cells, strict=True)]
     rows = [[name.upper() for name in figures], cells] if legend else [cells]

@@ -1,4 +1,4 @@
-"""``sbusctl presence``: print who comes and goes."""
+"""``sbusctl presence``: prints connects, disconnects and changes of subscriptions."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import typer
 from sbusd.client import Gap, PresenceEvent, PresenceItem
 from sbusd.ctl.commands.call import peer_json
 from sbusd.ctl.formats import local_time, text_or_base64
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, json_text, print_error, visible, write_bytes
 from sbusd.ctl.processes import process_of, user_name
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 
 
 def command(
@@ -38,7 +37,7 @@ def follow(
     deadline: float | None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Print what *receive* returns, until *count* events are printed or *clock* reaches *deadline*; each is written out at once."""
+    """Print the results of *receive* until *count* events are printed or *clock* reaches *deadline*; flush each."""
     printed = 0
     while count is None or printed < count:
         try:
@@ -52,11 +51,11 @@ def follow(
             write_bytes(json_text(_news(item), style).encode("ascii") + b"\n")
         flush()
         if not isinstance(item, PresenceEvent):
-            complain(_words(item))
+            print_error(_words(item))
 
 
 def event_line(event: PresenceEvent) -> bytes:
-    """Return an event as one line: time, what, number, user, pid and command, and the pattern if there is one."""
+    """Return an event as one line: time, event, connection, user, pid and command, and the pattern if there is one."""
     peer = event.peer
     cells = [local_time(event.time), event.change.value, str(peer.connection), user_name(peer.uid)]
     cells.append(f"{peer.pid}({process_of(peer.pid, event.time).command})")
@@ -72,12 +71,12 @@ def event_json(event: PresenceEvent) -> dict[str, object]:
 
 
 def _news(item: PresenceItem) -> dict[str, object]:
-    """Return the news that events are missing as a JSON object."""
+    """Return a loss notice as a JSON object."""
     return {"type": "gap", "lost": item.lost} if isinstance(item, Gap) else {"type": "reconnected"}
 
 
 def _words(item: PresenceItem) -> str:
-    """Return the news that events are missing in words."""
+    """Return a loss notice as text."""
     if isinstance(item, Gap):
         return f"lost {human_plural(item.lost, 'event')}: this subscriber reads too slowly"
     return "reconnected: events in the meantime are lost"

@@ -1,4 +1,4 @@
-"""``sbusctl pub``: publish one message, or one for each line."""
+"""``sbusctl pub``: publishes a message, or each line of standard input."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, BinaryIO, Protocol
 import typer
 
 from sbusd.client import PayloadTooLarge
-from sbusd.ctl.output import words_of
+from sbusd.ctl.output import error_text
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import ProtocolError, SbusError
@@ -24,28 +24,28 @@ class Publisher(Protocol):
     """The part of a bus that publishes."""
 
     def publish(self, key: bytes, payload: bytes) -> None:
-        """Send a message."""
+        """Publish a message."""
 
     def coalesce(self) -> AbstractContextManager[None]:
-        """Let messages leave together until the end of the block."""
+        """Send messages in one packet until the end of the block."""
 
     def ping(self) -> float:
-        """Wait until the bus has routed all that was sent before."""
+        """Wait until the bus has routed everything that was sent."""
 
 
 class InputTooLongError(SbusError):
-    """Standard input has more than a packet holds."""
+    """Standard input is longer than a packet."""
 
     def __init__(self) -> None:
         super().__init__(f"payload too large: the maximum packet size is {MAX_PACKET_BYTES} bytes")
 
 
 class MessageError(SbusError):
-    """One of many messages could not be published; the *number* - 1 before it were."""
+    """Message *number* of many could not be published; those before it were."""
 
     def __init__(self, number: int, error: Exception) -> None:
         before = human_plural(number - 1, "message")
-        super().__init__(f"cannot publish message {number} of standard input: {words_of(error)}; published {before} before it")
+        super().__init__(f"cannot publish message {number} of standard input: {error_text(error)}; published {before} before it")
 
 
 def command(
@@ -71,7 +71,7 @@ def command(
         with settings_of(context).connect(pace=wait) as bus:
             publish_lines(bus, name, read_records(source, b"\0" if null else b"\n"))
         return
-    # Read first: what the payload comes from may be slow, and the bus need not be there while it is.
+    # Read first: the source of the payload may be slow, and the bus is not needed meanwhile.
     data = one_payload(payload, source)
     with settings_of(context).connect(pace=wait) as bus:
         bus.publish(name, data)
@@ -79,7 +79,7 @@ def command(
 
 
 def one_payload(payload: str | None, source: BinaryIO) -> bytes:
-    """Return the payload that the argument *payload* means. Raises InputTooLongError if *source* has more than a packet holds."""
+    """Return the payload for the argument *payload*. Raises InputTooLongError if *source* is longer than a packet."""
     if payload is not None and payload != "-":
         return os.fsencode(payload)
     if payload is None and source.isatty():
@@ -91,11 +91,11 @@ def one_payload(payload: str | None, source: BinaryIO) -> bytes:
 
 
 def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]]) -> None:
-    """Publish each payload of *groups* under *key*, those of a group together, and wait until all are routed.
+    """Publish each payload of *groups* under *key*, each group in one packet if it fits, and wait until all are routed.
 
     Raises:
         MessageError: a payload is too large; those before it have been routed.
-        SbusError: the bus refuses, or is gone.
+        SbusError: the bus refused a message, or is gone.
     """
     count = 0
     try:
@@ -111,12 +111,12 @@ def publish_lines(bus: Publisher, key: bytes, groups: Iterable[Sequence[bytes]])
 
 
 def read_records(source: BinaryIO, end: bytes) -> Iterator[list[bytes]]:
-    """Yield what stands before each *end* in *source*, all that is there at once, and what stands behind the last, if anything.
+    """Yield the records of *source*, separated by *end*, in groups that are available together; the last one may have no *end*.
 
     Raises:
-        InputTooLongError: a record is longer than the largest packet, however much longer.
+        InputTooLongError: a record is longer than the largest packet.
     """
-    # read1 returns what is there: a line of a slow program is published when it is written, not when a buffer is full.
+    # read1 returns what is available, so that a line of a slow program is published at once.
     pending = b""
     read1 = getattr(source, "read1", source.read)
     while chunk := read1(_CHUNK_BYTES):

@@ -1,4 +1,4 @@
-"""``sbusctl record``: record what goes over the bus, for a person."""
+"""``sbusctl record``: records the traffic of the bus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 
 from sbusd.client.connection import open_socket, parse_target
 from sbusd.ctl.commands.replay import require_pyarrow
-from sbusd.ctl.output import JsonStyle, complain, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, print_error, write_json, write_lines
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 DEFAULT_ARCHIVE = Path("sbus-record")
 
 CONNECT_SECONDS = 10.0
-"""How long the bus may take to let a person in; systemd may have to start it first."""
+"""Time limit for connecting; systemd may have to start the bus first."""
 
 SPOOL = ".spool"
-"""The write-ahead, in the archive: a person wants one folder. A name with a dot, so that no reader looks into it."""
+"""The write-ahead log, in the archive so that there is a single directory. Readers ignore names with a leading dot."""
 
 _FOR_EVER = 36_525 * 86_400.0
 _UNBOUNDED = 1 << 50
 
 
-class Notes:
-    """What the recorder tells, for a person: only what is not as it should be."""
+class WarningPrinter:
+    """Prints warnings and errors of the recorder."""
 
     def tell(self, event: Event, **facts: str | int) -> None:
-        """Say *event*, if it is a warning or worse."""
+        """Print *event* if it is a warning or worse."""
         from sbusd.systemd.journal import Priority  # noqa: PLC0415 - most calls of sbusctl do without
 
         if event.priority <= Priority.WARNING:
-            complain(event.text(facts))
+            print_error(event.text(facts))
 
 
 def command(
@@ -59,7 +59,7 @@ def command(
     from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
     from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
-    from sbusd.recorder.tap import Tap  # noqa: PLC0415
+    from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
 
     folder = archive.absolute()
     settings = settings_of(context)
@@ -71,8 +71,10 @@ def command(
         disk_quota=_UNBOUNDED,
         retention=_FOR_EVER,
     )
-    recorder = Recorder(wanted, Tap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), Notes(), Supervision({}))
-    # Before a folder is made: that nobody is there is the first thing to go wrong.
+    recorder = Recorder(
+        wanted, RecorderTap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), WarningPrinter(), Supervision({})
+    )
+    # Before a directory is created: that there is no bus is the most likely error.
     open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: recorder.stop())
@@ -91,7 +93,7 @@ def command(
 
 
 def _keep(value: str) -> int | Literal["whole", "none"]:
-    """Return how much of payloads is kept. Raises BadParameter if *value* does not say."""
+    """Return the part of payloads to record. Raises BadParameter if *value* is invalid."""
     from sbusd.config.recorder import Keep  # noqa: PLC0415 - most calls of sbusctl do without
 
     try:

@@ -1,4 +1,4 @@
-"""``sbusctl relay``: how it stands with calls between hosts."""
+"""``sbusctl relay``: shows the state of calls between hosts."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from sbusd.config.relay import REDIS
-from sbusd.ctl.output import JsonStyle, write_json, write_page
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
 from sbusd.ctl.quantities import NOTHING, human_duration
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 _COLUMNS = (
@@ -27,7 +26,7 @@ _COLUMNS = (
 
 
 class _MissingError(SbusError):
-    """redis-py is not there; the text is one line."""
+    """redis-py is not installed."""
 
 
 def command(
@@ -54,7 +53,7 @@ def command(
 
 
 def lines(status: dict[str, Any], *, legend: bool) -> list[str]:
-    """Return *status* for people: the queues, a table of the other hosts, the counters."""
+    """Return *status* as text: queues, a table of the other hosts, counters."""
     plain = [*((name, _value(name, value)) for name, value in status["queues"].items()), ("relays", str(status["relays"]))]
     page = _pairs(plain)
     if status["peers"]:

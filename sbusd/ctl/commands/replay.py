@@ -1,4 +1,4 @@
-"""``sbusctl replay``: publish a record again."""
+"""``sbusctl replay``: publishes a record again."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
-    from sbusd.recorder.replay import Recorded, Replay
+    from sbusd.recorder.replay import RecordedMessage, Replay
 
 PROGRESS_SECONDS = 0.5
-"""How often a person is told how far it is."""
+"""Interval between updates of the progress."""
 
 
 class NoPyarrowError(SbusError):
-    """What reads and writes records is not installed."""
+    """pyarrow, which reads and writes records, is not installed."""
 
 
 class NothingRecordedError(SbusError):
@@ -43,23 +43,23 @@ class Publisher(Protocol):
     """The part of a bus that publishes."""
 
     def publish(self, key: bytes, payload: bytes) -> None:
-        """Send a message."""
+        """Publish a message."""
 
     def ping(self) -> float:
-        """Wait until the bus has routed all that was sent before."""
+        """Wait until the bus has routed everything that was sent."""
 
 
-class Publication:
-    """Publishes messages, and counts."""
+class ReplayPublisher:
+    """Publishes and counts messages."""
 
     def __init__(self, bus: Publisher) -> None:
         self.published = 0
         self.too_large = 0
-        """Larger than this connection can send."""
+        """Number of messages that are larger than this connection can send."""
         self._bus = bus
 
-    def publish(self, messages: Iterable[Recorded], progress: Callable[[int, int], None]) -> None:
-        """Publish all *messages*; *progress* is told how many were, and the time of the last, nanoseconds since 1970."""
+    def publish(self, messages: Iterable[RecordedMessage], progress: Callable[[int, int], None]) -> None:
+        """Publish all *messages*. *progress* is called with their number, and the time of the last, in nanoseconds since 1970."""
         for message in messages:
             try:
                 self._bus.publish(message.key, message.payload)
@@ -97,18 +97,18 @@ def command(
     Messages are published in chronological order. Messages to reserved keys are skipped.
     """
     require_pyarrow()
-    from sbusd.archive.record.reader import Archive  # noqa: PLC0415 - behind the check
+    from sbusd.archive.record.reader import RecordReader  # noqa: PLC0415 - behind the check
     from sbusd.recorder.replay import Replay, paced  # noqa: PLC0415
 
     settings = settings_of(context)
-    replay = Replay(Archive(archive), os.fsencode(key), host)
+    replay = Replay(RecordReader(archive), os.fsencode(key), host)
     entries = list(replay.entries())
     if not entries:
         of_host = "" if host is None else f" of host {host}"
         raise NothingRecordedError(f"cannot replay {archive}: the archive contains no records{of_host}")
     total = sum(entry.kinds.get("message", 0) for entry in entries)
     with settings.connect() as bus, contextlib.nullcontext() if speed else bus.coalesce():
-        publication = Publication(bus)
+        publication = ReplayPublisher(bus)
         refusal: str | None = None
         try:
             publication.publish(paced(replay, speed, time.monotonic, time.sleep), _progress(total))
@@ -122,7 +122,7 @@ def command(
 
 
 def require_pyarrow() -> None:
-    """Find pyarrow, or raise NoPyarrowError if it is not installed."""
+    """Add pyarrow to the search path. Raises NoPyarrowError if it is not installed."""
     use_local_packages()
     try:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
@@ -132,8 +132,8 @@ def require_pyarrow() -> None:
         ) from None
 
 
-def _summarize(replay: Replay, publication: Publication, refused: int, json: JsonStyle) -> None:
-    """Write what was published, and what not and why."""
+def _summarize(replay: Replay, publication: ReplayPublisher, refused: int, json: JsonStyle) -> None:
+    """Print the numbers of published and skipped messages, with the reasons."""
     skipped = replay.skipped
     counts = {
         "published": publication.published - refused,
@@ -161,7 +161,7 @@ def _summarize(replay: Replay, publication: Publication, refused: int, json: Jso
 
 
 def _progress(total: int) -> Callable[[int, int], None]:
-    """Return what tells a person how far it is, on the terminal that standard error is; elsewhere nobody is told."""
+    """Return a function that shows the progress if standard error is a terminal."""
     if not sys.stderr.isatty():
         return lambda _published, _ts: None
     next_at = 0.0
@@ -179,7 +179,7 @@ def _progress(total: int) -> Callable[[int, int], None]:
 
 
 def _end_progress() -> None:
-    """Clear the line that told how far it is."""
+    """Clear the progress line."""
     if sys.stderr.isatty():
         sys.stderr.write("\r\x1b[K")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""``sbusctl report``: the pipeline's tables as one page."""
+"""``sbusctl report``: writes the tables of the pipeline as an HTML page."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sbusd.ctl.commands.replay import require_pyarrow
-from sbusd.ctl.output import JsonStyle, flush, write_bytes, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, flush, visible, write_bytes, write_json, write_lines
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol.errors import SbusError
 
 if TYPE_CHECKING:
     from sbusd.archive.tables.hours import Hour
-    from sbusd.archive.tables.reader import Snapshot
+    from sbusd.archive.tables.reader import TableSnapshot
     from sbusd.report.digest import Digest
 
 TABLES = Path("/var/lib/sbus-pipeline")
@@ -30,7 +29,7 @@ _HOURS_MOST = 24 * 3660
 
 
 class _ReportError(SbusError):
-    """No report can be written; the text is one line."""
+    """The report cannot be written."""
 
 
 def command(
@@ -65,7 +64,7 @@ def command(
 
 
 def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
-    """Return the digest of the tables, and the page. Raises SbusError if there are none, or a package is missing."""
+    """Return the digest of the tables, and the page. Raises SbusError if there are no tables, or a package is missing."""
     require_pyarrow()
     from sbusd.report.digest import digest_of  # noqa: PLC0415 - behind the check
     from sbusd.report.page import page_of  # noqa: PLC0415
@@ -75,8 +74,8 @@ def _make(tables: Path, hours: int | None) -> tuple[Digest, str]:
     return digest, page_of(digest.data)
 
 
-def _read(tables: Path, hours: int | None) -> Snapshot:
-    """Return the tables of the last *hours*, counted back from the last hour that there is."""
+def _read(tables: Path, hours: int | None) -> TableSnapshot:
+    """Return the tables of the last *hours*, counted back from the last hour in the tables."""
     from sbusd.archive.record.layout import HOUR_NS  # noqa: PLC0415
     from sbusd.archive.tables.hours import Hour, read_manifests  # noqa: PLC0415
     from sbusd.archive.tables.reader import read_tables  # noqa: PLC0415
@@ -87,14 +86,14 @@ def _read(tables: Path, hours: int | None) -> Snapshot:
     return read_tables(tables, since=since)
 
 
-def _names(snapshot: Snapshot) -> _LoginNames:
-    """Return who the users are."""
+def _names(snapshot: TableSnapshot) -> _LoginNames:
+    """Return the names of the users."""
     hosts = {entry.host for manifest in snapshot.manifests.values() for entry in manifest.segments}
     return _LoginNames(is_known=hosts == {socket.gethostname()})
 
 
 class _LoginNames:
-    """Login names by user id: of this machine, so they say nothing about the record of another."""
+    """Login names by user id. They are unknown if another host made the record."""
 
     def __init__(self, *, is_known: bool) -> None:
         self._is_known = is_known
@@ -108,7 +107,7 @@ class _LoginNames:
 
 
 def _write(path: Path, page: str) -> None:
-    """Write the page to *path* at once or not at all, readable for its owner alone: it says who did what."""
+    """Write the page atomically to *path*, readable only for its owner: it contains activity of users."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as stream:

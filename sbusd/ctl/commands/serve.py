@@ -1,4 +1,4 @@
-"""``sbusctl serve``: make a service of a program."""
+"""``sbusctl serve``: serves a command by running a program."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from systemd import daemon as service_manager
 
 from sbusd.client import Allow, AsyncBus, Twins
 from sbusd.client.rpc.service import Service
+from sbusd.ctl.program_runner import ProgramRunner
 from sbusd.ctl.settings import TIMEOUT_SECONDS, Settings, settings_of
-from sbusd.ctl.worker import Worker
 
 AT_ONCE = 8
-"""Programs that run at once by default: a few for each processor of a small machine."""
+"""Default number of concurrent programs: a few for each processor of a small machine."""
 
 
 def command(
@@ -48,12 +48,12 @@ def command(
     found = shutil.which(program)
     if found is None:
         raise typer.BadParameter(f"no executable program {program!r}", param_hint="--exec")
-    worker = Worker([found, *(arguments or [])], at_once, timeout)
+    worker = ProgramRunner([found, *(arguments or [])], at_once, timeout)
     asyncio.run(_serve(settings_of(context), name, Service(worker.run, allow, other_hosts)))
 
 
 async def _serve(settings: Settings, name: str, service: Service) -> None:
-    """Serve until SIGTERM, which ends well: who waits is told."""
+    """Serve until SIGTERM. Waiting callers are notified."""
     serving = asyncio.current_task()
     stopped = False
 
@@ -77,12 +77,12 @@ async def _serve(settings: Settings, name: str, service: Service) -> None:
 
 
 def _tell_ready() -> None:
-    """Tell the service manager, if there is one, that callers find the service."""
+    """Notify the service manager, if there is one, that the service is ready."""
     service_manager.notify("READY=1")
 
 
 def _allow(users: list[str], groups: list[str]) -> Allow | None:
-    """Return who may call: everyone, if nobody is named. Raises BadParameter where a name is not known."""
+    """Return the allowed callers; None: all. Raises BadParameter if a name is unknown."""
     if not users and not groups:
         return None
     try:
@@ -92,7 +92,7 @@ def _allow(users: list[str], groups: list[str]) -> Allow | None:
 
 
 def _twins(names: list[str]) -> Twins | None:
-    """Return which other hosts may call: none, if none is named. Raises BadParameter for what can be no number of one."""
+    """Return the other hosts that may call; None: none. Raises BadParameter if a number is invalid."""
     numbers = []
     for name in names:
         if name != "all":
@@ -105,10 +105,10 @@ def _twins(names: list[str]) -> Twins | None:
         raise typer.BadParameter(str(error), param_hint="--allow-twin") from None
     if not names:
         return None
-    # With "all" there is nothing to choose, whatever else is named.
+    # "all" includes all numbers.
     return Twins() if "all" in names else chosen
 
 
 def _number(name: str) -> str | int:
-    """Return a number where that is meant, else the name."""
+    """Return *name* as a number if it is one."""
     return int(name) if name.isascii() and name.isdigit() and len(name) <= 10 else name

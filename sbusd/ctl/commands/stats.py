@@ -1,15 +1,14 @@
-"""``sbusctl stats``: what the bus has done."""
+"""``sbusctl stats``: prints the counters of the bus."""
 
 from __future__ import annotations
 
 import typer
 
-from sbusd.ctl.answers import JsonObject, ask, integer, mapping, number, objects, waits_text
-from sbusd.ctl.output import JsonStyle, write_json, write_page
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_page
 from sbusd.ctl.processes import user_name
 from sbusd.ctl.quantities import NOTHING, human_bytes, human_count, human_duration
+from sbusd.ctl.responses import JsonObject, ask, integer, mapping, number, objects, waits_text
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
 
 
@@ -28,7 +27,7 @@ def command(context: typer.Context) -> None:
 
 
 def lines(stats: JsonObject, *, legend: bool) -> list[str]:
-    """Return *stats* as one name and one value a line; sections of it in groups, each under its name if there is a legend."""
+    """Return *stats* as lines of name and value; sections are groups, with a legend under their name."""
     apart = ("scope", "uptime_seconds", "waits")
     plain = [(name, stats[name]) for name in stats if not isinstance(stats[name], dict) and name not in apart]
     uptime = number(stats, "uptime_seconds")
@@ -48,7 +47,7 @@ def lines(stats: JsonObject, *, legend: bool) -> list[str]:
 
 
 def _wait(wait: JsonObject) -> tuple[str, str]:
-    """Return who waits now, and for whom."""
+    """Return a blocked publisher, and the recipient it waits for."""
     publisher, recipient, ms = (integer(wait, name) for name in ("publisher", "recipient", "ms"))
     users = [user_name(integer(wait, name)) for name in ("publisher_uid", "recipient_uid")]
     paced = ", paced" if wait.get("paced") is True else ""
@@ -59,7 +58,7 @@ def _wait(wait: JsonObject) -> tuple[str, str]:
 
 
 def _value(name: str, value: object) -> str:
-    """Return one value for people: bytes in their units, the rest as it is."""
+    """Return one value as text, bytes with units."""
     if value is None:
         return NOTHING
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""``sbusctl sub``: print messages as they come."""
+"""``sbusctl sub``: prints received messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 from sbusd.client import Gap, Message, Reconnected, Replaced
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import DEFAULT_FORMAT, BadFormatError, Piece, Received, compile_format, gap_json, json_piece, raw_piece
-from sbusd.ctl.output import JsonStyle, complain, encode, flush, is_terminal, json_text, write_bytes
+from sbusd.ctl.output import JsonStyle, encode, flush, is_terminal, json_text, print_error, write_bytes
 from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 from sbusd.protocol.errors import SbusError
@@ -22,15 +22,15 @@ Item = Message | Gap | Replaced | Reconnected
 
 
 class TooFewError(SbusError):
-    """The time was up before all messages had come that were asked for."""
+    """The timeout expired before the requested number of messages was received."""
 
     def __init__(self, received: int, wanted: int, seconds: float) -> None:
         super().__init__(f"timed out after {seconds:g} s: received {received} of {human_plural(wanted, 'message')}")
 
 
 @dataclass(slots=True)
-class Printer:
-    """Prints what a subscription yields. ``wall`` tells the time of arrival, in seconds since 1970."""
+class MessagePrinter:
+    """Prints the items of a subscription. ``wall`` returns the time, in seconds since 1970."""
 
     piece: Piece
     end: bytes
@@ -39,7 +39,7 @@ class Printer:
     printed: int = 0
 
     def write(self, item: Item) -> None:
-        """Write a message to standard output; news of a loss to standard error, and as JSON to standard output where that is asked for."""
+        """Write a message to standard output, a loss notice to standard error, and with JSON also to standard output."""
         if isinstance(item, Message):
             write_bytes(self.piece(Received(item.key, item.payload, self.wall())) + self.end)
             self.printed += 1
@@ -53,11 +53,11 @@ class Printer:
             self._note({"type": "reconnected", "time": self.wall()}, "reconnected: messages published in the meantime are lost")
 
     def _note(self, news: dict[str, object], words: str) -> None:
-        """Say *words*, in their place among the messages."""
+        """Print *words*, in order with the messages."""
         if self.json is not JsonStyle.OFF:
             write_bytes(json_text(news, self.json).encode("ascii") + self.end)
         flush()
-        complain(words)
+        print_error(words)
 
 
 def command(
@@ -79,7 +79,7 @@ def command(
     settings = settings_of(context)
     if raw + (template is not None) + (settings.json is not JsonStyle.OFF) > 1:
         raise typer.BadParameter("--raw, --format and --json are mutually exclusive")
-    printer = Printer(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
+    printer = MessagePrinter(_piece(template, settings.json, raw=raw), b"\0" if null else b"\n", settings.json)
     deadline = None if timeout is None else time.monotonic() + timeout
     with settings.connect() as bus:
         if latest:
@@ -94,7 +94,7 @@ def command(
 
 
 def _piece(template: str | None, json: JsonStyle, *, raw: bool) -> Piece:
-    """Return what writes a message. Raises BadParameter if *template* means nothing."""
+    """Return a function that formats messages. Raises BadParameter if *template* is invalid."""
     if raw:
         return raw_piece()
     if json is not JsonStyle.OFF:

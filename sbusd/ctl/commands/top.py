@@ -1,4 +1,4 @@
-"""``sbusctl top``: who is busy, who is slow, and what waits where, live."""
+"""``sbusctl top``: shows rates, queues and losses, live."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_lines
 from sbusd.ctl.settings import Settings, settings_of
 from sbusd.ctl.top.columns import CONNECTION_FIELDS, USER_FIELDS, Field
 from sbusd.ctl.top.samples import Sampler
-from sbusd.ctl.top.screen import Report, plain_lines, terminal_lines
-from sbusd.ctl.top.terminal import Keys, Screen, can_show_screen, ended_by_signals
+from sbusd.ctl.top.screen import TopReport, plain_lines, terminal_lines
+from sbusd.ctl.top.terminal import Keyboard, Screen, can_show_screen, ended_by_signals
 from sbusd.ctl.top.watch import Watch
 
 
 def _complete_sort(incomplete: str) -> list[str]:
-    """Return the columns whose names begin so, each once."""
+    """Return the names of columns that begin with *incomplete*."""
     names = dict.fromkeys(field.name for field in (*CONNECTION_FIELDS, *USER_FIELDS))
     return [name for name in names if name.startswith(incomplete)]
 
@@ -56,7 +56,7 @@ def command(
 
 
 def _field(fields: tuple[Field, ...], name: str) -> Field:
-    """Return the column called *name*. Raises BadParameter if there is none in this table."""
+    """Return the column *name*. Raises BadParameter if this table does not have it."""
     for each in fields:
         if each.name == name:
             return each
@@ -65,23 +65,23 @@ def _field(fields: tuple[Field, ...], name: str) -> Field:
 
 
 def _live(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
-    """Show reports on the terminal's other screen until there were *count*, or a key ends it; leave the last one behind."""
-    with ended_by_signals(), Screen() as screen, Keys(sys.stdin.fileno()) as keys:
+    """Show *count* reports on the alternate screen, until a key ends it; print the last one after that."""
+    with ended_by_signals(), Screen() as screen, Keyboard(sys.stdin.fileno()) as keys:
         report = watch.report()
         for number in itertools.count(1):
             width, height = screen.size
             screen.show(terminal_lines(report, legend=settings.legend, width=width, height=height))
-            # The first report has no rates yet: it is not one of those that were asked for.
+            # The first report has no rates, so it is not counted.
             if number - 1 == count or keys.quit_within(interval):
                 break
             report = watch.report()
-        # One line less than the terminal has: the shell's prompt needs one.
+        # One line less than the terminal has, for the prompt of the shell.
         width, height = screen.size
     write_lines(terminal_lines(report, legend=settings.legend, width=width, height=height - 1))
 
 
 def _printed(watch: Watch, settings: Settings, interval: float, count: int | None) -> None:
-    """Print reports one below the other, each a JSON object if JSON is wanted."""
+    """Print reports one after the other, as JSON objects if requested."""
     for number, report in enumerate(_reports(watch, interval, count)):
         if settings.json is not JsonStyle.OFF:
             write_json(report.as_json(), settings.json)
@@ -94,8 +94,8 @@ def _printed(watch: Watch, settings: Settings, interval: float, count: int | Non
         write_lines(blank + lines)
 
 
-def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[Report]:
-    """Yield *count* reports, each about an interval; without *count* there is no end."""
+def _reports(watch: Watch, interval: float, count: int | None) -> Iterator[TopReport]:
+    """Yield *count* reports, one per interval; without *count* there is no end."""
     watch.report()
     for _ in itertools.count() if count is None else range(count):
         time.sleep(interval)

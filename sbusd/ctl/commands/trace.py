@@ -1,4 +1,4 @@
-"""``sbusctl trace``: who would get a message, and who not and why."""
+"""``sbusctl trace``: shows the connections that would receive a message, and why others would not."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Annotated
 
 import typer
 
-from sbusd.ctl.answers import JsonObject, Routed, routed, text, trace
-from sbusd.ctl.output import JsonStyle, is_terminal, write_json, write_page
+from sbusd.ctl.output import JsonStyle, is_terminal, visible, write_json, write_page
 from sbusd.ctl.processes import command_name, user_name
 from sbusd.ctl.quantities import NOTHING, human_count, human_plural
+from sbusd.ctl.responses import JsonObject, TraceEntry, text, trace, trace_entry
 from sbusd.ctl.settings import settings_of
 from sbusd.ctl.tables import Column, table_lines
-from sbusd.ctl.visible import visible
 
 _COLUMNS = (
     Column("ID", is_number=True),
@@ -39,14 +38,14 @@ def command(context: typer.Context, key: Annotated[str, typer.Argument(metavar="
     if settings.json is not JsonStyle.OFF:
         write_json(pages.as_json(), settings.json)
         return
-    found = [routed(item, gets_it=True) for item in pages.items["recipients"]]
-    found += [routed(item, gets_it=False) for item in pages.items["others"]]
+    found = [trace_entry(item, gets_it=True) for item in pages.items["recipients"]]
+    found += [trace_entry(item, gets_it=False) for item in pages.items["others"]]
     width = shutil.get_terminal_size().columns if is_terminal() else None
     write_page(lines(pages.head, found, pages.hidden, legend=settings.legend, width=width), pager=settings.pager)
 
 
-def lines(head: JsonObject, found: list[Routed], hidden: int, *, legend: bool, width: int | None) -> list[str]:
-    """Return the verdict on the key, the table of *found*, and with a legend how many there are of each."""
+def lines(head: JsonObject, found: list[TraceEntry], hidden: int, *, legend: bool, width: int | None) -> list[str]:
+    """Return the decision on the key, the table of *found*, and with a legend the numbers."""
     table = table_lines(_COLUMNS, [_row(each) for each in found], legend=legend, width=width)
     verdict = [_verdict(head)]
     if not legend:
@@ -59,7 +58,7 @@ def lines(head: JsonObject, found: list[Routed], hidden: int, *, legend: bool, w
 
 
 def _verdict(head: JsonObject) -> str:
-    """Return whether the key may be published to, and why or why not."""
+    """Return whether the key may be published to, and the reason."""
     key = visible(text(head, "key") or "")
     words = "not known whether it may be published"
     if isinstance(publishable := head.get("publishable"), bool):
@@ -68,9 +67,9 @@ def _verdict(head: JsonObject) -> str:
     return f"{key}: {words}: {reason}" if reason else f"{key}: {words}"
 
 
-def _row(each: Routed) -> list[str]:
+def _row(each: TraceEntry) -> list[str]:
     """Return the cells of one connection."""
-    # A bus does not look for the patterns of a connection that has very many.
+    # The bus does not list the patterns of a connection that has very many.
     because = " ".join(pattern or "''" for pattern in each.patterns) or each.reason or NOTHING
     return [
         human_count(each.id),

@@ -1,19 +1,18 @@
-"""``sbusctl version``: which sbusctl this is, and which sbusd answers it."""
+"""``sbusctl version``: prints the versions of sbusctl and the bus."""
 
 from __future__ import annotations
 
 import typer
 
 from sbusd import __version__
-from sbusd.ctl.answers import JsonObject, ask, text
-from sbusd.ctl.output import JsonStyle, words_of, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, error_text, visible, write_json, write_lines
+from sbusd.ctl.responses import JsonObject, ask, text
 from sbusd.ctl.settings import Settings, settings_of
-from sbusd.ctl.visible import visible
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
 _PATIENCE_SECONDS = 5.0
-"""The client's own version is worth printing without a long wait for a bus that hangs."""
+"""Short, because the version of sbusctl should be printed soon even if the bus hangs."""
 
 
 def command(context: typer.Context) -> None:
@@ -30,22 +29,22 @@ def command(context: typer.Context) -> None:
 
 
 def fetch(settings: Settings) -> JsonObject:
-    """Return the versions: ``sbusctl``, and ``bus`` and ``switch``, or ``problem`` if no bus answers."""
+    """Return the versions: ``sbusctl``, and ``bus`` and ``switch``, or ``problem`` if no bus responds."""
     versions: dict[str, object] = {"sbusctl": __version__}
     try:
         with settings.connect(_PATIENCE_SECONDS) as bus:
             stats = ask(bus, controls.STATS)
     except (SbusError, OSError) as error:
-        return {**versions, "problem": words_of(error)}
+        return {**versions, "problem": error_text(error)}
     versions["bus"] = text(stats, "version")
-    # Only the owner is told.
+    # The bus reports it to its owner only.
     if switch := text(stats, "switch"):
         versions["switch"] = switch
     return versions
 
 
 def lines(versions: JsonObject) -> list[str]:
-    """Return *versions* for people."""
+    """Return *versions* as text."""
     bus = text(versions, "bus") or "version unknown"
     if problem := text(versions, "problem"):
         bus = f"not reachable: {problem}"

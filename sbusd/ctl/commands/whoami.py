@@ -1,12 +1,11 @@
-"""``sbusctl whoami``: who the bus takes the caller for."""
+"""``sbusctl whoami``: prints the identity of the caller."""
 
 from __future__ import annotations
 
 import typer
 
-from sbusd.ctl.output import JsonStyle, write_json, write_lines
+from sbusd.ctl.output import JsonStyle, visible, write_json, write_lines
 from sbusd.ctl.settings import settings_of
-from sbusd.ctl.visible import visible
 
 
 def command(context: typer.Context) -> None:

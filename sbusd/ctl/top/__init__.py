@@ -1,1 +1,1 @@
-"""``sbusctl top``: samples of the bus and of the kernel, what happened between two of them, and how that is shown."""
+"""``sbusctl top``: samples of the bus and the kernel, the rates between them, and their display."""

@@ -1,4 +1,4 @@
-"""The columns of ``sbusctl top``: of which field, how shown, and which of them stay where not all find room."""
+"""The columns of ``sbusctl top``: field, format, and rank, which decides which columns fit into a narrow terminal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sbusd.ctl.tables import Column
 from sbusd.ctl.top.rates import Row
 
 GAP = 1
-"""Between two columns."""
+"""Spaces between two columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,22 +18,22 @@ class Field:
     """A column of the live table."""
 
     name: str
-    """As ``--sort`` takes it."""
+    """The name for ``--sort``."""
     source: str
-    """The member of the row."""
+    """The name in the row."""
     heading: str
     width: int
     rank: int
-    """Those with the lowest stay when the terminal is narrow."""
+    """Columns with the lowest ranks are shown if the terminal is narrow."""
     show: Callable[[object], str]
     is_number: bool = True
 
     def cell(self, row: Row) -> str:
-        """Return what stands in this column of *row*."""
+        """Return the text of this column for *row*."""
         return self.show(row.get(self.source))
 
     def column(self) -> Column:
-        """Return the column of a plain table."""
+        """Return the column for a plain table."""
         return Column(self.heading, is_number=self.is_number)
 
 
@@ -43,7 +43,7 @@ def _text(value: object) -> str:
 
 
 def _exact(value: object) -> str:
-    """Return a number that names something."""
+    """Return an identifying number."""
     return str(value) if isinstance(value, int) else NOTHING
 
 
@@ -58,12 +58,12 @@ def _bytes(value: object) -> str:
 
 
 def _percent(value: object) -> str:
-    """Return a share of 1 in percent, rounded down: what is not used up is never 100%."""
+    """Return a fraction of 1 in percent, rounded down: 100% means exhausted."""
     return f"{int(value * 100)}%" if isinstance(value, float) else NOTHING
 
 
 def _of_a_second(value: object) -> str:
-    """Return milliseconds in each second in percent; several can wait at a time."""
+    """Return milliseconds per second in percent; it can exceed 100%."""
     return f"{value / 10:.0f}%" if isinstance(value, int | float) else NOTHING
 
 
@@ -97,7 +97,7 @@ CONNECTION_FIELDS = (
     Field("blocked-by", "blocked_by", "BLKD-BY", 10, 9, _text, is_number=False),
     Field("mode", "mode", "MODE", 20, 17, _text, is_number=False),
 )
-"""Of the table by connection."""
+"""The columns of the table by connection."""
 
 USER_FIELDS = (
     _WHO,
@@ -108,11 +108,11 @@ USER_FIELDS = (
     Field("denied", "quota_refusals", "DENIED", 6, 7, _count),
     *_FLOWS,
 )
-"""Of the table by user."""
+"""The columns of the table by user."""
 
 
 def fitting(fields: Sequence[Field], width: int, wanted: str) -> list[Field]:
-    """Return those of *fields*, in their order, that find room in *width* columns: the field called *wanted*, then by rank."""
+    """Return those of *fields*, in order, that fit into *width* columns: the field *wanted* first, then by rank."""
     kept: list[Field] = []
     room = width + GAP
     for each in sorted(fields, key=lambda field: (field.name != wanted, field.rank)):

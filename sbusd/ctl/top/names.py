@@ -1,24 +1,24 @@
-"""Names of users, commands and units, each process looked at once in a while and not for each report."""
+"""A cache of the names of users, commands and units, which is refreshed from time to time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sbusd.ctl.answers import Connection
 from sbusd.ctl.processes import process_of, user_name
+from sbusd.ctl.responses import ConnectionInfo
 
 _LOOKS = 5
-"""Reports after which a process is looked at anew: it may have started another program, execve(2)."""
+"""Reports after which the names are read again: a process may have started another program, execve(2)."""
 
 
-class NameBook:
-    """The names of connections, remembered as long as they are connected."""
+class NameCache:
+    """The names of connections, cached while they are connected."""
 
     def __init__(self) -> None:
         self._known: dict[int | None, dict[str, str]] = {}
         self._turns = 0
 
-    def of(self, connection: Connection) -> dict[str, str]:
+    def of(self, connection: ConnectionInfo) -> dict[str, str]:
         """Return ``user``, ``command`` and ``unit`` of *connection*."""
         known = self._known.get(connection.id)
         if known is None:
@@ -32,7 +32,7 @@ class NameBook:
         return user_name(uid)
 
     def keep(self, connections: Iterable[int]) -> None:
-        """Forget all but *connections* and, every fifth time, these too, so that they are looked at anew."""
+        """Forget all but *connections*; every fifth time forget all."""
         self._turns += 1
         if self._turns % _LOOKS == 0:
             self._known.clear()

@@ -1,4 +1,4 @@
-"""How a report of ``sbusctl top`` looks: lines for a terminal of a given size, or whole for a pipe."""
+"""Formats reports of ``sbusctl top``: for a terminal of a given size, or complete for a pipe."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from datetime import UTC, datetime
 
 from rich.cells import cell_len, set_cell_size
 
+from sbusd.ctl.output import visible
 from sbusd.ctl.quantities import compact_bytes, compact_count, human_duration, human_plural
 from sbusd.ctl.tables import table_lines
 from sbusd.ctl.top.columns import CONNECTION_FIELDS, GAP, USER_FIELDS, Field, fitting
 from sbusd.ctl.top.rates import Row
-from sbusd.ctl.visible import visible
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What happened between two samples."""
+class TopReport:
+    """The changes between two samples."""
 
     clock: float
-    """When, in seconds since 1970."""
+    """Time, in seconds since 1970."""
     seconds: float | None
-    """Between the samples; None if there is only one."""
+    """Seconds between the samples; None for the first."""
     scope: str
-    """``bus`` if the totals are the bus's own, ``connections`` if they are sums over those that the caller may see."""
+    """``bus`` if the totals are those of the bus, ``connections`` if they are sums over the visible connections."""
     totals: Row
     rows: list[Row]
-    """In the order in which they are shown."""
+    """In display order."""
     by_user: bool
     sorted_by: str
     unseen: str
-    """Why the kernel's queues are not seen; empty if they are."""
+    """The reason if the queues of the kernel are unknown, else empty."""
 
     @property
     def fields(self) -> Sequence[Field]:
-        """The columns that there are."""
+        """The columns of the table."""
         return USER_FIELDS if self.by_user else CONNECTION_FIELDS
 
     def as_json(self) -> dict[str, object]:
@@ -53,18 +53,18 @@ class Report:
         }
 
 
-def plain_lines(report: Report, *, legend: bool) -> list[str]:
-    """Return the report for a pipe: every column, nothing cut."""
+def plain_lines(report: TopReport, *, legend: bool) -> list[str]:
+    """Return the report for a pipe, with all columns, without truncation."""
     columns = [field.column() for field in report.fields]
     cells = [[field.cell(row) for field in report.fields] for row in report.rows]
     head = [*head_lines(report), ""] if legend else []
     return head + table_lines(columns, cells, legend=legend, width=None)
 
 
-def terminal_lines(report: Report, *, legend: bool, width: int, height: int | None = None) -> list[str]:
-    """Return the report for a terminal of *width* columns and *height* lines, or of any height for None.
+def terminal_lines(report: TopReport, *, legend: bool, width: int, height: int | None = None) -> list[str]:
+    """Return the report for a terminal of *width* columns and *height* lines; None: any height.
 
-    The columns have fixed widths, so that they do not jump from one report to the next.
+    Columns have fixed widths, so that they do not move between reports.
     """
     fields = fitting(report.fields, width, report.sorted_by)
     lines = [*head_lines(report), ""] if legend else []
@@ -80,7 +80,7 @@ def terminal_lines(report: Report, *, legend: bool, width: int, height: int | No
     return cut if height is None else cut[:height]
 
 
-def head_lines(report: Report) -> list[str]:
+def head_lines(report: TopReport) -> list[str]:
     """Return the totals, in lines of less than 80 characters unless the numbers are very large."""
     sums = report.totals
     connections, hidden = _integer(sums, "connections"), _integer(sums, "hidden")
@@ -99,7 +99,7 @@ def head_lines(report: Report) -> list[str]:
 
 
 def _both(sums: Row, what: str) -> str:
-    """Return packets and bytes in a second."""
+    """Return packets and bytes per second."""
     return f"{_rate(sums, f'{what}_packets')}/s ({compact_bytes(_number(sums, f'{what}_bytes_per_second'))}B/s)"
 
 
@@ -125,13 +125,13 @@ def _number(sums: Row, name: str) -> float | None:
 
 
 def _integer(sums: Row, name: str) -> int:
-    """Return a count that is always known."""
+    """Return a count, 0 if there is none."""
     value = sums.get(name)
     return value if isinstance(value, int) else 0
 
 
 def _line(fields: Sequence[Field], cells: Sequence[str]) -> str:
-    """Return a line of cells in their widths. A text that is too long is cut, a number never: it would be another number."""
+    """Return a line of cells in columns. Long text is truncated, numbers are not."""
     placed = []
     for field, cell in zip(fields, cells, strict=True):
         if field.is_number:
@@ -142,5 +142,5 @@ def _line(fields: Sequence[Field], cells: Sequence[str]) -> str:
 
 
 def _cut(text: str, width: int) -> str:
-    """Return *text* in at most *width* columns of a terminal."""
+    """Return *text*, truncated to *width* columns of a terminal."""
     return text if cell_len(text) <= width else f"{set_cell_size(text, max(0, width - 1)).rstrip()}…"

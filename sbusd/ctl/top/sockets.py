@@ -1,7 +1,8 @@
-"""How full the kernel's queues of Unix sockets are. Source: sock_diag(7).
+"""The fill levels of the kernel's queues of Unix sockets. Source: sock_diag(7).
 
-Any process may ask, and is told of all sockets in its own network namespace. Of pyroute2 the messages alone: its own socket takes
-an error of this protocol for a message, and would wait for ever.
+Every process may query all sockets in its network namespace. Only the message classes of pyroute2 are used: its socket class reads an
+error of
+this protocol as a message, and would wait forever.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ _ERROR = struct.Struct("=i")
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 
 _DATAGRAM_BYTES = 1 << 18
-"""Room for one datagram; the kernel's are 32 KiB at most."""
+"""Buffer for one datagram; those of the kernel have at most 32 KiB."""
 
 _DUMP_SECONDS = 5.0
-"""The longest wait for the kernel's whole list, which is read in 15 microseconds a socket."""
+"""Time limit for the list of the kernel, which takes 15 microseconds per socket."""
 
 
 class UnixSocket(NamedTuple):
     """One connected Unix socket."""
 
     peer: int | None
-    """Inode of the other end; None where the kernel does not say."""
+    """Inode of the other end; None if the kernel does not report it."""
     receive_bytes: int | None
-    """What waits in it to be read."""
+    """Bytes in its receive queue."""
     send_bytes: int | None
-    """Memory of what it has sent and the other end has not read yet, with the kernel's overhead."""
+    """Memory of packets that the other end has not read yet, including overhead of the kernel."""
 
 
-class Depths(NamedTuple):
-    """The kernel's queues of both ends of a connection; None for what is not to be seen."""
+class QueueDepths(NamedTuple):
+    """The kernel's queues at both ends of a connection; None if unknown."""
 
     bus_receive_bytes: int | None = None
     bus_send_bytes: int | None = None
@@ -52,17 +53,17 @@ class Depths(NamedTuple):
 
 
 class SocketsUnseenError(SbusError):
-    """The kernel does not tell about sockets, and why not."""
+    """The kernel does not report sockets."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"cannot read the kernel queues: {reason}")
 
 
 def read_sockets() -> dict[int, UnixSocket]:
-    """Return every connected Unix socket of this network namespace, by its inode.
+    """Return all connected Unix sockets of this network namespace, by inode.
 
     Raises:
-        SocketsUnseenError: the kernel has no sock_diag, or refuses it, or has not said all within 5 seconds.
+        SocketsUnseenError: the kernel has no sock_diag, refuses it, or did not finish within 5 seconds.
     """
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
@@ -75,22 +76,22 @@ def read_sockets() -> dict[int, UnixSocket]:
         raise SocketsUnseenError(error.strerror or str(error)) from None
 
 
-def depths(sockets: Mapping[int, UnixSocket], inode: int | None) -> Depths:
-    """Return the queues of the connection whose bus's end is *inode*.
+def depths(sockets: Mapping[int, UnixSocket], inode: int | None) -> QueueDepths:
+    """Return the queues of the connection whose socket at the bus is *inode*.
 
-    The client's end can be in another network namespace, and is not seen then.
+    The queues of the client are unknown if it is in another network namespace.
     """
     bus = None if inode is None else sockets.get(inode)
     if bus is None:
-        return Depths()
+        return QueueDepths()
     client = None if bus.peer is None else sockets.get(bus.peer)
     if client is None:
-        return Depths(bus.receive_bytes, bus.send_bytes)
-    return Depths(bus.receive_bytes, bus.send_bytes, client.receive_bytes, client.send_bytes)
+        return QueueDepths(bus.receive_bytes, bus.send_bytes)
+    return QueueDepths(bus.receive_bytes, bus.send_bytes, client.receive_bytes, client.send_bytes)
 
 
 def _request() -> bytes:
-    """Return the question for all connected Unix sockets, with their peers and queues."""
+    """Return the request for all connected Unix sockets, with peers and queues."""
     request = unix_diag_req()
     request["sdiag_family"] = socket.AF_UNIX
     request["udiag_states"] = 1 << SS_ESTABLISHED
@@ -102,7 +103,7 @@ def _request() -> bytes:
 
 
 def _messages(kernel: socket.socket) -> Iterator[nlmsg]:
-    """Yield the messages of the answer up to its end. Raises OSError with what the kernel says."""
+    """Yield the messages of the reply. Raises OSError with the error of the kernel."""
     end = time.monotonic() + _DUMP_SECONDS
     while True:
         datagram = kernel.recv(_DATAGRAM_BYTES)
@@ -123,6 +124,6 @@ def _messages(kernel: socket.socket) -> Iterator[nlmsg]:
 
 
 def _unix_socket(message: nlmsg) -> UnixSocket:
-    """Return what a message tells."""
+    """Return the socket in a message."""
     queues = message.get_attr("UNIX_DIAG_RQLEN") or {}
     return UnixSocket(message.get_attr("UNIX_DIAG_PEER"), queues.get("udiag_rqueue"), queues.get("udiag_wqueue"))

@@ -1,4 +1,4 @@
-"""The terminal while ``sbusctl top`` is live on it: keys without Enter, and a screen that is left as it was found."""
+"""The terminal of a live ``sbusctl top``: single keys, and the alternate screen, which is restored at the end."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _QUIT = frozenset(b"qQ\x04")
 """q, Q and Ctrl-D."""
 
 
-class Keys:
-    """Keys from the descriptor *fd*, as they are pressed; where that is no terminal, there are none."""
+class Keyboard:
+    """Keys pressed on the terminal *fd*; none if it is not a terminal."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._before: list[int | list[bytes | int]] | None = None
 
     def __enter__(self) -> Self:
-        """Let keys come at once, and unseen; Ctrl-C stays a signal."""
+        """Switch to single keys without echo; Ctrl-C remains a signal."""
         if os.isatty(self._fd):
-            # A terminal that goes away just now has no keys.
+            # Ignore a terminal that has just closed.
             with contextlib.suppress(termios.error):
                 before = termios.tcgetattr(self._fd)
                 tty.setcbreak(self._fd, termios.TCSANOW)
@@ -40,13 +40,13 @@ class Keys:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Leave the terminal as it was; one that has gone needs nothing."""
+        """Restore the terminal, unless it has closed."""
         if self._before is not None:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
 
     def quit_within(self, seconds: float) -> bool:
-        """Wait *seconds*, or until a key asks for the end or the terminal has gone; return whether it is the end."""
+        """Wait *seconds*, until a quit key, or until the terminal closes; return whether to quit."""
         if self._before is None:
             time.sleep(seconds)
             return False
@@ -58,7 +58,7 @@ class Keys:
         return False
 
     def _asks_for_end(self) -> bool:
-        """Return whether the keys that wait ask for the end; a terminal that has gone does."""
+        """Return whether a quit key was pressed, or the terminal has closed."""
         try:
             pressed = os.read(self._fd, 64)
         except OSError:
@@ -67,10 +67,10 @@ class Keys:
 
 
 class Screen:
-    """The terminal's other screen, which is gone with the last report on it."""
+    """The alternate screen of the terminal."""
 
     def __init__(self) -> None:
-        # No markup, no highlights: what is shown was chosen by others.
+        # No markup or highlighting, because clients choose the text.
         self._console = Console(markup=False, highlight=False, emoji=False)
         self._live = Live(console=self._console, screen=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False)
 
@@ -80,11 +80,11 @@ class Screen:
         return self._console.size.width, self._console.size.height
 
     def show(self, lines: list[str]) -> None:
-        """Show *lines* in place of what is there: written over it in one go, so that nothing flickers."""
+        """Show *lines*, replacing the previous ones in one write, so that nothing flickers."""
         self._live.update(Text("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
 
     def __enter__(self) -> Self:
-        """Switch over."""
+        """Switch to the alternate screen."""
         self._live.start()
         return self
 
@@ -94,13 +94,13 @@ class Screen:
 
 
 def can_show_screen() -> bool:
-    """Return whether standard output is a terminal that has another screen."""
+    """Return whether standard output is a terminal with an alternate screen."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
 
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an orderly end with the status that a shell reports of them, so that the terminal is restored."""
+    """Exit on SIGTERM and SIGHUP with the status of a shell, after the terminal is restored."""
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

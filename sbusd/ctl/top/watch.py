@@ -1,30 +1,30 @@
-"""One bus watched over a time: each report is what happened since the one before."""
+"""Makes reports on one bus: each covers the time since the previous one."""
 
 from __future__ import annotations
 
-from sbusd.ctl.answers import text
-from sbusd.ctl.top.names import NameBook
+from sbusd.ctl.responses import text
+from sbusd.ctl.top.names import NameCache
 from sbusd.ctl.top.rates import connection_rows, ordered, totals, user_rows
 from sbusd.ctl.top.samples import Sample, Sampler
-from sbusd.ctl.top.screen import Report
+from sbusd.ctl.top.screen import TopReport
 
 
 class Watch:
-    """Reports of one bus, in the order of the column *sort*, whose rows have its value under *source*."""
+    """Reports sorted by the column *sort*, whose rows have its value under *source*."""
 
     def __init__(self, sampler: Sampler, *, by_user: bool, sort: str, source: str) -> None:
         self._sampler = sampler
         self._by_user = by_user
         self._sort = sort
         self._source = source
-        self._names = NameBook()
+        self._names = NameCache()
         self._earlier: Sample | None = None
 
-    def report(self) -> Report:
-        """Look at the bus and return what happened since the last look; the first report has no rates.
+    def report(self) -> TopReport:
+        """Take a sample, and return the changes since the last one; the first report has no rates.
 
         Raises:
-            SbusError: the bus refuses, or is gone.
+            SbusError: the bus refused a request, or is gone.
         """
         earlier, later = self._earlier, self._sampler.sample()
         self._earlier = later
@@ -33,7 +33,7 @@ class Watch:
         sums = totals(earlier, later, rows)
         if self._by_user:
             rows = user_rows(rows, later.users, self._names)
-        return Report(
+        return TopReport(
             clock=later.clock,
             seconds=None if earlier is None else later.moment - earlier.moment,
             scope="bus" if text(later.stats, "scope") == "bus" else "connections",

@@ -1,5 +1,5 @@
-"""How each table is computed from the record: one module a table, plain Spark, no state from hour to hour.
+"""Computes the tables from the record with Spark. Nothing is kept from hour to hour.
 
-Each has a ``compute`` that takes rows of the record with ``date``, ``hour`` and ``host``, of any number of hours, and returns the
-table's columns behind ``date`` and ``hour``. The rows of an hour never depend on which other hours are computed with it.
+Each function takes rows of the record with ``date``, ``hour`` and ``host``, of any number of hours, and returns ``date``, ``hour`` and the
+columns of the table. The rows of an hour do not depend on the other hours.
 """

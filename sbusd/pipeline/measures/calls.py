@@ -1,4 +1,4 @@
-"""The table ``calls``: each request with its first reply, across the end of the hour too."""
+"""The table ``calls``: each request with its first reply, also across the end of the hour."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from sbusd.archive.record.kinds import Kind, Role
 from sbusd.archive.tables.latencies import STEPS
 from sbusd.archive.tables.schema import CALL_SECONDS, CALLS
-from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, of_kind, reached_nobody, total
+from sbusd.pipeline.measures.records import HOURLY, fold, is_unheard, of_kind, total
 
 _PARTIES = ("cmd", "caller_uid", "caller_unit", "callee_uid", "callee_unit")
 _SUMS = ("calls", "answered", "errors", "timeouts", "unanswered", "undelivered")
@@ -17,13 +16,13 @@ _PERCENTS = (50, 90, 99)
 _STEP_BITS = STEPS.bit_length() - 1
 
 _CALL = ("call_id", *HOURLY)
-"""What tells calls apart: the number first, for Spark sorts by it, and compares texts only where it is the same."""
+"""Identifies a call. The number comes first, because Spark sorts by it, and compares text only where numbers are equal."""
 
 
 def compute(records: DataFrame, following: DataFrame) -> DataFrame:
-    """Return the calls whose requests are in *records*; their replies are there or, after the end of the hour, in *following*.
+    """Return the calls whose requests are in *records*. Replies are in *records*, or in *following*, which begins after the hour.
 
-    *following* has no segment that *records* has.
+    *following* has no segment of *records*.
     """
     requests = _requests(records)
     replies = _replies(records).unionByName(_replies(following))
@@ -35,14 +34,14 @@ def compute(records: DataFrame, following: DataFrame) -> DataFrame:
         "left",
     )
     calls = joined.groupBy(*_CALL).agg(F.min(F.struct("seq", "ts", "cmd", "uid", "unit", "exp", "unheard")).alias("q"), _first_reply())
-    return _totals(fold(_by_bucket(_judged(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
+    return _totals(fold(_by_bucket(_classified(calls)), "cmd", "calls")).select("date", "hour", *CALLS.names)
 
 
 def _requests(records: DataFrame) -> DataFrame:
-    """Return each request once in its hour: when it was sent for the first time."""
+    """Return each request once per hour, with the time of its first attempt."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REQUEST) & F.col("call_id").isNotNull())
-    # Exchanged once, here, as the join wants them; what is grouped before and after it stays where it is.
-    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", reached_nobody().alias("unheard")).repartition(
+    # Partitioned once, as the join needs it; the groupings before and after it need no further exchange.
+    placed = rows.select(*_CALL, "seq", "ts", "call_cmd", "uid", "unit", "call_exp", is_unheard().alias("unheard")).repartition(
         "host", "call_id"
     )
     first = F.min(F.struct("seq", "ts", F.col("call_cmd").alias("cmd"), "uid", "unit", F.col("call_exp").alias("exp"), "unheard"))
@@ -50,7 +49,7 @@ def _requests(records: DataFrame) -> DataFrame:
 
 
 def _replies(records: DataFrame) -> DataFrame:
-    """Return all replies, under names of their own."""
+    """Return all replies, with renamed columns."""
     rows = of_kind(records, Kind.MESSAGE).where((F.col("call_role") == Role.REPLY) & F.col("call_id").isNotNull())
     return rows.select(
         F.col("host").alias("reply_host"),
@@ -70,11 +69,11 @@ def _first_reply() -> Column:
     )
 
 
-def _judged(calls: DataFrame) -> DataFrame:
-    """Return one row for each call, with what became of it as zeros and ones, and its latency's bucket."""
+def _classified(calls: DataFrame) -> DataFrame:
+    """Return one row for each call, with its outcome as zeros and ones, and the bucket of its latency."""
     latency = F.expr("(r.reply_ts - q.ts) div 1000")
     replied = F.col("r").isNotNull()
-    # As a double, for the caller may allow more seconds than there are nanoseconds in 64 bits.
+    # A double, because the time limit of a caller in nanoseconds may exceed 64 bits.
     late = replied & F.coalesce(F.col("r.reply_ts") - F.col("q.ts") > F.col("q.exp").cast("double") * F.lit(1e9), F.lit(False))
     return calls.select(
         *HOURLY,
@@ -99,8 +98,8 @@ def _flag(condition: Column) -> Column:
 
 
 def _bucket() -> Column:
-    """Return the bucket of the column ``latency``: :func:`sbusd.archive.tables.latencies.bucket_of`."""
-    # bin() gives the number in binary: its length is the exact logarithm, which log2() of a double is not.
+    """Return the bucket of the column ``latency``, as :func:`sbusd.archive.tables.latencies.bucket_of`."""
+    # The length of bin() is the exact logarithm; log2() of a double is not.
     return F.expr(
         f"(greatest(0, length(bin(latency)) - {_STEP_BITS + 1}) * {STEPS})"
         f" + (latency >> greatest(0, length(bin(latency)) - {_STEP_BITS + 1}))"
@@ -108,12 +107,12 @@ def _bucket() -> Column:
 
 
 def _by_bucket(calls: DataFrame) -> DataFrame:
-    """Return calls added up by parties and bucket: a hundredth of the rows, before they are weighed."""
+    """Return calls by parties and bucket: a hundredth of the rows, before they are ranked."""
     return calls.groupBy(*HOURLY, *_PARTIES, "bucket").agg(*(F.sum(name).alias(name) for name in _SUMS), F.max("latency").alias("longest"))
 
 
 def _totals(counted: DataFrame) -> DataFrame:
-    """Return the rows of the table: calls added up by bucket once more, for commands that share a row, then gathered into histograms."""
+    """Return the rows of the table: calls summed by bucket again, because commands can share a row, then collected into histograms."""
     by_bucket = counted.groupBy(*HOURLY, *_PARTIES, "bucket").agg(
         *(F.sum(name).alias(name) for name in _SUMS), F.max("longest").alias("longest")
     )
@@ -128,10 +127,9 @@ def _totals(counted: DataFrame) -> DataFrame:
 
 
 def _percentiles() -> Column:
-    """Return the upper bounds of the buckets of the percentiles, in one walk: :func:`sbusd.archive.tables.latencies.percentile`. None
-    is above the longest latency, which is known.
+    """Return the upper bounds of the percentiles in one pass, as :func:`sbusd.archive.tables.latencies.percentile`, at most the maximum.
 
-    ``latencies`` are in order, ``replied`` is how many calls they have: to count them at each bucket would cost their square.
+    ``latencies`` are sorted; ``replied`` is their number of calls. Counting it for each bucket would take quadratic time.
     """
     begin = ", ".join(f"cast(null as bigint) as p{percent}" for percent in _PERCENTS)
     found = ", ".join(
@@ -145,6 +143,6 @@ def _percentiles() -> Column:
 
 
 def _upper_bound(bucket: str) -> str:
-    """Return SQL for the largest latency in *bucket*: :func:`sbusd.archive.tables.latencies.upper_bound`."""
+    """Return SQL for the largest latency in *bucket*, as :func:`sbusd.archive.tables.latencies.upper_bound`."""
     shift = f"cast(greatest(0, ({bucket} div {STEPS}) - 1) as int)"
     return f"((({bucket} - {shift} * {STEPS} + 1L) << {shift}) - 1)"

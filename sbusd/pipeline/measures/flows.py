@@ -1,9 +1,10 @@
-"""The table ``flows``: who sent to whom.
+"""The table ``flows``: deliveries by publisher and recipient.
 
-The record says of a message how many connections got it, and which ones missed it although a subscription of theirs matches. So those who
-got it are the connections whose subscriptions, which each hour's record has from its beginning, match, without those who missed it. Where
-that is more than got it, the record has not all that happened, and nobody is named: what is named is never a guess. What no subscription
-explains has a row with nobody's name, so the deliveries of a message are always as many as its recipients.
+For each message the record has the number of recipients, and the connections with a matching subscription that did not receive it. The
+recipients are the connections with a matching subscription, without the latter; each hour of the record begins with all subscriptions. If
+there are more candidates than recipients, the record is incomplete, and no recipient is identified: the table does not guess. Recipients
+that
+no subscription explains have a row with null, so the deliveries of a message always equal its recipients.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import sbusd.pipeline.measures.subscriptions
 import sbusd.protocol.keys
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.tables.schema import FLOWS
-from sbusd.pipeline.measures.folding import fold
-from sbusd.pipeline.measures.records import HOURLY, of_kind, prefix, total
-from sbusd.pipeline.measures.subscriptions import Act, Routes, Subscription, subscriptions
+from sbusd.pipeline.measures.records import HOURLY, fold, of_kind, prefix, total
+from sbusd.pipeline.measures.subscriptions import RouteTable, Subscription, SubscriptionEvent, subscriptions
 
-ACTS = 10_000
-"""Rows about subscriptions of one user in a host's hour that are looked at, the earliest ones. They are gathered in one process; without
-a bound a user who subscribes in a loop would use up its memory. Whom later ones brought messages has no name, for that user alone."""
+MAX_EVENTS = 10_000
+"""Maximum number of subscription rows of one user per host and hour; the earliest are used. They are collected in one process, so a user
+who subscribes in a loop could exhaust its memory. The recipients of later ones are unknown, for that user only.
+"""
 
 _FROM = ("from_uid", "from_unit")
 _ROUTE = "struct<conn:bigint,to_uid:bigint,to_unit:string,since:bigint,until:bigint>"
@@ -48,10 +49,10 @@ _CANDIDATES = """
     filter(coalesce(routes, array()), route ->
         at between route.since and route.until and not array_contains(coalesce(missed, array()), route.conn))
 """
-"""Connections that got the message, if the record has all their subscriptions and who missed it."""
+"""Connections that received the message, if the record is complete."""
 
 _IS_EXPLAINED = "(missed is null or size(missed) > 0) and size(candidates) <= recipients"
-"""An empty list of those who missed it stands for more than can be named. More candidates than recipients: the record has a hole."""
+"""An empty list of missed connections means more than 64. More candidates than recipients: the record is incomplete."""
 
 _RECEIVERS = """
     concat(transform(named, route -> struct(route.to_uid as to_uid, route.to_unit as to_unit, 1 as times)),
@@ -60,27 +61,27 @@ _RECEIVERS = """
 
 HostHour = tuple[str, int, str]
 
-# What the executors run travels to them by its code, so that none needs this project installed.
-_ship_code: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
+# These modules are sent to the executors by value, so the executors do not need this package.
+_pickle_by_value: Callable[[ModuleType], None] = cloudpickle.register_pickle_by_value
 for _module in (
     sbusd.pipeline.measures.patterns,
     sbusd.pipeline.measures.subscriptions,
     sbusd.protocol.keys,
     sbusd.archive.record.key_text,
 ):
-    _ship_code(_module)
+    _pickle_by_value(_module)
 
 
 def compute(records: DataFrame) -> DataFrame:
-    """Return deliveries by sender, prefix and recipient."""
+    """Return deliveries by publisher, prefix and recipient."""
     messages = of_kind(records, Kind.MESSAGE).select(
         *HOURLY, "key", "seq", F.col("uid").alias("from_uid"), F.col("unit").alias("from_unit"), "recipients", "missed", "payload_bytes"
     )
     heard = messages.where(F.col("recipients") > 0)
-    # A row for each key of an hour, in batches: each costs the depth of the key and its recipients.
+    # One row for each key of an hour, matched in batches: a key costs its depth and its recipients.
     keys = heard.where(F.col("key").isNotNull()).groupBy(*HOURLY, "key").agg(F.min("seq").alias("first"), F.max("seq").alias("last"))
     routed = keys.select(*HOURLY, "key", _router(_subscriptions(records))(*HOURLY, "key", "first", "last").alias("found"))
-    named = _named(_alike(heard, routed), routed)
+    named = _with_recipients(_group_messages(heard, routed), routed)
     flows = fold(named, "prefix", "deliveries")
     summed = flows.groupBy(*HOURLY, *_FROM, "prefix", "to_uid", "to_unit").agg(
         F.sum("deliveries").alias("deliveries"), F.sum("bytes").alias("bytes")
@@ -88,8 +89,8 @@ def compute(records: DataFrame) -> DataFrame:
     return summed.select("date", "hour", *FLOWS.names)
 
 
-def _alike(heard: DataFrame, routed: DataFrame) -> DataFrame:
-    """Return messages added up where they went to the same connections: most keys have the same subscribers for the whole hour."""
+def _group_messages(heard: DataFrame, routed: DataFrame) -> DataFrame:
+    """Return messages summed by equal recipients: most keys have the same subscribers for the whole hour."""
     bounds = routed.select(*HOURLY, "key", F.col("found.bounds").alias("bounds"))
     placed = heard.join(bounds, [*HOURLY, "key"], "left")
     span = F.expr("size(filter(coalesce(bounds, array()), bound -> bound < seq))").alias("span")
@@ -98,8 +99,8 @@ def _alike(heard: DataFrame, routed: DataFrame) -> DataFrame:
     )
 
 
-def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
-    """Return deliveries with who got them."""
+def _with_recipients(alike: DataFrame, routed: DataFrame) -> DataFrame:
+    """Return deliveries with their recipients."""
     routes = routed.select(*HOURLY, "key", F.col("found.routes").alias("routes"))
     judged = alike.join(routes, [*HOURLY, "key"], "left").withColumn("candidates", F.expr(_CANDIDATES))
     explained = judged.withColumn("named", F.expr(f"if({_IS_EXPLAINED}, candidates, array())"))
@@ -113,36 +114,38 @@ def _named(alike: DataFrame, routed: DataFrame) -> DataFrame:
 
 def _subscriptions(records: DataFrame) -> dict[HostHour, list[Subscription]]:
     """Return the subscriptions of each hour and host."""
-    acts = of_kind(records, Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
+    events = of_kind(records, Kind.STANDING, Kind.SUBSCRIBE, Kind.UNSUBSCRIBE, Kind.DISCONNECT, Kind.RESTART)
     number = F.row_number().over(Window.partitionBy(*HOURLY, "uid").orderBy("seq"))
-    numbered = acts.select(*HOURLY, *Act._fields, number.alias("number")).where(F.col("number") <= ACTS)
-    found: dict[HostHour, list[Act]] = {}
+    numbered = events.select(*HOURLY, *SubscriptionEvent._fields, number.alias("number")).where(F.col("number") <= MAX_EVENTS)
+    found: dict[HostHour, list[SubscriptionEvent]] = {}
     ends: dict[HostHour, dict[int | None, int]] = {}
     for row in numbered.toArrow().to_pylist():
         place = (row["date"], row["hour"], row["host"])
-        found.setdefault(place, []).append(Act(*(row[name] for name in Act._fields)))
-        if row["number"] == ACTS:
+        found.setdefault(place, []).append(SubscriptionEvent(*(row[name] for name in SubscriptionEvent._fields)))
+        if row["number"] == MAX_EVENTS:
             ends.setdefault(place, {})[row["uid"]] = row["seq"]
-    return {place: list(subscriptions(sorted(acts, key=lambda act: act.seq), ends.get(place, {}))) for place, acts in found.items()}
+    return {place: list(subscriptions(sorted(events, key=lambda event: event.seq), ends.get(place, {}))) for place, events in found.items()}
 
 
-def _router(stood: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
-    """Return a function of Spark from date, hour, host, key, and the positions of its first and last message, to the key's routes between
-    these, with the positions at which they change."""
+def _router(by_hour: dict[HostHour, list[Subscription]]) -> Callable[..., Column]:
+    """Return a Spark function that computes the routes of a key between its first and last message, and the positions where they change.
+
+    Its arguments are date, hour, host, key, and the positions of the first and the last message.
+    """
 
     def routes(batches: Iterator[tuple[pa.Array, ...]]) -> Iterator[pa.Array]:
-        made: dict[HostHour, Routes] = {}
+        made: dict[HostHour, RouteTable] = {}
         for batch in batches:
             found = []
             for date, hour, host, key, first, last in zip(*(column.to_pylist() for column in batch), strict=True):
                 place = (date, hour, host)
                 if place not in made:
-                    made[place] = Routes(stood.get(place, ()))
+                    made[place] = RouteTable(by_hour.get(place, ()))
                 between = [route for route in made[place].of(key) if route.since <= last and route.until >= first]
                 bounds = {bound for route in between for bound in (route.since, route.until) if first <= bound < last}
                 found.append({"bounds": sorted(bounds), "routes": [dict(zip(_ROUTE_NAMES, route, strict=True)) for route in between]})
             yield pa.array(found, _FOUND_TYPE)
 
-    # Spark tells by the annotations that this is a function of batches; its own types do not know that.
+    # Spark detects a function of batches by its annotations, which its own type hints do not allow.
     udf: Callable[..., Callable[..., Column]] = arrow_udf
     return udf(routes, _FOUND)

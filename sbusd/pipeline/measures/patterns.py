@@ -1,4 +1,4 @@
-"""Which of many patterns take a key: a trie, for the costs of trying each pattern on each key grow with their product."""
+"""Finds the patterns that match a key with a trie: the cost of comparing each pattern with each key is their product."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ _RESERVED = b"!/"
 
 @dataclass(slots=True)
 class _Node:
-    """Where patterns with the same first segments part."""
+    """A node of the trie: patterns with the same first segments."""
 
     literal: dict[bytes, _Node] = field(default_factory=dict)
     stars: dict[bytes, _Node] = field(default_factory=dict)
-    """By what stands before the star."""
+    """By the text before the star."""
     whole: list[str] = field(default_factory=list)
     """Patterns that end here."""
     rest: list[str] = field(default_factory=list)
-    """Patterns that end here with a separator, and take whatever follows."""
+    """Patterns that end here with a separator, and match every continuation."""
 
 
 class PatternSet:
-    """Patterns of subscriptions, as the record writes them. Spec: sbus-protocol(7) §3."""
+    """Patterns of subscriptions, as text of the record. Spec: sbus-protocol(7) §3."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._root = _Node()
         for text in patterns:
             self._add(text)
 
-    def taking(self, key: str) -> list[str]:
-        """Return those that take *key*, both being texts of the record, in no order. A text that is no key's takes nothing."""
+    def matching(self, key: str) -> list[str]:
+        """Return the patterns that match *key*, in no order; both are text of the record. An invalid text has no match."""
         try:
             raw = key_bytes(key)
         except ValueError:
@@ -45,7 +45,7 @@ class PatternSet:
         return list(found)
 
     def _add(self, text: str) -> None:
-        """Put one pattern where :func:`_walk` finds it; one that can take nothing, nowhere."""
+        """Add one pattern, unless it cannot match any key."""
         try:
             segments = key_bytes(text).split(_SPACE.separator)
         except ValueError:
@@ -60,7 +60,7 @@ class PatternSet:
 
 
 def _walk(root: _Node, segments: list[bytes]) -> Iterator[str]:
-    """Yield the patterns below *root* that take *segments*. Not by recursion: a stranger decides how deep a key is."""
+    """Yield the patterns under *root* that match *segments*. Not recursive, because a client decides how deep a key is."""
     waiting = [(root, 0)]
     while waiting:
         node, depth = waiting.pop()

@@ -1,23 +1,23 @@
-"""Rows of the record as Spark reads them, and the expressions that several tables share."""
+"""Reads rows of the record with Spark, and defines expressions that several tables share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's documentation names it
 
 from sbusd.archive.record.index import IndexEntry
-from sbusd.archive.tables.schema import PREFIX_SEGMENTS
+from sbusd.archive.tables.schema import PREFIX_SEGMENTS, TOP
 from sbusd.pipeline.source.columns import DDL
 
 HOURLY = ("date", "hour", "host")
-"""What tells hours and hosts apart in every computation."""
+"""Columns that identify the hour and the host in every computation."""
 
 
 def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntry]) -> DataFrame:
-    """Return the rows of the segments of *entries*; none where there are no entries. Columns that nobody asks for are not read."""
+    """Return the rows of the segments of *entries*. Spark reads only the columns that are used."""
     paths = [str(archive / entry.path) for entry in entries]
     if not paths:
         return spark.createDataFrame([], DDL)
@@ -25,7 +25,7 @@ def read_records(spark: SparkSession, archive: Path, entries: Iterable[IndexEntr
 
 
 def of_kind(records: DataFrame, *kinds: str) -> DataFrame:
-    """Return the rows of *kinds*; segments are sorted by kind, so others are mostly not even read."""
+    """Return the rows of *kinds*. Segments are sorted by kind, so most other rows are not read."""
     return records.where(F.col("kind").isin(*kinds))
 
 
@@ -45,15 +45,33 @@ def moment(name: str) -> Column:
 
 
 def total(what: Column | str) -> Column:
-    """Return the sum of *what*, where null counts as nothing."""
+    """Return the sum of *what*; null counts as 0."""
     return F.coalesce(F.sum(what), F.lit(0)).cast("bigint")
 
 
 def count_where(condition: Column) -> Column:
-    """Return in how many rows *condition* is true."""
+    """Return the number of rows for which *condition* is true."""
     return F.count_if(condition).cast("bigint")
 
 
-def reached_nobody() -> Column:
-    """Return whether there was no connection for a message: none got it, and none lost it either."""
+def is_unheard() -> Column:
+    """Return whether no connection received or lost the message."""
     return (F.col("recipients") == 0) & (F.coalesce("discarded", F.lit(0)) == 0)
+
+
+def fold(rows: DataFrame, column: str, weight: str) -> DataFrame:
+    """Return *rows* with null in *column* unless its value is among the :data:`TOP` heaviest of its hour and host.
+
+    This bounds the number of rows that clients can cause. *weight* is the column to sum; among equal values the lower text is kept. Sum
+    the rows
+    again afterwards.
+    """
+    value = F.col(column)
+    weighed = rows.withColumn("weight", F.sum(weight).over(Window.partitionBy(*HOURLY, column)))
+    # Null comes last, so that it does not take the place of a value.
+    order = Window.partitionBy(*HOURLY).orderBy(value.isNull(), F.desc("weight"), value)
+    return (
+        weighed.withColumn("rank", F.dense_rank().over(order))
+        .withColumn(column, F.when(F.col("rank") <= TOP, value))
+        .drop("weight", "rank")
+    )

@@ -1,4 +1,4 @@
-"""From which message to which each subscription stood, and which of them take a key."""
+"""Between which positions each subscription was active, and which subscriptions match a key."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import NamedTuple
 from sbusd.pipeline.measures.patterns import PatternSet
 
 OPEN = (1 << 63) - 1
-"""The end of what has not ended: behind every position in a record."""
+"""The end of a subscription that did not end: after every position of a record."""
 
 
-ROUTES = 256
-"""Routes of one user for one key in an hour, the earliest ones. Each message of the key is compared with each of them: without a bound a
-user who subscribes to a busy key in a loop would decide how long the hour takes. Most users have one or two."""
+MAX_ROUTES = 256
+"""Maximum number of routes of one user per key and hour; the earliest are used. Each message of the key is compared with each route, so
+a user
+who subscribes in a loop could make the hour slow. Most users have one or two.
+"""
 
 
-class Act(NamedTuple):
-    """One row of the record about a subscription or what ends it: its kind, and the columns of that row."""
+class SubscriptionEvent(NamedTuple):
+    """One row of the record that begins or ends subscriptions."""
 
     seq: int
     kind: str
@@ -28,7 +30,7 @@ class Act(NamedTuple):
 
 
 class Subscription(NamedTuple):
-    """One pattern of one connection, and between which positions of the record it stood."""
+    """One pattern of one connection, and the positions between which it was active."""
 
     pattern: str
     conn: int
@@ -39,7 +41,7 @@ class Subscription(NamedTuple):
 
 
 class Route(NamedTuple):
-    """One connection whose subscriptions match a key, between two positions of the record."""
+    """One connection with a subscription that matches a key, between two positions of the record."""
 
     conn: int
     uid: int | None
@@ -48,49 +50,49 @@ class Route(NamedTuple):
     until: int
 
 
-def subscriptions(acts: Iterable[Act], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
-    """Yield the subscriptions of one hour and host; *acts* are in the order of their positions.
+def subscriptions(events: Iterable[SubscriptionEvent], ends: Mapping[int | None, int]) -> Iterator[Subscription]:
+    """Yield the subscriptions of one hour and host; *events* are ordered by position.
 
-    *ends* says for users whose acts are not all given how far they are: nothing of theirs is known to stand behind that.
+    *ends* has the last position of users whose events were cut off: their subscriptions are not known after it.
     """
-    standing: dict[int, dict[str, Act]] = {}
-    for act in acts:
-        if act.kind == "restart":
-            for conn in list(standing):
-                yield from _ended(standing.pop(conn), conn, act.seq)
-        elif act.conn is None:
+    active: dict[int, dict[str, SubscriptionEvent]] = {}
+    for event in events:
+        if event.kind == "restart":
+            for conn in list(active):
+                yield from _ended(active.pop(conn), conn, event.seq)
+        elif event.conn is None:
             continue
-        elif act.kind == "disconnect":
-            yield from _ended(standing.pop(act.conn, {}), act.conn, act.seq)
-        elif act.key is None:
+        elif event.kind == "disconnect":
+            yield from _ended(active.pop(event.conn, {}), event.conn, event.seq)
+        elif event.key is None:
             continue
-        elif act.kind == "unsubscribe":
-            if (begun := standing.get(act.conn, {}).pop(act.key, None)) is not None:
-                yield from _ended({act.key: begun}, act.conn, act.seq)
+        elif event.kind == "unsubscribe":
+            if (begun := active.get(event.conn, {}).pop(event.key, None)) is not None:
+                yield from _ended({event.key: begun}, event.conn, event.seq)
         else:
-            standing.setdefault(act.conn, {}).setdefault(act.key, act)
-    for conn, patterns in standing.items():
+            active.setdefault(event.conn, {}).setdefault(event.key, event)
+    for conn, patterns in active.items():
         for pattern, begun in patterns.items():
             yield Subscription(pattern, conn, begun.uid, begun.unit, begun.seq, ends.get(begun.uid, OPEN))
 
 
-def _ended(patterns: dict[str, Act], conn: int, seq: int) -> Iterator[Subscription]:
-    """Yield *patterns* of *conn*, which stood until *seq*."""
+def _ended(patterns: dict[str, SubscriptionEvent], conn: int, seq: int) -> Iterator[Subscription]:
+    """Yield *patterns* of *conn*, which were active until *seq*."""
     for pattern, begun in patterns.items():
         yield Subscription(pattern, conn, begun.uid, begun.unit, begun.seq, seq)
 
 
 def _bounded(routes: Iterable[Route]) -> Iterator[Route]:
-    """Yield the first :data:`ROUTES` of each user."""
+    """Yield the first :data:`MAX_ROUTES` of each user."""
     counts: dict[int | None, int] = {}
     for route in sorted(routes, key=lambda route: (route.since, route.until)):
         counts[route.uid] = counts.get(route.uid, 0) + 1
-        if counts[route.uid] <= ROUTES:
+        if counts[route.uid] <= MAX_ROUTES:
             yield route
 
 
-class Routes:
-    """The subscriptions of one hour and host, asked by key."""
+class RouteTable:
+    """The subscriptions of one hour and host, by key."""
 
     def __init__(self, some: Iterable[Subscription]) -> None:
         self._by_pattern: dict[str, list[Subscription]] = {}
@@ -99,8 +101,9 @@ class Routes:
         self._patterns = PatternSet(self._by_pattern)
 
     def of(self, key: str) -> list[Route]:
-        """Return the routes of *key*: a connection with several patterns for it has one at a time, as it gets a message once."""
-        taken = [each for pattern in self._patterns.taking(key) for each in self._by_pattern[pattern]]
+        """Return the routes of *key*. A connection with several matching patterns has one route at a time, because it receives a
+        message once."""
+        taken = [each for pattern in self._patterns.matching(key) for each in self._by_pattern[pattern]]
         routes: list[Route] = []
         conn = None
         for each in sorted(taken, key=lambda each: (each.conn, each.since, each.until)):

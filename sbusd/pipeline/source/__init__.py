@@ -1,1 +1,1 @@
-"""The Data Source ``sbus`` for Spark: an archive and the live bus as DataFrames, and DataFrames onto the bus. Spec: sbus-spark(7)."""
+"""The Data Source ``sbus`` for Spark: reads an archive or the live bus, and publishes rows. Spec: sbus-spark(7)."""

@@ -1,4 +1,4 @@
-"""``spark.readStream.format("sbus").load(archive)``: each segment once, as it arrives; any batch can be read again."""
+"""``spark.readStream.format("sbus").load(archive)``: each segment once, as it arrives. Batches can be repeated."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry, index_names, read_entry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.pipeline.source.archive_reader import archive_of, say_left_out
+from sbusd.pipeline.source.archive_reader import archive_of, warn_skipped
 from sbusd.pipeline.source.arrivals import Offset, Slice, next_offset
 from sbusd.pipeline.source.columns import arrow_schema
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.segments import Selection, read_batches, read_slice
+from sbusd.pipeline.source.segments import RowFilter, read_batches, read_slice
 
 
 @dataclass
 class SlicePartition(InputPartition):
-    """What one task reads."""
+    """The slice of one task."""
 
     slice: Slice | None
 
@@ -33,10 +33,10 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads an archive as it grows. Its offset is :class:`~sbusd.pipeline.source.arrivals.Offset`."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises SourceError: a column is none of the record's."""
+        """Raises SourceError: a column does not exist."""
         self._root = archive_of(options)
         self._schema = arrow_schema(schema)
-        self._selection = Selection(options.key, options.conditions)
+        self._selection = RowFilter(options.key, options.conditions)
         self._max_rows = options.max_rows
         self._fails_on_unreadable = options.unreadable == "fail"
         self._said: set[Path] = set()
@@ -51,7 +51,7 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._max_rows is None else ReadMaxRows(self._max_rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what the index names now, and no more."""
+        """Read only what the index contains now."""
         self._target = frozenset(self._names())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -61,37 +61,37 @@ class ArchiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._target is not None:
             names = [name for name in names if name in self._target]
         unread = [entry for name in begun.unread(names) if (entry := self._entry(name)) is not None]
-        # A copy of an archive may bring an entry before its segment: it is waited for.
+        # A copy of an archive can contain an entry before its segment; the stream waits for the segment.
         ready = [entry for entry in unread if entry.is_removed or (self._root / entry.path).exists()]
         return next_offset(begun, ready, limit.max_rows if isinstance(limit, ReadMaxRows) else None).to_json()
 
     def _names(self) -> list[SegmentName]:
-        """Return what the index names. Raises RecordError."""
-        return index_names(self._root, None if self._fails_on_unreadable else self._leave_out)
+        """Return the names in the index. Raises RecordError."""
+        return index_names(self._root, None if self._fails_on_unreadable else self._skip)
 
     def _entry(self, name: SegmentName) -> IndexEntry | None:
-        """Return an entry, None for one that is damaged and is to be left out until it is not. Raises RecordError."""
+        """Return an entry; None for a damaged one that is skipped for now. Raises RecordError."""
         try:
             return read_entry(self._root / name.index_path)
         except RecordError as error:
             if self._fails_on_unreadable:
                 raise
-            self._leave_out(error)
+            self._skip(error)
             return None
 
-    def _leave_out(self, error: RecordError) -> None:
-        """Say, once for each entry, that it is left out."""
+    def _skip(self, error: RecordError) -> None:
+        """Print, once for each entry, that it was skipped."""
         if error.path not in self._said:
             self._said.add(error.path)
-            say_left_out(error)
+            warn_skipped(error)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return what the tasks of the batch that ends at *end* read: the same whenever it is asked for."""
+        """Return the partitions of the batch that ends at *end*; the result is always the same."""
         batch = Offset.from_json(end).batch if end != start else ()
         return [SlicePartition(each) for each in batch] or [SlicePartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one task. Raises SegmentGoneError: retention was faster than the stream; RecordError: it is damaged."""
+        """Yield the rows of one task. Raises SegmentGoneError: retention removed the segment; RecordError: it is damaged."""
         if not isinstance(partition, SlicePartition):
             raise TypeError(f"not a partition of an archive: {partition!r}")
         wanted = partition.slice

@@ -1,8 +1,9 @@
-"""Which segments of an archive a stream has read: its offset. No I/O.
+"""The offset of a stream: which segments of an archive it has read. No I/O.
 
-Segments arrive in any order: those of another host are copied days later. So an offset is no position but the set of what was seen: by
-name for the two newest days of each host, and for each day before as a number, by which a segment that is later still is noticed.
-An offset also names what its own batch reads, so that a batch that Spark repeats has the same rows.
+Segments arrive in any order: those of another host may be copied days later. So an offset is a set, not a position: names for the two
+newest
+days of each host, and a number for each earlier day, which detects segments that arrive even later. An offset also lists what its own batch
+reads, so that a batch that Spark repeats has the same rows.
 """
 
 from __future__ import annotations
@@ -15,18 +16,18 @@ from typing import Any, Self
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 
 DAYS_BY_NAME = 2
-"""Days of a host, its newest among them, that are remembered name by name: a copy once a day is in time, and an offset stays small."""
+"""Number of newest days per host that are kept by name: a daily copy is in time, and offsets stay small."""
 
 _LETTERS = 16
-"""Of the checksum that stands for a name: 64 bits, so that no two of a million segments have the same."""
+"""Length of the checksum of a name: 64 bits, so that a million segments have no collision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Rows ``first`` to ``last``, not included, of the segment at ``path``, in the order of its file."""
+    """Rows from ``first`` to ``last`` (exclusive) of the segment at ``path``, in the order of its file."""
 
     path: str
     first: int
@@ -35,14 +36,14 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a stream over an archive is."""
+    """The progress of a stream over an archive."""
 
     seen: Mapping[str, frozenset[str]]
-    """For each ``host/day`` of the newest the segments that were read, or will never be, for they have been removed."""
+    """For each ``host/day`` of the newest days: segments that were read, or were removed before."""
     older: Mapping[str, int]
-    """For each ``host/day`` before those their number."""
+    """For each earlier ``host/day``: their number."""
     partly: Slice | None = None
-    """The segment that is not read to its end, and what has been read of it: from 0."""
+    """The segment that was read in part, and the part, from 0."""
     batch: tuple[Slice, ...] = ()
     """What the batch that ends here reads."""
     removed: int = 0
@@ -54,7 +55,7 @@ class Offset:
         return cls({}, {})
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as Spark keeps it."""
+        """Return the offset as JSON, as Spark stores it."""
         return {
             "seen": {day: sorted(names) for day, names in sorted(self.seen.items())},
             "older": dict(sorted(self.older.items())),
@@ -65,7 +66,7 @@ class Offset:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the offset that a checkpoint has. Raises SourceError if that is none of an archive."""
+        """Return the offset of a checkpoint. Raises SourceError if it is not one of an archive."""
         try:
             return cls(
                 {day: frozenset(names) for day, names in value["seen"].items()},
@@ -78,10 +79,10 @@ class Offset:
             raise SourceError("the checkpoint is not one of a stream over an archive. Use a separate checkpoint for this query") from None
 
     def unread(self, names: Iterable[SegmentName]) -> list[SegmentName]:
-        """Return those of *names* that the stream has not read to their end, removed ones among them.
+        """Return those of *names* that the stream has not read completely, including removed ones.
 
         Raises:
-            SourceError: there are more of a day than were seen while it was remembered by name.
+            SourceError: a day that is kept as a number has more segments than that.
         """
         found, days = [], Counter[str]()
         for name in names:
@@ -100,13 +101,13 @@ class Offset:
         return found
 
     def advanced(self, batch: Iterable[Slice], done: Iterable[SegmentName], partly: Slice | None, removed: int) -> Self:
-        """Return the offset behind *batch*, with which the segments of *done* have been read and *removed* of them never will be."""
+        """Return the offset after *batch*: the segments of *done* are finished, *removed* of them because they were removed."""
         seen = {day: set(names) for day, names in self.seen.items()}
         touched = set()
         for name in done:
             seen.setdefault(_day(name), set()).add(_mark(name))
             touched.add(_day(name))
-        # A day that was read just now stays, however old: there may be more of it.
+        # A day that was read now is kept by name, because more of it may follow.
         kept = touched | _newest(seen)
         older = {**self.older, **{day: len(names) for day, names in seen.items() if day not in kept}}
         by_name = {day: frozenset(names) for day, names in seen.items() if day in kept}
@@ -114,14 +115,14 @@ class Offset:
 
 
 def next_offset(start: Offset, unread: Iterable[IndexEntry], max_rows: int | None) -> Offset:
-    """Return the offset that is at most *max_rows* rows behind *start*, *start* itself if there is nothing to read.
+    """Return the offset at most *max_rows* rows after *start*, or *start* if there is nothing to read.
 
-    *unread* are segments that can be read now, and removed ones, in any order.
+    *unread* are available and removed segments, in any order.
     """
     batch: list[Slice] = []
     done: list[SegmentName] = []
     partly, room, removed = start.partly, max_rows, 0
-    # What was begun is ended first.
+    # A segment that was read in part is finished first.
     begun = partly.path if partly is not None else ""
     for entry in sorted(unread, key=lambda entry: (entry.path != begun, entry.name)):
         if entry.is_removed:
@@ -144,7 +145,7 @@ def next_offset(start: Offset, unread: Iterable[IndexEntry], max_rows: int | Non
 
 
 def _day(name: SegmentName) -> str:
-    """Return the day of a host that *name* is of; a host has no slash in it."""
+    """Return ``host/day`` of *name*; a host name has no slash."""
     return f"{name.host}/{name.date}"
 
 
@@ -157,5 +158,5 @@ def _newest(days: Iterable[str]) -> set[str]:
 
 
 def _mark(name: SegmentName) -> str:
-    """Return what stands for a segment."""
+    """Return the checksum of a segment's name."""
     return hashlib.sha256(name.path.encode()).hexdigest()[:_LETTERS]

@@ -1,4 +1,4 @@
-"""The columns that are read: those of the record, as Spark names their types. Spec: sbus-record(5)."""
+"""The columns of the record, with the type names of Spark. Spec: sbus-record(5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from sbusd.archive.record.schema import PARTITION_SCHEMA, SCHEMA
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 
 _FIELDS = (*SCHEMA, *PARTITION_SCHEMA)
 
@@ -20,16 +20,16 @@ _TYPES = {
 }
 
 DDL = ", ".join(f"`{field.name}` {_TYPES[str(field.type)]}" for field in _FIELDS)
-"""All columns, as Spark declares them."""
+"""All columns in Spark's DDL."""
 
 _KNOWN = {field.name: field for field in _FIELDS}
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the columns of *schema*, some or all of the record's, exactly as Spark wants their batches.
+    """Return the columns of *schema*, a selection of the record's, as Spark expects its batches.
 
     Raises:
-        SourceError: one is none of the record's, or of another type.
+        SourceError: a column does not exist, or has another type.
     """
     fields = []
     for wanted in schema.fields:

@@ -1,4 +1,4 @@
-"""``format("sbus")``: what Spark asks for readers and writers, and how it learns of it. Spec: sbus-spark(7)."""
+"""The Data Source ``sbus``: creates readers and writers for Spark. Spec: sbus-spark(7)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.archive_reader import ArchiveReader
 from sbusd.pipeline.source.archive_stream import ArchiveStreamReader
 from sbusd.pipeline.source.columns import DDL
-from sbusd.pipeline.source.errors import SourceError
 from sbusd.pipeline.source.live_stream import LiveStreamReader
 from sbusd.pipeline.source.options import Options
 from sbusd.pipeline.source.publisher import Publisher, StreamPublisher
@@ -28,7 +28,7 @@ from sbusd.protocol.errors import SbusError
 
 
 class SbusSource(DataSource):
-    """The Data Source as Spark finds it by itself."""
+    """The Data Source; Spark finds it by name."""
 
     @classmethod
     def name(cls) -> str:
@@ -36,7 +36,7 @@ class SbusSource(DataSource):
         return "sbus"
 
     def schema(self) -> str:
-        """Return the columns of what is read, where the program does not choose some of them."""
+        """Return the default columns."""
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -44,11 +44,11 @@ class SbusSource(DataSource):
         return ArchiveReader(self._checked(), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's names, here and below
-        """Return the stream of the archive that is named, or of the live bus."""
+        """Return the stream of the given archive, or of the live bus."""
         try:
             return self._stream(schema)
         except SbusError as error:
-            return RefusedStream(error)
+            return InvalidStream(error)
 
     def _stream(self, schema: StructType) -> DataSourceStreamReader:
         """Return the stream. Raises SourceError."""
@@ -62,7 +62,7 @@ class SbusSource(DataSource):
         return ArchiveStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Return the publisher of a query's rows. Raises SourceError."""
+        """Return the publisher of a query. Raises SourceError."""
         if overwrite:
             raise SourceError('published messages cannot be overwritten: use .mode("append")')
         return Publisher(self._checked(), schema)
@@ -74,13 +74,12 @@ class SbusSource(DataSource):
         return StreamPublisher(self._checked(), schema)
 
     def _checked(self) -> Options:
-        """Return the options. Raises SourceError."""
+        """Return the checked options. Raises SourceError."""
         return Options.parse(self.options)
 
 
-class RefusedStream(DataSourceStreamReader):
-    """A stream that cannot be read, and says why when Spark first asks it for something: of an error at its creation Spark 4.3 shows
-    nothing but a defect of its own."""
+class InvalidStream(DataSourceStreamReader):
+    """A stream with invalid options, which raises the error in its first call: Spark 4.3 hides errors raised at creation."""
 
     def __init__(self, error: SbusError) -> None:
         self._error = error
@@ -103,5 +102,5 @@ class RefusedStream(DataSourceStreamReader):
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("sbus")`` known to *spark*, where it does not find it by itself: where the package came by ``--py-files``."""
+    """Register ``format("sbus")`` with *spark*, where Spark does not find it: if the package came by ``--py-files``."""
     spark.dataSource.register(SbusSource)

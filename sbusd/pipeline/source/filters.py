@@ -1,7 +1,8 @@
-"""Conditions that options put on rows: those on folders choose segments, the rest choose rows while a segment is read.
+"""Conditions from options: those on directories select segments, others select rows while a segment is read.
 
-Filters of ``where`` stay with Spark. It would hand them down, but Spark 4.3 keeps the reader with the filters that it handed down last for
-all queries of a frame, and tells the reader nothing of the others: there is no way to give each query its own rows.
+Filters of ``where`` are left to Spark. It can push them down, but Spark 4.3 caches the reader with the last pushed filters for all
+queries of a
+DataFrame, and does not report the other filters: each query cannot get its own rows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Operator = Literal["in", ">=", "<"]
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on ``host``, ``kind`` or ``ts``. ``values`` are what it compares with: any number for ``in``, else one."""
+    """One condition on ``host``, ``kind`` or ``ts``. ``values`` has any number of values for ``in``, else one."""
 
     column: Literal["host", "kind", "ts"]
     operator: Operator
@@ -26,18 +27,18 @@ class Condition:
 
     @property
     def is_of_folders(self) -> bool:
-        """Whether the column is one that folders stand for."""
+        """Whether the column is a directory."""
         return self.column == "host"
 
     def expression(self) -> pc.Expression:
-        """Return the condition as Arrow reads it."""
+        """Return the condition as an Arrow expression."""
         field = pc.field(self.column)
         if self.operator == "in":
             return field.isin(list(self.values))
         return field >= self.values[0] if self.operator == ">=" else field < self.values[0]
 
     def may_hold(self, entry: IndexEntry) -> bool:
-        """Return whether a row of the segment of *entry* can meet the condition; for a folder's column, whether all do."""
+        """Return whether any row of the segment of *entry* can match; for a directory column, whether all match."""
         if self.column == "host":
             return entry.host in self.values
         if self.column == "kind":

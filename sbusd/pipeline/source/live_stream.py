@@ -1,8 +1,8 @@
-"""``spark.readStream.format("sbus").load()``: the live bus, as its tap tells it. It cannot be read again, and the offsets say so.
+"""``spark.readStream.format("sbus").load()``: the live bus, by its tap. It cannot be read again, and the offsets show it.
 
-An offset is the listener's own number, drawn at random, and a count of its rows. A query that comes back asks for rows of a listener that
-is no more: it gets one row of the kind ``gap`` instead of those of the batch that was interrupted, with their number, and one of the kind
-``restart`` before the first of the new listener.
+An offset is a random number of the tap, and a number of rows. A restarted query asks for rows of a tap that does not exist anymore. Instead
+of the rows of the interrupted batch it gets one row of kind ``gap`` with their number, and before the first row of the new tap one of kind
+``restart``.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from pyspark.sql.types import StructType
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
+from sbusd.pipeline.errors import SourceError
+from sbusd.pipeline.source.background_tap import BackgroundTap
 from sbusd.pipeline.source.columns import arrow_schema
-from sbusd.pipeline.source.errors import SourceError
-from sbusd.pipeline.source.listener import Listener
 from sbusd.pipeline.source.options import Options
 
 LIVE_ROWS = 100_000
-"""Rows of a batch if ``maxRowsPerTrigger`` does not say: what waits for Spark has room for two of them."""
+"""Default rows of a batch; the buffer has room for two of them."""
 
 TASK_ROWS = 1 << 14
-"""Rows that one task gets; they travel with it."""
+"""Rows of one task; they are sent with it."""
 
 
 @dataclass
-class Carried(InputPartition):
-    """What one task yields: it travels with the task, for only the driver has heard it."""
+class LivePartition(InputPartition):
+    """The rows of one task. They are sent with the task, because only the driver has the tap."""
 
     batch: pa.RecordBatch
 
 
 class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads the live bus. It begins to listen when Spark first asks for an offset: not where tasks are planned and run."""
+    """Reads the live bus. The tap begins when Spark first requests an offset, not where tasks are planned and run."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises SourceError: a column is none of the record's."""
+        """Raises SourceError: a column does not exist."""
         self._options = options
         self._schema = arrow_schema(schema)
         self._id = secrets.token_hex(8)
-        self._listener: Listener | None = None
+        self._listener: BackgroundTap | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        """Begin to listen, and return the offset before the first row. Raises SbusError."""
+        """Begin the tap, and return the offset before the first row. Raises SbusError."""
         self._listening()
         return {"listener": self._id, "rows": 0}
 
@@ -61,7 +61,7 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._options.max_rows or LIVE_ROWS)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Refuse: what is there now has no end. Raises SourceError."""
+        """Refuse: the live bus has no end. Raises SourceError."""
         raise SourceError("trigger availableNow is not possible: the live bus has no end. Use another trigger, or load an archive")
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -73,60 +73,60 @@ class LiveStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return start if end == begun else {"listener": self._id, "rows": end}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return what the tasks of the batch yield. Raises SbusError."""
+        """Return the partitions of the batch. Raises SbusError."""
         is_own, first = self._read_offset(start)
         if end.get("listener") != self._id:
-            # The batch was begun by a listener that is no more.
+            # The batch belongs to a tap that does not exist anymore.
             before = int(start["rows"]) if start.get("listener") == end.get("listener") else 0
             rows = [Row(time.time_ns(), 0, Kind.GAP.value, lost=int(end["rows"]) - before, reason="the query was restarted")]
         else:
             rows = [] if is_own else [Row(time.time_ns(), 0, Kind.RESTART.value, reason="the query was restarted")]
             rows += self._listening().rows(first, int(end["rows"]))
-        return [self._carried(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._carried([])]
+        return [self._partition(rows[first : first + TASK_ROWS]) for first in range(0, len(rows), TASK_ROWS)] or [self._partition([])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one task."""
-        if not isinstance(partition, Carried):
+        if not isinstance(partition, LivePartition):
             raise TypeError(f"not a partition of the live bus: {partition!r}")
         if partition.batch.num_rows:
             yield partition.batch
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Forget the rows before *end*."""
+        """Drop the rows before *end*."""
         if self._listener is not None and end.get("listener") == self._id:
             self._listener.drop(int(end["rows"]))
 
     def stop(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         if self._listener is not None:
             self._listener.stop()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what travels to the tasks: not the connection."""
+        """Return the state that is sent to tasks, without the connection."""
         return {**self.__dict__, "_listener": None}
 
     def _read_offset(self, offset: dict[str, Any]) -> tuple[bool, int]:
-        """Return whether *offset* is of this listener, and which of its rows comes next."""
+        """Return whether *offset* belongs to this tap, and the number of its next row."""
         if not isinstance(offset.get("listener"), str) or not isinstance(offset.get("rows"), int):
             raise SourceError("the checkpoint is not one of a stream of the live bus. Use a separate checkpoint for this query")
         is_own = offset["listener"] == self._id
         return is_own, int(offset["rows"]) if is_own else 0
 
-    def _listening(self) -> Listener:
-        """Return the listener, which has begun."""
+    def _listening(self) -> BackgroundTap:
+        """Return the tap, which has begun."""
         if self._listener is None:
-            listener = Listener(self._options.address, self._options.key)
+            listener = BackgroundTap(self._options.address, self._options.key)
             listener.start()
             self._listener = listener
         return self._listener
 
-    def _carried(self, rows: list[Row]) -> Carried:
+    def _partition(self, rows: list[Row]) -> LivePartition:
         """Return the partition that yields *rows*."""
-        return Carried(live_batch(rows, self._schema))
+        return LivePartition(live_batch(rows, self._schema))
 
 
 def live_batch(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    """Return *rows* with the columns of *schema*; day and hour are those of their time, the host is this machine."""
+    """Return *rows* with the columns of *schema*; day and hour are those of the time, the host is this machine."""
     columns = []
     for field in schema:
         if field.name in Row._fields:

@@ -1,4 +1,4 @@
-"""The options of ``format("sbus")``, checked before anything is done. Spec: sbus-spark(7), OPTIONS."""
+"""Parses the options of ``format("sbus")``. Spec: sbus-spark(7), OPTIONS."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from urllib.parse import unquote, urlsplit
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import is_host
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.filters import Condition, Operator
 
 CHUNK_ROWS = 1000
-"""Messages between two notes of what has been published: a note costs a sync of the disk, so 1000 make it a thousandth of their cost,
-and no more than these can be published twice after a kill."""
+"""Messages between two progress notes. A note syncs the disk, and 1000 messages make that cheap; after a kill, at most this number
+of messages is published twice.
+"""
 
 InDoubt = Literal["repeat", "skip"]
 Unreadable = Literal["fail", "skip"]
-"""What to do about an entry of the index that cannot be read."""
+"""What to do with an index entry that cannot be read."""
 
 _ID = re.compile(r"[0-9a-f-]{8,64}")
 
@@ -51,14 +52,14 @@ _OF_SPARK = frozenset({"queryname", "outputmode"})
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a program asked for; None where it left it to this side."""
+    """The options; None where an option is not given."""
 
     archive: Path | None = None
     address: str | None = None
     key: bytes = b""
-    """Pattern of the keys to read, as of a subscription, but the empty one takes reserved keys too."""
+    """Pattern of the keys to read, as in a subscription; the empty pattern also matches reserved keys."""
     conditions: tuple[Condition, ...] = ()
-    """What the options ``host``, ``kind``, ``since`` and ``until`` ask for."""
+    """The options ``host``, ``kind``, ``since`` and ``until``."""
     max_rows: int | None = None
     outbox: Path | None = None
     token: str | None = None
@@ -69,10 +70,10 @@ class Options:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
-        """Return the options that *given* are.
+        """Return the options in *given*.
 
         Raises:
-            SourceError: one is unknown, or not what it should be.
+            SourceError: an option is unknown or invalid.
         """
         options = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(options.keys() - _NAMES.keys() - _OF_SPARK):
@@ -102,9 +103,9 @@ class Options:
         )
 
     def query(self) -> str:
-        """Return what tells the batches of this streaming query from those of another: the id that is in its checkpoint.
+        """Return the id of this streaming query, from its checkpoint. It distinguishes its batches from those of other queries.
 
-        Where Spark alone knows the checkpoint it is ``query``: then the outbox is for one checkpoint.
+        If only Spark knows the checkpoint, it is ``query``; then the outbox can serve one checkpoint only.
 
         Raises:
             SourceError: the checkpoint has no id.
@@ -121,7 +122,7 @@ class Options:
 
 
 def _conditions(options: Mapping[str, str]) -> Iterator[Condition]:
-    """Yield which rows the options choose."""
+    """Yield the conditions in the options."""
     names: tuple[Literal["host", "kind"], ...] = ("host", "kind")
     for name in names:
         if name in options:
@@ -136,7 +137,7 @@ def _conditions(options: Mapping[str, str]) -> Iterator[Condition]:
 
 
 def _nanoseconds(name: str, text: str) -> int:
-    """Return the time that *text* is, in nanoseconds since 1970."""
+    """Return the time in *text*, in nanoseconds since 1970."""
     try:
         moment = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -146,7 +147,7 @@ def _nanoseconds(name: str, text: str) -> int:
 
 
 def _outbox(options: Mapping[str, str]) -> Path | None:
-    """Return the folder of the outbox: the one given, or one in the query's checkpoint."""
+    """Return the directory of the outbox: the option, or one in the checkpoint of the query."""
     if "outbox" in options:
         return _local(options, "outbox")
     checkpoint = _local(options, "checkpointlocation")
@@ -154,19 +155,19 @@ def _outbox(options: Mapping[str, str]) -> Path | None:
 
 
 def _local(options: Mapping[str, str], name: str) -> Path | None:
-    """Return an option that is a folder of this machine, None if it is not given."""
+    """Return an option that is a local directory, None if it is not given."""
     text = options.get(name)
     if text is None:
         return None
     parts = urlsplit(text)
     if parts.scheme not in ("", "file") or parts.netloc or not parts.path:
         raise SourceError(f"invalid option {_NAMES[name]} {text!r}: use a directory of this machine")
-    # Only a URL has escapes; in a path a percent sign is one.
+    # Only a URL has percent escapes.
     return Path(unquote(parts.path) if parts.scheme else text)
 
 
 def _count(options: Mapping[str, str], name: str) -> int | None:
-    """Return an option that is a number from 1, None if it is not given."""
+    """Return an option that is an integer, at least 1; None if it is not given."""
     text = options.get(name)
     if text is None:
         return None

@@ -1,16 +1,17 @@
-"""The outbox: rows on their way to the bus, on disk before the first is published and until the last is. Spec: sbus-spark(7).
+"""The outbox: messages on disk from before the first is published until after the last. Spec: sbus-spark(7).
 
 ::
 
     OUTBOX/
-      .lock               held by who publishes
-      SERIES.N.arrow      the messages of one batch, whole and synced before the first is published
-      SERIES.N.json       how many of them have been published, and may have been: {"published": P, "trying": T}
-      done.json           of each series the number of the last batch that has been published
+      .lock               held by the publishing process
+      SERIES.N.arrow      the messages of one batch, complete and synced before the first is published
+      SERIES.N.json       progress note, messages published, and messages tried: {"published": P, "trying": T}
+      done.json           number of the last published batch of each series
 
-A series is a query, or what a program calls by a token. A batch that Spark repeats is in ``done.json`` and is not published again.
-One that was interrupted is found in its file, so what is published is what it was the first time, however Spark has computed it anew;
-it goes on behind the last note. Only messages between two notes are in doubt: the bus may have them or not.
+A series is a query, or a token. A batch that Spark repeats is in ``done.json``, and is not published again. An interrupted batch is
+published
+from its file, starting after the last note, whatever rows Spark has computed the second time. Only messages between two notes are in doubt:
+the bus may have received them or not.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from pyarrow import ipc
 
 from sbusd.archive.record.index import publish_draft, publish_file, sync_folder
 from sbusd.archive.record.layout import temporary
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import InDoubt
 
 MESSAGES = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("payload", pa.binary(), nullable=False)])
-"""What is published: a message a row."""
+"""One row per message."""
 
 _DONE = "done.json"
 _LOCK = ".lock"
@@ -42,8 +43,8 @@ Publish = Callable[[list[tuple[bytes, bytes]]], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """What became of a batch: messages published now, and those that had been in doubt and were published again, or left out."""
+class BatchResult:
+    """The result of a batch: published messages, and messages in doubt that were published again or skipped."""
 
     published: int
     repeated: int = 0
@@ -52,18 +53,18 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Outbox:
-    """The outbox in the folder ``root``, of one query or one program."""
+    """The outbox in the directory ``root``, of one query or one program."""
 
     root: Path
     chunk_rows: int
     in_doubt: InDoubt
 
-    def deliver(self, series: str, number: int, batches: Iterable[pa.RecordBatch], publish: Publish) -> Delivery:
-        """Publish *batches* as number *number* of *series*, whose numbers rise, unless that or a later one was published before.
+    def deliver(self, series: str, number: int, batches: Iterable[pa.RecordBatch], publish: Publish) -> BatchResult:
+        """Publish *batches* as batch *number* of *series*, unless it or a later one was published before. Numbers increase.
 
         Raises:
-            SourceError: somebody else publishes from this outbox, or a file in it is damaged.
-            OSError: it cannot be written; then nothing was published that is not noted, but for one chunk.
+            SourceError: another process uses the outbox, or a file in it is damaged.
+            OSError: it cannot be written; at most one chunk was published without a note.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         token = f"{series}.{number}"
@@ -72,7 +73,7 @@ class Outbox:
             last = done.get(series, -1)
             if isinstance(last, int) and number <= last:
                 self._remove(token)
-                return Delivery(0)
+                return BatchResult(0)
             content = self.root / f"{token}.arrow"
             if not content.exists():
                 self._write(content, batches)
@@ -81,8 +82,8 @@ class Outbox:
             self._remove(token)
             return delivery
 
-    def _publish(self, note: Path, content: Path, publish: Publish) -> Delivery:
-        """Publish what is in *content*, from the last note on."""
+    def _publish(self, note: Path, content: Path, publish: Publish) -> BatchResult:
+        """Publish the messages in *content*, from the last note on."""
         noted, tried = self._note(note)
         begin = tried if self.in_doubt == "skip" else noted
         position = 0
@@ -96,10 +97,10 @@ class Outbox:
                     publish(pairs(chunk))
                     position += chunk.num_rows
         doubtful = tried - noted
-        return Delivery(position - min(begin, position), *((0, doubtful) if self.in_doubt == "skip" else (doubtful, 0)))
+        return BatchResult(position - min(begin, position), *((0, doubtful) if self.in_doubt == "skip" else (doubtful, 0)))
 
     def _write(self, content: Path, batches: Iterable[pa.RecordBatch]) -> None:
-        """Write *batches* to the file *content*; they are durable on return."""
+        """Write *batches* to the file *content*; it is durable on return."""
         draft = temporary(content)
         with draft.open("wb") as stream:
             with ipc.new_stream(stream, MESSAGES) as writer:
@@ -110,7 +111,7 @@ class Outbox:
         publish_draft(draft, content)
 
     def _note(self, path: Path) -> tuple[int, int]:
-        """Return how many messages have been published, and how many may have been."""
+        """Return the number of messages that were published, and the number that were tried."""
         if not path.exists():
             return 0, 0
         value = _read(path)
@@ -120,19 +121,19 @@ class Outbox:
         return published, trying
 
     def _done(self) -> dict[str, object]:
-        """Return the last token of each series."""
+        """Return the last published number of each series."""
         path = self.root / _DONE
         return _read(path) if path.exists() else {}
 
     def _remove(self, token: str) -> None:
-        """Remove what is left of a batch that is done."""
+        """Remove the files of a published batch."""
         for suffix in (".arrow", ".json"):
             (self.root / f"{token}{suffix}").unlink(missing_ok=True)
         sync_folder(self.root)
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """Hold the right to publish from here. A process that was killed holds it no more."""
+        """Hold the lock of the outbox. The kernel releases it if the process is killed."""
         fd = os.open(self.root / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             try:

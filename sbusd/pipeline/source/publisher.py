@@ -1,7 +1,7 @@
-"""``df.write`` and ``df.writeStream`` with ``format("sbus")``: rows as messages on the bus.
+"""``df.write`` and ``df.writeStream`` with ``format("sbus")``: publishes rows as messages.
 
-Tasks check rows and hand them to the driver; the driver alone publishes, when all tasks of the batch have succeeded. So a task that Spark
-runs twice publishes nothing twice, and the bus sees the credentials of who runs the query, not of a worker.
+Tasks convert rows, and send them to the driver. The driver publishes when all tasks of the batch have succeeded. So a task that runs twice
+publishes nothing twice, and the bus sees the credentials of the user of the driver, not of a worker.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from pyspark.sql.types import StructType
 
 from sbusd.archive.record.key_text import key_bytes
 from sbusd.client.sync.bus import Bus
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox, pairs
+from sbusd.pipeline.source.outbox import MESSAGES, BatchResult, Outbox, pairs
 from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
 
 MOST_TASK_BYTES = 64 << 20
-"""Keys and payloads of one task's rows: they travel through the driver, whose memory holds those of all tasks of a batch."""
+"""Maximum bytes of one task: they pass through the driver, whose memory holds those of all tasks of a batch."""
 
 _TYPES = {"key": ("string", "binary"), "payload": ("binary", "string")}
 
 
 @dataclass
-class Messages(WriterCommitMessage):
+class TaskMessages(WriterCommitMessage):
     """The messages of one task."""
 
     batches: list[pa.RecordBatch]
 
 
-class Checker:
-    """Makes messages of rows, on a worker. The schema is checked at once."""
+class RowConverter:
+    """Converts rows into messages, on a worker. Checks the schema at once."""
 
     def __init__(self, schema: StructType) -> None:
-        """Raises SourceError: the columns are not a key and a payload."""
+        """Raises SourceError: the columns are not key and payload."""
         types = {field.name: field.dataType.simpleString() for field in schema.fields}
         if types.keys() != _TYPES.keys() or any(kind not in _TYPES[name] for name, kind in types.items()):
             found = ", ".join(f"{name} {kind}" for name, kind in types.items())
             raise SourceError(f"invalid columns {found}: publishing needs key and payload, each string or binary")
 
-    def messages(self, batches: Iterable[pa.RecordBatch]) -> Messages:
-        """Return the messages that the rows of *batches* are.
+    def messages(self, batches: Iterable[pa.RecordBatch]) -> TaskMessages:
+        """Return the messages for the rows of *batches*.
 
         Raises:
-            SourceError: a row is none, or they are too many.
+            SourceError: a row is invalid, or the task is too large.
         """
         made, size, row = [], 0, 0
         for batch in batches:
@@ -65,11 +65,11 @@ class Checker:
                 raise SourceError(f"task is too large: more than {MOST_TASK_BYTES} bytes to publish. Repartition, or use smaller batches")
             row += batch.num_rows
             made.append(pa.RecordBatch.from_arrays([pa.array(keys, pa.binary()), pa.array(payloads, pa.binary())], schema=MESSAGES))
-        return Messages(made)
+        return TaskMessages(made)
 
 
 class StreamPublisher(DataSourceStreamArrowWriter):
-    """Publishes the batches of a streaming query, each once; sbus-spark(7) says when a message can come twice."""
+    """Publishes each batch of a streaming query once; for exceptions see sbus-spark(7)."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
         """Raises SourceError: the columns are wrong, or there is no outbox."""
@@ -77,7 +77,7 @@ class StreamPublisher(DataSourceStreamArrowWriter):
             raise SourceError('no outbox given: set .option("checkpointLocation", DIR) or .option("outbox", DIR)')
         self._options = options
         self._outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
-        self._checker = Checker(schema)
+        self._checker = RowConverter(schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Return the messages of one task. Raises SourceError."""
@@ -93,14 +93,14 @@ class StreamPublisher(DataSourceStreamArrowWriter):
 
 
 class Publisher(DataSourceArrowWriter):
-    """Publishes the rows of a query, when all of them are there."""
+    """Publishes the rows of a query when all tasks have finished."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Raises SourceError: the columns are wrong, or there is a token and no outbox."""
+        """Raises SourceError: the columns are wrong, or only one of token and outbox is given."""
         if (options.token is None) != (options.outbox is None):
             raise SourceError("options token and outbox must be given together: the outbox stores the tokens that were published")
         self._options = options
-        self._checker = Checker(schema)
+        self._checker = RowConverter(schema)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Return the messages of one task. Raises SourceError."""
@@ -110,11 +110,11 @@ class Publisher(DataSourceArrowWriter):
         """Publish. Raises SbusError, OSError."""
         options = self._options
         if options.outbox is None or options.token is None:
-            with _Connection(options.address) as publish:
+            with _BusConnection(options.address) as publish:
                 for batch in _batches(messages):
                     publish(pairs(batch))
             return
-        # A token is any text, and a series the name of a file.
+        # A token is any text, but a series is part of a file name.
         series = "token-" + hashlib.sha256(options.token.encode()).hexdigest()[:32]
         outbox = Outbox(options.outbox, options.chunk_rows, options.in_doubt)
         _report(f"token {options.token!r}", _deliver(outbox, options.address, series, 0, messages))
@@ -123,15 +123,15 @@ class Publisher(DataSourceArrowWriter):
         """Do nothing: nothing was published."""
 
 
-class _Connection:
-    """The bus, connected when there is something to publish; called with messages it publishes them, and waits until all are routed."""
+class _BusConnection:
+    """A connection, opened when there is something to publish. A call publishes messages, and waits until all are routed."""
 
     def __init__(self, address: str | None) -> None:
         self._address = address
         self._bus: Bus | None = None
 
     def __call__(self, messages: list[tuple[bytes, bytes]]) -> None:
-        """Publish *messages*. Raises RemoteRefusal: the bus refused one of them; Disconnected, TimedOut: not all may be routed."""
+        """Publish *messages*. Raises RemoteRefusal: the bus refused one; Disconnected, TimedOut: some may not be routed."""
         if self._bus is None:
             self._bus = Bus.connect(self._address)
             self._bus.tell("echo/off")
@@ -140,7 +140,7 @@ class _Connection:
                 self._bus.publish(key, payload)
         self._bus.ping()
 
-    def __enter__(self) -> _Connection:
+    def __enter__(self) -> _BusConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -148,28 +148,28 @@ class _Connection:
             self._bus.close()
 
 
-def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> Delivery:
+def _deliver(outbox: Outbox, address: str | None, series: str, number: int, messages: Iterable[WriterCommitMessage | None]) -> BatchResult:
     """Publish the *messages* of all tasks."""
-    with _Connection(address) as publish:
+    with _BusConnection(address) as publish:
         return outbox.deliver(series, number, _batches(messages), publish)
 
 
 def _batches(messages: Iterable[WriterCommitMessage | None]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of all tasks, in their order."""
+    """Yield the batches of all tasks, in order."""
     for each in messages:
-        if isinstance(each, Messages):
+        if isinstance(each, TaskMessages):
             yield from each.batches
 
 
-def _report(what: str, delivery: Delivery) -> None:
-    """Say what a kill has cost, if it has."""
+def _report(what: str, delivery: BatchResult) -> None:
+    """Print what an interruption caused, if anything."""
     if delivery.repeated or delivery.skipped:
         words = f"published {delivery.repeated} messages again" if delivery.repeated else f"skipped {delivery.skipped} messages"
         print(f"sbus: {what} was interrupted: {words} that the bus may already have received", file=sys.stderr, flush=True)
 
 
 def _key(value: object, row: int) -> bytes:
-    """Return a row's key: text is as the record writes keys, so a backslash stands for itself only if doubled."""
+    """Return the key of a row. In text, a backslash must be doubled, as in the record."""
     if isinstance(value, str):
         try:
             key = key_bytes(value)
@@ -187,7 +187,7 @@ def _key(value: object, row: int) -> bytes:
 
 
 def _payload(value: object) -> bytes:
-    """Return a row's payload; null is an empty one."""
+    """Return the payload of a row; null is empty."""
     if isinstance(value, str):
         return value.encode("utf-8")
     return value if isinstance(value, bytes) else b""

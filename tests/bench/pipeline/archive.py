@@ -14,7 +14,7 @@ import duckdb
 
 from sbusd.archive.record.index import write_entry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import SCHEMA
 from sbusd.archive.record.segments import write_segments
 
@@ -102,7 +102,7 @@ def make_archive(root: Path, rows: int) -> None:
 def make_part(whole: Path, part: Path, rows: int) -> int:
     """Make *part* an archive of the first segments of *whole*, about *rows* records; return how many they are. Files are shared."""
     taken = 0
-    for entry in Archive(whole).entries():
+    for entry in RecordReader(whole).entries():
         if taken >= rows:
             break
         target = part / entry.path

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from sbusd.archive.record.kinds import Kind
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowMaker
+from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowBuilder
 from sbusd.relay.attempts import KEY
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
@@ -37,7 +37,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         host.relay.stop()
     finally:
         host.close()
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     rows = [maker.row(message_packet(*packet.removeprefix(b"MSG ").split(b"\0", 1))) for packet in packets]
     told = [(row.kind, row.twin, row.call_cmd, row.attempt, row.code) for row in rows if row]
     assert told == [(Kind.RELAY, 1002, "x", number, "away") for number in range(1, tries + 1)]

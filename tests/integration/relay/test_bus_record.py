@@ -7,16 +7,16 @@ from sbusd.archive.record.schema import Row
 from sbusd.client import Twins
 from sbusd.protocol import controls
 from sbusd.protocol.packets import control_packet
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RowMaker
+from sbusd.recorder.rows import RowBuilder
 from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
 from tests.support.servants import serving
 
 
 def test_an_attempt_belongs_to_its_call(bus_hosts: MakeBusHosts) -> None:
     a, b = bus_hosts()
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     tap = a.daemon.client()
     tap.send(control_packet(controls.TAP_ON, b""))
     tap.barrier()

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from sbusd.ctl import output
-from sbusd.ctl.output import JsonStyle, OutputClosedError, OutputError
+from sbusd.ctl.output import JsonStyle, OutputClosedError, OutputError, visible
 
 
 class _Broken(io.RawIOBase):
@@ -74,7 +74,7 @@ def test_text_that_the_terminal_cannot_say_is_escaped(monkeypatch: pytest.Monkey
 
 
 def test_complaints_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    output.complain("no bus at /a\nb\x1b[31m")
+    output.print_error("no bus at /a\nb\x1b[31m")
     assert capsys.readouterr().err == "sbusctl: no bus at /a\\nb\\x1b[31m\n"
 
 
@@ -82,7 +82,7 @@ def test_a_complaint_that_nobody_can_read_is_no_error(monkeypatch: pytest.Monkey
     closed = io.StringIO()
     closed.close()
     monkeypatch.setattr("sys.stderr", closed)
-    output.complain("x")
+    output.print_error("x")
     assert closed.closed
 
 
@@ -177,3 +177,36 @@ def test_with_raised_rights_the_pager_is_less_or_none(monkeypatch: pytest.Monkey
     monkeypatch.setenv("LESS", "")
     output.write_page(["a", "b", "c"], pager=True)
     assert shown == ([(None, "1")] if has_less else [])
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b"plain", "plain"),
+        ("größer ✓".encode(), "größer ✓"),
+        (b"\x1b[2J", r"\x1b[2J"),
+        (b"a\nb\r\tc\0", r"a\nb\r\tc\x00"),
+        (b"\xff\xfe", r"\xff\xfe"),
+        ("\x9b31m".encode(), r"\x9b31m"),
+        ("\u202egnp.exe".encode(), r"\u202egnp.exe"),
+        ("\u2028".encode(), r"\u2028"),
+        (b"\x7f", r"\x7f"),
+        ("\U000e0041".encode(), r"\U000e0041"),
+        ("file\udcff", r"file\xff"),
+        ("\ud800", r"\ud800"),
+        (b"", ""),
+    ],
+)
+def test_shows(value: bytes | str, shown: str) -> None:
+    assert visible(value) == shown
+
+
+def test_leaves_backslashes_so_that_json_stays_readable() -> None:
+    assert visible(rb'{"a":"\"x\""}') == r'{"a":"\"x\""}'
+
+
+@pytest.mark.parametrize("byte", range(256))
+def test_every_byte_becomes_printable_and_stays_the_same_the_second_time(byte: int) -> None:
+    shown = visible(b"a" + bytes([byte]) + b"b")
+    assert shown.isprintable()
+    assert visible(shown) == shown

@@ -9,9 +9,9 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest
-from sbusd.pipeline.plan import Index, Task
+from sbusd.pipeline.plan import ArchiveIndex, HourTask
 from sbusd.pipeline.progress import Progress
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
@@ -26,9 +26,9 @@ class Bench:
         self.root = root
         self.said = io.StringIO()
 
-    def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> Task | None:
+    def task(self, hour: Hour = HOUR, made: Manifest | None = None) -> HourTask | None:
         """Read the index, and return what to do about *hour*."""
-        return Index(Archive(self.root), Progress(errors=self.said)).task(hour, made)
+        return ArchiveIndex(RecordReader(self.root), Progress(errors=self.said)).task(hour, made)
 
     def deliver(self, host: str, seq: int, hour: int = 0) -> IndexEntry:
         """Put a segment with one row into the archive."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from sbusd.pipeline.progress import Progress, Tallies
+from sbusd.pipeline.progress import Progress, RunTotals
 
 
 class Terminal(io.StringIO):
@@ -20,7 +20,7 @@ def test_steps_are_shown_on_a_terminal_alone() -> None:
     assert file.getvalue() == ""
     progress = Progress(out=out, errors=terminal)
     progress.step("reading \x1b[2J")
-    progress.say("done")
+    progress.print_result("done")
     assert terminal.getvalue() == "\r\x1b[Kreading \\x1b[2J\r\x1b[K"
     assert out.getvalue() == "done\n"
 
@@ -29,20 +29,20 @@ def test_a_quiet_run_still_warns() -> None:
     terminal, out = Terminal(), io.StringIO()
     progress = Progress(is_quiet=True, out=out, errors=terminal)
     progress.step("reading")
-    progress.say("done")
+    progress.print_result("done")
     progress.warn("host \n forged")
     assert (terminal.getvalue(), out.getvalue()) == ("sbus-pipeline: host \\x0a forged\n", "")
 
 
 def test_each_table_has_a_line() -> None:
-    tallies = Tallies(records=1_234, kept=2)
-    tallies.add("traffic", 2, 1_000, 0.25)
-    tallies.add("traffic", 1, 500, 0.5)
-    tallies.add("calls", 1, 1, 0.25)
-    first, second, whole = tallies.lines()
+    totals = RunTotals(records=1_234, kept=2)
+    totals.add("traffic", 2, 1_000, 0.25)
+    totals.add("traffic", 1, 500, 0.5)
+    totals.add("calls", 1, 1, 0.25)
+    first, second, whole = totals.lines()
     assert first.split() == ["traffic", "3", "hours", "1,500", "rows", "0.8", "s"]
     assert second.split() == ["calls", "1", "hour", "1", "row", "0.2", "s"]
     assert whole.startswith("1,234 rows read in ")
     assert whole.endswith("; 2 hours kept unchanged because segments are gone")
-    assert Tallies().lines() == ["nothing new"]
-    assert Tallies(absent=2).lines() == ["nothing new; 2 segments missing, listed in the manifests"]
+    assert RunTotals().lines() == ["nothing new"]
+    assert RunTotals(absent=2).lines() == ["nothing new; 2 segments missing, listed in the manifests"]

@@ -11,13 +11,13 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.tables.hours import Hour, Manifest, read_manifests
 from sbusd.archive.tables.publication import prepare_folder
 from sbusd.pipeline import run
-from sbusd.pipeline.plan import Task
+from sbusd.pipeline.plan import HourTask
 from sbusd.pipeline.progress import Progress
-from sbusd.pipeline.run import Run, chunks
+from sbusd.pipeline.run import PipelineRun, chunks
 from tests.support.records import NOON, message
 from tests.support.traffic import deliver
 
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def task(hour: int, rows: int, *tables: str) -> Task:
+def task(hour: int, rows: int, *tables: str) -> HourTask:
     """Return what to do about an hour whose segments have this number of *rows*; one without rows has no segment that can be read."""
     at = NOON + hour * HOUR_NS
     name = SegmentName.at(at, "alpha", 1)
     entry = IndexEntry(name.path, name.date, name.hour, "alpha", rows, 1, "", at, at, 1, 1)
-    return Task(Manifest(Hour.at(at), NOON, (entry,) * bool(rows), (), (), ()), tables)
+    return HourTask(Manifest(Hour.at(at), NOON, (entry,) * bool(rows), (), (), ()), tables)
 
 
 EMPTY = task(0, 0)
@@ -43,7 +43,7 @@ def test_an_hour_without_rows_is_a_chunk_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("tasks", list(permutations([EMPTY, task(1, 5, "calls"), task(2, 5, "calls", "users"), task(3, 0)])))
-def test_hours_of_other_tables_are_in_other_chunks(tasks: tuple[Task, ...]) -> None:
+def test_hours_of_other_tables_are_in_other_chunks(tasks: tuple[HourTask, ...]) -> None:
     """Only the first hour of a chunk says which tables are computed."""
     found = chunks(tasks)
     assert [len({each.tables for each in chunk}) for chunk in found] == [1] * 3
@@ -64,5 +64,5 @@ def test_an_hour_of_which_only_a_damaged_entry_is_there_is_published_as_missing(
     (archive / entry.name.index_path).write_bytes(b"{")
     root.mkdir()
     prepare_folder(root)
-    Run(cast("SparkSession", None), Archive(archive), root, Progress(errors=io.StringIO())).make([Hour.at(NOON)])
+    PipelineRun(cast("SparkSession", None), RecordReader(archive), root, Progress(errors=io.StringIO())).make([Hour.at(NOON)])
     assert read_manifests(root)[Hour.at(NOON)].absent == (str(entry.name.index_path),)

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sbusd.archive.record.kinds import Role
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 
-BOOK = CallBook("alpha", "boot")
+BOOK = CallRecognizer("alpha", "boot")
 RET = "!/conn/7/ret/1"
 
 
@@ -44,11 +44,11 @@ def test_a_reply_that_tells_an_error_has_failed() -> None:
         (BOOK, None, {}),
         (BOOK, 7, {"uid": "u2"}),
         (BOOK, 7, {"ret": "!/conn/7/ret/2"}),
-        (CallBook("beta", "boot"), 7, {}),
-        (CallBook("alpha", "boot2"), 7, {}),
+        (CallRecognizer("beta", "boot"), 7, {}),
+        (CallRecognizer("alpha", "boot2"), 7, {}),
     ],
 )
-def test_another_call_has_another_number(book: CallBook, sender: int | None, changes: dict[str, str]) -> None:
+def test_another_call_has_another_number(book: CallRecognizer, sender: int | None, changes: dict[str, str]) -> None:
     mine, other = BOOK.part(b"rpc/add", envelope(), 7), book.part(b"rpc/add", envelope(**changes), sender)
     assert mine is not None
     assert other is not None

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.converter import Converter, convert
@@ -70,7 +70,7 @@ def test_files_become_segments_and_go(tmp_path: Path, make: Callable[..., Conver
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=4), min_size=1, max_size=3))
 @settings(deadline=None, max_examples=20)
-def test_any_rows_come_back_through_write_ahead_and_segments(tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]]) -> None:
+def test_any_rows_reconnect_through_write_ahead_and_segments(tmp_path_factory: pytest.TempPathFactory, some: list[list[Row]]) -> None:
     folder = tmp_path_factory.mktemp("through")
     flat = numbered([row for batch in some for row in batch])
     writer = WalWriter.create(folder, "alpha", 1)
@@ -89,7 +89,7 @@ def test_a_file_that_was_converted_and_not_removed_is_converted_again(tmp_path: 
     converter.start()
     assert converter.close(30)
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
-    assert len(Archive(tmp_path / "archive").entries()) == 1
+    assert len(RecordReader(tmp_path / "archive").entries()) == 1
 
 
 def test_rows_of_two_hours_are_two_segments(tmp_path: Path, make: Callable[..., Converter]) -> None:
@@ -173,13 +173,13 @@ def test_the_oldest_segments_go_when_the_quota_is_used_up(tmp_path: Path, make: 
         path = spooled(tmp_path, first, first)
         convert(archive, read_wal(path))
         path.unlink()
-    size = max(entry.bytes for entry in Archive(archive).entries())
+    size = max(entry.bytes for entry in RecordReader(archive).entries())
     converter = make(quota=2 * size + size // 2)
     converter.start()
     converter.submit(spooled(tmp_path, 4, 4))
     assert converter.close(30)
     assert [row.seq for row in recorded(archive)] == [3, 4]
-    removed = [entry for entry in Archive(archive).entries(removed=True) if entry.is_removed]
+    removed = [entry for entry in RecordReader(archive).entries(removed=True) if entry.is_removed]
     assert [(entry.first_seq, entry.removed_because, entry.removed_at) for entry in removed] == [(1, "quota", NOON), (2, "quota", NOON)]
     assert sum(int(facts["segments"]) for facts in book.facts(REMOVED)) == 2
 

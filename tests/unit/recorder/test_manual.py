@@ -21,7 +21,7 @@ from sbusd.config.documents import read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.limits import MAX_PACKET_BYTES
-from sbusd.recorder import main, shares, subscription_snapshot
+from sbusd.recorder import main, quota, subscription_snapshot
 from sbusd.recorder.log_messages import EVENTS
 from sbusd.recorder.recording import MAX_BATCH_BYTES
 from tests.support import skips
@@ -102,21 +102,21 @@ def test_every_event_is_documented() -> None:
 
 def test_the_shares_of_the_disk_are_documented() -> None:
     text = words(section(PROGRAM, "Disk usage per user", "Ss"))
-    quota = 1 << 40
-    assert shares.common_limit(quota, 1) == shares.common_limit(quota, shares.FEW_USERS) == quota // 128
-    assert shares.common_limit(quota, 100) == quota * 3 // 4 // 100 // 3
+    size = 1 << 40
+    assert quota.common_limit(size, 1) == quota.common_limit(size, quota.FEW_USERS) == size // 128
+    assert quota.common_limit(size, 100) == size * 3 // 4 // 100 // 3
     assert "The limit is one third of the fair share, and at most 1/128 of the quota" in text
-    assert (shares.spool_limit(quota, 1), shares.spool_limit(quota, quota // 4)) == (quota // 4, quota // 2)
+    assert (quota.spool_limit(size, 1), quota.spool_limit(size, size // 4)) == (size // 4, size // 2)
     assert "The write-ahead log can use a quarter of the quota, or twice rotate_bytes if that is more." in text
-    assert f"An index entry names at most {shares.MAX_USERS} users." in text
-    assert f"the entry names the {shares.MAX_USERS} lowest user ids." in text
+    assert f"An index entry names at most {quota.MAX_USERS} users." in text
+    assert f"the entry names the {quota.MAX_USERS} lowest user ids." in text
     form = words(section(FORMAT, "Index", "Ss"))
-    assert f"at most {shares.MAX_USERS} users" in form
-    assert f"\\{OTHERS} for a segment of the users beyond the {shares.MAX_USERS} lowest user ids" in form
+    assert f"at most {quota.MAX_USERS} users" in form
+    assert f"\\{OTHERS} for a segment of the users beyond the {quota.MAX_USERS} lowest user ids" in form
 
 
 def test_the_status_is_documented() -> None:
-    assert f"{main.NEEDS_PERSON} An administrator must act" in words(
+    assert f"{main.EX_CONFIG} An administrator must act" in words(
         re.sub(r"^\.It ", "", section(PROGRAM, "EXIT STATUS"), flags=re.MULTILINE)
     )
 

@@ -9,19 +9,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import write_segments
-from sbusd.recorder.replay import Recorded, Replay, Skipped, paced
+from sbusd.recorder.replay import RecordedMessage, Replay, SkippedMessages, paced
 from tests.support.records import NOON, message
 
 
-def archive_of(folder: Path, some: Iterable[Row], host: str = "alpha", first_seq: int = 1) -> Archive:
+def archive_of(folder: Path, some: Iterable[Row], host: str = "alpha", first_seq: int = 1) -> RecordReader:
     write_segments(folder, host, first_seq, pa.Table.from_batches([batch_of(list(some))]))
-    return Archive(folder)
+    return RecordReader(folder)
 
 
 def test_messages_come_in_the_order_of_time_over_segments_hours_and_hosts(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_what_cannot_be_published_is_counted(tmp_path: Path) -> None:
     ]
     replay = Replay(archive_of(tmp_path, some))
     assert [each.key for each in replay] == [b"whole", b"empty"]
-    assert replay.skipped == Skipped(reserved=2, cut=1, left_out=1)
+    assert replay.skipped == SkippedMessages(reserved=2, cut=1, left_out=1)
     assert replay.missing == 12
 
 
@@ -89,8 +89,8 @@ class Clock:
 SECONDS = (0, 1, 1, 3.5)
 
 
-def _messages() -> list[Recorded]:
-    return [Recorded(NOON + int(seconds * 1e9), b"k", b"") for seconds in SECONDS]
+def _messages() -> list[RecordedMessage]:
+    return [RecordedMessage(NOON + int(seconds * 1e9), b"k", b"") for seconds in SECONDS]
 
 
 @pytest.mark.parametrize(("speed", "slept"), [(1.0, [1, 2.5]), (2.0, [0.5, 1.25]), (0.0, []), (0.5, [2, 5])])

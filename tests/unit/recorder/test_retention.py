@@ -13,7 +13,7 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry, write_entry
 from sbusd.archive.record.layout import HOUR_NS, SegmentName
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.retention import Retention
@@ -34,7 +34,7 @@ def put(archive: Path, seq: int, ts: int, host: str = "alpha") -> int:
 
 def left(archive: Path) -> list[int]:
     """Return the first positions of the segments that are there, and check that the files agree."""
-    entries = Archive(archive).entries(removed=True)
+    entries = RecordReader(archive).entries(removed=True)
     assert all((archive / entry.path).exists() != entry.is_removed for entry in entries)
     return [entry.first_seq for entry in entries if not entry.is_removed]
 
@@ -77,7 +77,7 @@ def test_segments_of_other_hosts_are_left_alone(tmp_path: Path) -> None:
 
 def test_a_removal_that_was_interrupted_is_finished(tmp_path: Path) -> None:
     put(tmp_path, 1, NOON)
-    (entry,) = Archive(tmp_path).entries()
+    (entry,) = RecordReader(tmp_path).entries()
     write_entry(tmp_path, dataclasses.replace(entry, removed_at=NOON, removed_because="quota"))
     Retention(tmp_path, "alpha", GIB, DAY_SECONDS).load()
     assert left(tmp_path) == []
@@ -87,7 +87,7 @@ def test_a_segment_that_is_written_again_counts_once(tmp_path: Path) -> None:
     size = put(tmp_path, 1, NOON)
     retention = Retention(tmp_path, "alpha", GIB, DAY_SECONDS)
     retention.load()
-    retention.add(Archive(tmp_path).entries())
+    retention.add(RecordReader(tmp_path).entries())
     assert retention.bytes == size
     retention.prune(NOON + 100 * HOUR_NS, 0)
     assert retention.bytes == 0
@@ -97,7 +97,7 @@ def test_a_file_that_cannot_be_removed_is_told(tmp_path: Path) -> None:
     put(tmp_path, 1, NOON)
     retention = Retention(tmp_path, "alpha", 1, DAY_SECONDS)
     retention.load()
-    (entry,) = Archive(tmp_path).entries()
+    (entry,) = RecordReader(tmp_path).entries()
     (tmp_path / entry.path).unlink()
     (tmp_path / entry.path).mkdir()
     with pytest.raises(OSError, match="parquet"):

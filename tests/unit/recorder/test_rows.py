@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row, batch_of, rows_of
 from sbusd.protocol.envelope import Envelope, call_digest
-from sbusd.recorder.calls import CallBook
+from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.payloads import PayloadPolicy
-from sbusd.recorder.rows import RowMaker
+from sbusd.recorder.rows import RowBuilder
 from tests.support.records import NOON
 from tests.support.tapped import fact, message_packet, tap_packet
 
@@ -39,8 +39,8 @@ def units() -> Units:
 
 
 @pytest.fixture
-def maker(units: Units) -> RowMaker:
-    return RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=units)
+def maker(units: Units) -> RowBuilder:
+    return RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=units)
 
 
 WHO: dict[str, Any] = {"conn": 7, "uid": 1000, "gid": 100, "pid": 4321, "unit": "unit-4321.service"}
@@ -51,37 +51,37 @@ def row(kind: Kind, **columns: Any) -> Row:
     return Row(**{"ts": NOON, "seq": 0, "kind": kind, **WHO, **columns})
 
 
-def test_a_message(maker: RowMaker) -> None:
+def test_a_message(maker: RowBuilder) -> None:
     made = maker.row(message_packet(b"a/\xff", b"payload", recipients=5, queued=2, discarded=1))
     assert made == row(Kind.MESSAGE, key=r"a/\xff", recipients=5, queued=2, discarded=1, payload=b"payload", payload_bytes=7)
 
 
 @pytest.mark.parametrize("missed", [[], [3], [3, 2**62]])
-def test_connections_that_missed_a_message_are_kept(maker: RowMaker, missed: list[int]) -> None:
+def test_connections_that_missed_a_message_are_kept(maker: RowBuilder, missed: list[int]) -> None:
     made = maker.row(message_packet(b"a", b"", missed=missed))
     assert made is not None
     assert rows_of(batch_of([made]))[0].missed == missed
 
 
 @pytest.mark.parametrize("missed", [7, "7", [-1], ["7"], [2**63], [True], [None], {}])
-def test_what_is_no_list_of_connections_is_counted_as_unreadable(maker: RowMaker, missed: object) -> None:
+def test_what_is_no_list_of_connections_is_counted_as_unreadable(maker: RowBuilder, missed: object) -> None:
     assert maker.row(message_packet(b"a", b"", missed=missed)) is None
     assert maker.unreadable == 1
 
 
-def test_a_payload_with_newlines_and_nuls_is_whole(maker: RowMaker) -> None:
+def test_a_payload_with_newlines_and_nuls_is_whole(maker: RowBuilder) -> None:
     made = maker.row(message_packet(b"k", b"a\nb\0c\n"))
     assert made is not None
     assert (made.key, made.payload) == ("k", b"a\nb\0c\n")
 
 
-def test_a_secret_is_counted_and_not_kept(maker: RowMaker) -> None:
+def test_a_secret_is_counted_and_not_kept(maker: RowBuilder) -> None:
     made = maker.row(message_packet(b"!/cred/1/2/3/x", b"secret"))
     assert made is not None
     assert (made.key, made.payload, made.payload_bytes) == ("!/cred/1/2/3/x", None, 6)
 
 
-def test_a_request_and_its_reply_are_joined(maker: RowMaker) -> None:
+def test_a_request_and_its_reply_are_joined(maker: RowBuilder) -> None:
     envelope = {"ver": 1, "uid": "u", "cmd": "add", "exp": 30, "ret": "!/conn/7/ret/1", "err": ""}
     request = maker.row(message_packet(b"rpc/add", json.dumps(envelope).encode()))
     reply = maker.row(message_packet(b"!/conn/7/ret/1", json.dumps({**envelope, "err": "no"}).encode(), id=9, cred="!/cred/0/0/1"))
@@ -93,17 +93,17 @@ def test_a_request_and_its_reply_are_joined(maker: RowMaker) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.CONNECT, Kind.DISCONNECT])
-def test_presence(maker: RowMaker, kind: Kind) -> None:
+def test_presence(maker: RowBuilder, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value))) == row(kind)
 
 
-def test_an_end_says_how_much_still_waited(maker: RowMaker) -> None:
+def test_an_end_says_how_much_still_waited(maker: RowBuilder) -> None:
     assert maker.row(tap_packet(fact("disconnect", count=12))) == row(Kind.DISCONNECT, lost=12)
     assert maker.row(tap_packet(fact("disconnect", count=0))) == row(Kind.DISCONNECT, lost=0)
 
 
 @pytest.mark.parametrize("kind", [Kind.SUBSCRIBE, Kind.UNSUBSCRIBE])
-def test_subscriptions(maker: RowMaker, kind: Kind) -> None:
+def test_subscriptions(maker: RowBuilder, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value, pattern="a/*"))) == row(kind, key="a/*")
     odd = fact(kind.value, pattern=r"\xff", pattern_base64=base64.b64encode(b"\xff").decode())
     assert maker.row(tap_packet(odd)) == row(kind, key=r"\xff")
@@ -111,21 +111,21 @@ def test_subscriptions(maker: RowMaker, kind: Kind) -> None:
     assert maker.row(tap_packet(fact(kind.value, pattern=r"\xff"))) == row(kind, key=r"\\xff")
 
 
-def test_a_denial(maker: RowMaker) -> None:
+def test_a_denial(maker: RowBuilder) -> None:
     told = fact("denial", packet="SUB", error="EACCES", reason="not yours", count=3, key="!/cred//0//x")
     assert maker.row(tap_packet(told)) == row(Kind.DENIAL, key="!/cred//0//x", code="EACCES", reason="not yours", packet="SUB", lost=3)
 
 
-def test_a_denial_of_somebody_who_never_connected(maker: RowMaker) -> None:
+def test_a_denial_of_somebody_who_never_connected(maker: RowBuilder) -> None:
     told = {"kind": "denial", "time": NOON, "cred": "!/cred/100/1000/4321", "packet": "CONNECT", "error": "EMFILE", "reason": "full"}
     assert maker.row(tap_packet(told)) == row(Kind.DENIAL, conn=None, unit=None, code="EMFILE", reason="full", packet="CONNECT", lost=1)
 
 
-def test_a_loss(maker: RowMaker) -> None:
+def test_a_loss(maker: RowBuilder) -> None:
     assert maker.row(tap_packet(fact("loss", count=12))) == row(Kind.LOSS, lost=12)
 
 
-def test_a_relay_attempt(maker: RowMaker) -> None:
+def test_a_relay_attempt(maker: RowBuilder) -> None:
     told = {"twin": 1002, "attempt": 2, "cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9}
     made = maker.row(message_packet(b"relay/attempt", json.dumps(told).encode()))
     expected = {"call_cmd": "add", "code": "ETIMEDOUT", "reason": "no answer", "duration": 5 * 10**9, "twin": 1002, "attempt": 2}
@@ -148,7 +148,7 @@ def test_a_relay_attempt(maker: RowMaker) -> None:
 
 def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
     known = {8: NOON - 5 * 10**9}
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), lambda conn, _ts: known.get(conn), units)
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), lambda conn, _ts: known.get(conn), units)
     # Of one that has just come, the time is in the event; of one whose age nobody knows, the process may be another by now.
     packets = (message_packet(id=8), message_packet(id=9), tap_packet(fact("connect", id=10)))
     made = [maker.row(packet) for packet in packets]
@@ -156,7 +156,7 @@ def test_the_unit_is_that_of_the_time_of_the_connection(units: Units) -> None:
     assert units.times == [NOON / 1e9 - 5, NOON / 1e9]
 
 
-def test_the_unit_is_asked_once_for_each_connection(maker: RowMaker, units: Units) -> None:
+def test_the_unit_is_asked_once_for_each_connection(maker: RowBuilder, units: Units) -> None:
     for _ in range(3):
         maker.row(message_packet())
     maker.row(message_packet(id=8))
@@ -170,7 +170,7 @@ def test_the_unit_is_asked_once_for_each_connection(maker: RowMaker, units: Unit
     assert len(units.asked) == 4
 
 
-def test_behind_a_credential_prefix_the_last_credentials_count(maker: RowMaker) -> None:
+def test_behind_a_credential_prefix_the_last_credentials_count(maker: RowBuilder) -> None:
     made = maker.row(message_packet(cred="!/cred/1/2/3/!/cred/100/1000/4321"))
     assert made is not None
     assert (made.uid, made.gid, made.pid) == (1000, 100, 4321)
@@ -197,7 +197,7 @@ def test_behind_a_credential_prefix_the_last_credentials_count(maker: RowMaker) 
         tap_packet(fact("subscribe", pattern="\ud800")),
     ],
 )
-def test_what_cannot_be_read_is_counted(maker: RowMaker, packet: bytes) -> None:
+def test_what_cannot_be_read_is_counted(maker: RowBuilder, packet: bytes) -> None:
     assert maker.row(packet) is None
     assert maker.unreadable == 1
 
@@ -218,7 +218,7 @@ _FACTS = st.fixed_dictionaries(
     st.binary(),
 )
 def test_whatever_is_told_fits_the_columns(told: dict[str, object], head: bytes, key: bytes, payload: bytes) -> None:
-    maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
+    maker = RowBuilder(PayloadPolicy(), CallRecognizer("alpha", "boot"), unit_at=lambda *_: None)
     made = maker.row(tap_packet(told, b"MSG %b%b\0%b" % (head, key, payload)))
     if made is not None:
         batch = batch_of([made])

@@ -15,13 +15,13 @@ import pytest
 from sbusd.archive.private_files import ExposedFolderError
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import batch_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
 from sbusd.recorder.supervision import Supervision
-from sbusd.recorder.tap import Tap
+from sbusd.recorder.tap import RecorderTap
 from sbusd.recorder.wal import WalWriter, wal_files, wal_path
 from tests.support.recorders import Book, Durable, recorded
 from tests.support.records import NOON, message
@@ -45,7 +45,7 @@ def book() -> Book:
 
 
 def make(settings: RecorderSettings, bus: TappedBus, book: Book, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
-    return Recorder(settings, Tap(str(bus.path), b""), book, Supervision({}), durable=durable)
+    return Recorder(settings, RecorderTap(str(bus.path), b""), book, Supervision({}), durable=durable)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def test_what_the_bus_tells_is_in_the_archive_once(settings: RecorderSettings, b
 
 
 def test_the_pattern_is_what_the_bus_is_asked_for(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    recorder = Recorder(settings, Tap(str(bus.path), b"net/"), book, Supervision({}))
+    recorder = Recorder(settings, RecorderTap(str(bus.path), b"net/"), book, Supervision({}))
     with running(recorder, bus):
         assert bus.demand == b"CMSG tap/on\0net/"
 
@@ -216,7 +216,7 @@ def test_each_hour_begins_with_the_subscriptions_that_stand(settings: RecorderSe
     rows = recorded(settings.archive)
     assert [(row.kind, row.key) for row in rows[4:]] == [("standing", "a/*"), ("message", "a/b"), ("message", "a/b")]
     assert (rows[4].ts, rows[4].conn, rows[4].uid) == (now + HOUR_NS, 7, 1000)
-    assert [entry.hour for entry in Archive(Path(settings.archive)).entries()][-2:] == [7, 8]
+    assert [entry.hour for entry in RecordReader(Path(settings.archive)).entries()][-2:] == [7, 8]
 
 
 def test_after_a_gap_the_subscriptions_are_told_again(

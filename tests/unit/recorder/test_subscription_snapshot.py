@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import Row
-from sbusd.recorder.subscription_snapshot import Standing
+from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from tests.support.records import NOON
 
 
@@ -12,7 +12,7 @@ def happened(kind: Kind, conn: int | None, pattern: str | None = None) -> Row:
     return Row(NOON, 0, kind, pattern, conn, uid=1000 + (conn or 0))
 
 
-def known(standing: Standing) -> set[tuple[int | None, str | None]]:
+def known(standing: SubscriptionSnapshot) -> set[tuple[int | None, str | None]]:
     rows = list(standing.rows(NOON + 5))
     assert len(rows) == len(standing)
     assert all((row.kind, row.ts, row.uid) == (Kind.STANDING, NOON + 5, 1000 + (row.conn or 0)) for row in rows)
@@ -20,7 +20,7 @@ def known(standing: Standing) -> set[tuple[int | None, str | None]]:
 
 
 def test_what_was_subscribed_stands_until_it_ends() -> None:
-    standing = Standing()
+    standing = SubscriptionSnapshot()
     for conn, pattern in [(1, "a"), (2, "a"), (1, "a"), (None, "x")]:
         standing.note(happened(Kind.SUBSCRIBE, conn, pattern))
     assert not standing.knows(happened(Kind.STANDING, 1, "b"))
@@ -40,7 +40,7 @@ def test_what_was_subscribed_stands_until_it_ends() -> None:
 
 
 def test_what_finds_no_room_is_counted() -> None:
-    standing = Standing(most=2)
+    standing = SubscriptionSnapshot(most=2)
     for number in range(5):
         standing.note(happened(Kind.SUBSCRIBE, number, "a"))
     assert (len(standing), standing.forgotten) == (2, 3)

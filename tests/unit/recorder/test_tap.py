@@ -11,7 +11,7 @@ import pytest
 
 from sbusd.client.errors import NoBus
 from sbusd.protocol.batches import join_batch
-from sbusd.recorder.tap import Away, Back, Heard, Missed, Standing, Tap, TapRefusedError
+from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from tests.support.tapped import FEATURES, OWN_ID, TappedBus, message_packet
 
 
@@ -21,21 +21,21 @@ def bus(tmp_path: Path) -> Iterator[TappedBus]:
         yield bus
 
 
-def opened(bus: TappedBus, *early: bytes, clock: Callable[[], float] | None = None) -> Tap:
-    tap = Tap(str(bus.path), b"net/") if clock is None else Tap(str(bus.path), b"net/", clock=clock)
+def opened(bus: TappedBus, *early: bytes, clock: Callable[[], float] | None = None) -> RecorderTap:
+    tap = RecorderTap(str(bus.path), b"net/") if clock is None else RecorderTap(str(bus.path), b"net/", clock=clock)
     accepting = bus.accept_soon(*early)
     tap.open()
     accepting.join(30)
     return tap
 
 
-def hear(tap: Tap, count: int) -> list[Heard]:
+def receive(tap: RecorderTap, count: int) -> list[TapOutput]:
     """Return the next *count* things that are heard."""
-    heard: list[Heard] = []
+    heard: list[TapOutput] = []
     while len(heard) < count:
         if (fd := tap.fileno()) is not None:
             select.select([fd], [], [], 30)
-        heard += tap.hear(100)
+        heard += tap.receive(100)
     return heard
 
 
@@ -53,7 +53,7 @@ def test_it_knows_since_when_older_connections_are_there(bus: TappedBus) -> None
     with closing(opened(bus, message_packet(b"early"))) as tap:
         assert not bus.pages
         assert [tap.since(conn, 9) for conn in (1, 2, 3, OWN_ID + 1)] == [5_500_000_000, None, 7_000_000_000, 9]
-        assert hear(tap, 2) == [message_packet(b"early")] * 2
+        assert receive(tap, 2) == [message_packet(b"early")] * 2
     # A bus that does not list connections does not say how old they are.
     with closing(opened(bus)) as tap:
         assert [tap.since(conn, 9) for conn in (1, OWN_ID + 1)] == [None, 9]
@@ -62,56 +62,56 @@ def test_it_knows_since_when_older_connections_are_there(bus: TappedBus) -> None
 def test_it_hears_the_tap_and_nothing_else(bus: TappedBus) -> None:
     with closing(opened(bus, message_packet(b"early"))) as tap:
         bus.tell(b"MSG a\0b", message_packet(b"a"), b"CMSG !/bus/error\0EPERM something", b"CMSG !/bus/lost\x0012", message_packet(b"b"))
-        assert hear(tap, 4) == [message_packet(b"early"), message_packet(b"a"), Missed(12), message_packet(b"b")]
+        assert receive(tap, 4) == [message_packet(b"early"), message_packet(b"a"), LostPackets(12), message_packet(b"b")]
 
 
 @pytest.mark.parametrize(("payload", "count"), [(b"5", 5), (b"0", None), (b"", None), (b"x", None), (b"9" * 30, None)])
 def test_a_loss_is_a_number_or_unknown(bus: TappedBus, payload: bytes, count: int | None) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(b"CMSG !/bus/lost\0" + payload)
-        assert hear(tap, 1) == [Missed(count)]
+        assert receive(tap, 1) == [LostPackets(count)]
 
 
 def test_it_hears_no_more_at_once_than_it_is_asked_for(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(*(message_packet(b"%d" % number) for number in range(5)))
-        assert [len(list(tap.hear(2))) for _ in range(4)] == [2, 2, 1, 0]
+        assert [len(list(tap.receive(2))) for _ in range(4)] == [2, 2, 1, 0]
 
 
 def test_it_takes_batches_apart_from_the_first_packet_on(bus: TappedBus) -> None:
     with closing(opened(bus, join_batch([message_packet(b"early"), b"MSG a\0b", message_packet(b"on time")]))) as tap:
         bus.tell(join_batch([message_packet(b"a"), b"CMSG !/bus/lost\x0012", message_packet(b"b")]), message_packet(b"c"))
         early, one, two = message_packet(b"early"), message_packet(b"on time"), message_packet(b"a")
-        assert hear(tap, 6) == [early, one, two, Missed(12), message_packet(b"b"), message_packet(b"c")]
+        assert receive(tap, 6) == [early, one, two, LostPackets(12), message_packet(b"b"), message_packet(b"c")]
 
 
 def test_a_batch_is_heard_to_its_end_though_it_holds_more_than_was_asked_for(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(join_batch([message_packet(b"%d" % number) for number in range(5)]), message_packet(b"5"))
-        assert [len(list(tap.hear(2))) for _ in range(3)] == [5, 1, 0]
+        assert [len(list(tap.receive(2))) for _ in range(3)] == [5, 1, 0]
 
 
 def test_a_fault_in_a_batch_is_an_unknown_loss_behind_what_stands_in_front_of_it(bus: TappedBus) -> None:
     faulty = join_batch([message_packet(b"a"), message_packet(b"b")])[:-1]
     with closing(opened(bus, b"CMSG !/batch")) as tap:
         bus.tell(faulty, message_packet(b"c"))
-        assert hear(tap, 4) == [Missed(None), message_packet(b"a"), Missed(None), message_packet(b"c")]
+        assert receive(tap, 4) == [LostPackets(None), message_packet(b"a"), LostPackets(None), message_packet(b"c")]
 
 
 def test_the_end_of_the_bus_is_told_and_a_new_one_found(bus: TappedBus) -> None:
     now = 100.0
     with closing(opened(bus, clock=lambda: now)) as tap:
         bus.hang_up()
-        assert hear(tap, 1) == [Away("the bus closed the connection")]
+        assert receive(tap, 1) == [BusLost("the bus closed the connection")]
         assert tap.fileno() is None
         assert tap.due is not None
         now += 0.5
         accepting = bus.accept_soon(message_packet(b"new"))
         while tap.fileno() is None:
-            heard = list(tap.hear(100))
+            heard = list(tap.receive(100))
             now += 1.0
         accepting.join(30)
-        assert isinstance(heard[0], Back)
+        assert isinstance(heard[0], BusRestored)
         assert heard[0].duration_ns >= 0.5e9
         assert heard[1:] == [message_packet(b"new")]
 
@@ -120,10 +120,10 @@ def test_while_the_bus_is_away_it_is_tried_when_due_and_not_before(bus: TappedBu
     now = 100.0
     with closing(opened(bus, clock=lambda: now)) as tap:
         bus.close()
-        hear(tap, 1)
+        receive(tap, 1)
         dues = []
         for _ in range(20):
-            assert list(tap.hear(100)) == []
+            assert list(tap.receive(100)) == []
             assert tap.due is not None
             dues.append(tap.due - now)
             now = tap.due
@@ -134,15 +134,15 @@ def test_while_the_bus_is_away_it_is_tried_when_due_and_not_before(bus: TappedBu
 def test_the_end_comes_behind_all_that_was_told(bus: TappedBus) -> None:
     with closing(opened(bus)) as tap:
         bus.tell(message_packet(b"before"))
-        tap.ask_for_end()
-        assert hear(tap, 1) == [message_packet(b"before")]
+        tap.request_end()
+        assert receive(tap, 1) == [message_packet(b"before")]
         assert (tap.has_ended, tap.fileno() is None) == (False, False)
         bus.end()
         bus.tell(message_packet(b"behind"))
-        assert hear(tap, 1) == [message_packet(b"behind")]
+        assert receive(tap, 1) == [message_packet(b"behind")]
         assert (tap.has_ended, tap.fileno() is None) == (True, False)
         bus.hang_up()
-        tap.ask_for_end()  # of a bus that has gone nobody is asked
+        tap.request_end()  # of a bus that has gone nobody is asked
 
 
 ONE, TWO = {"id": 1, "pattern": "a"}, {"id": 2, "pattern": "b"}
@@ -155,8 +155,8 @@ def knowing(tmp_path: Path) -> Iterator[TappedBus]:
         yield bus
 
 
-def listening(bus: TappedBus, pattern: bytes = b"") -> Tap:
-    tap = Tap(str(bus.path), pattern)
+def listening(bus: TappedBus, pattern: bytes = b"") -> RecorderTap:
+    tap = RecorderTap(str(bus.path), pattern)
     accepting = bus.accept_soon()
     tap.open()
     accepting.join(30)
@@ -167,9 +167,9 @@ def test_it_learns_what_stands_page_by_page(knowing: TappedBus) -> None:
     with closing(listening(knowing)) as tap:
         knowing.answer_question([ONE], "1/61")
         knowing.tell(message_packet(b"between"))
-        assert hear(tap, 2) == [Standing((ONE,)), message_packet(b"between")]
+        assert receive(tap, 2) == [ActiveSubscriptions((ONE,)), message_packet(b"between")]
         knowing.answer_question([TWO])
-        assert hear(tap, 1) == [Standing((TWO,))]
+        assert receive(tap, 1) == [ActiveSubscriptions((TWO,))]
         assert knowing.asked == [b"", b"1/61"]
 
 
@@ -177,12 +177,12 @@ def test_after_a_loss_it_asks_anew_and_heeds_no_answer_to_what_it_asked_before(k
     with closing(listening(knowing)) as tap:
         knowing.answer_question([ONE], "1/61")
         knowing.tell(b"CMSG !/bus/lost\x003")
-        assert hear(tap, 2) == [Standing((ONE,)), Missed(3)]
+        assert receive(tap, 2) == [ActiveSubscriptions((ONE,)), LostPackets(3)]
         knowing.answer_question([TWO])
         knowing.tell(message_packet(b"behind"))
-        assert hear(tap, 1) == [message_packet(b"behind")]
+        assert receive(tap, 1) == [message_packet(b"behind")]
         knowing.answer_question([ONE])
-        assert hear(tap, 1) == [Standing((ONE,))]
+        assert receive(tap, 1) == [ActiveSubscriptions((ONE,))]
         assert knowing.asked == [b"", b"1/61", b""]
 
 
@@ -190,20 +190,20 @@ def test_after_a_loss_it_asks_anew_and_heeds_no_answer_to_what_it_asked_before(k
 def test_an_answer_that_says_nothing_is_no_end(knowing: TappedBus, answer: bytes) -> None:
     with closing(listening(knowing)) as tap:
         knowing.tell(b"CMSG !/bus/subscriptions\0" + answer, message_packet(b"a"))
-        assert hear(tap, 1) == [message_packet(b"a")]
+        assert receive(tap, 1) == [message_packet(b"a")]
 
 
 def test_nobody_is_asked_who_does_not_know_or_for_a_part_of_the_bus(bus: TappedBus, knowing: TappedBus) -> None:
     for tap in (listening(bus), listening(knowing, b"net/")):
         with closing(tap):
-            tap.ask_for_end()
+            tap.request_end()
     for each in (bus, knowing):
         assert each.next_question() == b"CMSG !/bus/ping\0end"
 
 
 def test_nobody_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoBus, match=r"cannot connect to .*/nowhere"):
-        Tap(str(tmp_path / "nowhere"), b"").open()
+        RecorderTap(str(tmp_path / "nowhere"), b"").open()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_nobody_there_is_told(tmp_path: Path) -> None:
 def test_a_bus_that_does_not_let_it_listen_is_told(tmp_path: Path, features: bytes, refusal: bytes | None, says: str) -> None:
     with TappedBus(tmp_path / "bus", features=features, refusal=refusal) as bus:
         accepting = bus.accept_soon()
-        tap = Tap(str(bus.path), b"")
+        tap = RecorderTap(str(bus.path), b"")
         with pytest.raises(TapRefusedError, match=says) as caught:
             tap.open()
         assert "\n" not in str(caught.value)
@@ -239,5 +239,5 @@ def test_a_bus_that_hangs_up_at_once_is_no_bus(bus: TappedBus, tmp_path: Path) -
     thread = threading.Thread(target=accept_and_close)
     thread.start()
     with pytest.raises(NoBus):
-        Tap(str(bus.path), b"").open()
+        RecorderTap(str(bus.path), b"").open()
     thread.join(30)

@@ -41,7 +41,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     content = read_wal(path)
     assert rows_in(content) == [row for batch in BATCHES for row in batch]
     assert (content.host, content.first_seq, content.last_seq, content.rows) == ("alpha", 1, 6, 6)
-    assert (content.torn_bytes, content.damaged_frames, list(content.holes())) == (0, 0, [])
+    assert (content.torn_bytes, content.damaged_frames, list(content.missing_ranges())) == (0, 0, [])
 
 
 @given(st.lists(st.lists(rows(), min_size=1, max_size=3), max_size=4), st.randoms())
@@ -124,7 +124,7 @@ def test_damaged_rows_are_known_by_their_positions(tmp_path: Path) -> None:
     path.write_bytes(content)
     read = read_wal(path)
     assert rows_in(read) == BATCHES[2]
-    assert list(read.holes()) == [(1, 3)]
+    assert list(read.missing_ranges()) == [(1, 3)]
     assert read.damaged_frames == 2
 
 

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from plotly.offline import get_plotlyjs
 
-from sbusd.report.errors import ReportError
-from sbusd.report.page import json_for_page, page_of
+from sbusd.report.page import ReportError, json_for_page, page_of
 
 HOSTILE = ["</script><script>alert(1)</script>", "<!--", "@data@", "]]>", "&lt;", "\u2028", "'\"`${}", "\ud800"]
 

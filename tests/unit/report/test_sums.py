@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.report.sums import added_up_entries, replaced
+from sbusd.report.sums import aggregate_entries, replace_columns
 
 ENTRIES = pa.list_(pa.struct([pa.field("bucket", pa.int64()), pa.field("calls", pa.int64())]))
 
@@ -24,11 +24,11 @@ def test_entries_of_lists_add_up_by_group(rows: list[tuple[int | None, list[tupl
         for bucket, calls in entries or ():
             if group is not None:
                 wanted.setdefault(group, Counter())[bucket] += calls
-    found = added_up_entries([group for group, _ in rows], pa.concat_tables(chunks).column("e"), "bucket", "calls")
+    found = aggregate_entries([group for group, _ in rows], pa.concat_tables(chunks).column("e"), "bucket", "calls")
     assert found == {group: sorted(counts.items()) for group, counts in wanted.items()}
 
 
 def test_columns_are_replaced_where_they_stand() -> None:
     table = pa.table({"a": pa.array([1, 2], pa.int64()), "b": pa.array(["x", None], pa.string())})
-    found = replaced(table, a=table.column("b"))
+    found = replace_columns(table, a=table.column("b"))
     assert found.to_pylist() == [{"a": "x", "b": "x"}, {"a": None, "b": None}]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.record.errors import RecordError
+from sbusd.archive.errors import RecordError
 from sbusd.archive.record.index import IndexEntry, read_entry, read_index, write_entry
 from sbusd.archive.record.layout import SegmentName
 from tests.support.records import NOON

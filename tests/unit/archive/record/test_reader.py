@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.archive.record.errors import RecordError, SegmentGoneError
+from sbusd.archive.errors import RecordError, SegmentGoneError
 from sbusd.archive.record.index import IndexEntry, write_entry
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import SCHEMA, batch_of, rows_of, schema_of
 from sbusd.archive.record.segments import write_segments
 from tests.support.records import NOON, message
@@ -20,29 +20,29 @@ ROWS = [message(seq, key=f"k/{seq}") for seq in range(1, 6)]
 
 
 @pytest.fixture
-def archive(tmp_path: Path) -> Archive:
+def archive(tmp_path: Path) -> RecordReader:
     write_segments(tmp_path, "alpha", 1, pa.Table.from_batches([batch_of(ROWS)]))
-    return Archive(tmp_path)
+    return RecordReader(tmp_path)
 
 
 @pytest.fixture
-def entry(archive: Archive) -> IndexEntry:
+def entry(archive: RecordReader) -> IndexEntry:
     return archive.entries()[0]
 
 
-def test_the_folders_are_columns(archive: Archive, entry: IndexEntry) -> None:
+def test_the_folders_are_columns(archive: RecordReader, entry: IndexEntry) -> None:
     (row, *_) = archive.read(entry, ["host", "hour", "key", "date"]).to_pylist()
     assert row == {"host": "alpha", "hour": 12, "key": "k/1", "date": "2026-11-20"}
     assert archive.read(entry).column_names == [*SCHEMA.names, "date", "hour", "host"]
 
 
-def test_batches_are_bounded_and_complete(archive: Archive, entry: IndexEntry) -> None:
+def test_batches_are_bounded_and_complete(archive: RecordReader, entry: IndexEntry) -> None:
     batches = list(archive.read_batches(entry, rows=2))
     assert max(batch.num_rows for batch in batches) <= 2
     assert [row for batch in batches for row in rows_of(batch)] == ROWS
 
 
-def test_a_removed_segment_is_in_the_index_when_asked_for(archive: Archive, entry: IndexEntry) -> None:
+def test_a_removed_segment_is_in_the_index_when_asked_for(archive: RecordReader, entry: IndexEntry) -> None:
     gone = dataclasses.replace(entry, removed_at=NOON, removed_because="retention")
     write_entry(archive.root, gone)
     archive.path(entry).unlink()
@@ -52,7 +52,7 @@ def test_a_removed_segment_is_in_the_index_when_asked_for(archive: Archive, entr
         archive.read(gone)
 
 
-def test_a_segment_that_is_not_there_is_told(archive: Archive, entry: IndexEntry) -> None:
+def test_a_segment_that_is_not_there_is_told(archive: RecordReader, entry: IndexEntry) -> None:
     archive.path(entry).unlink()
     for look in (archive.read, archive.verify, lambda entry: list(archive.read_batches(entry))):
         with pytest.raises(SegmentGoneError, match="missing, but named in the index"):
@@ -60,7 +60,7 @@ def test_a_segment_that_is_not_there_is_told(archive: Archive, entry: IndexEntry
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
-def test_a_segment_cut_short_is_told(archive: Archive, entry: IndexEntry, keep: int) -> None:
+def test_a_segment_cut_short_is_told(archive: RecordReader, entry: IndexEntry, keep: int) -> None:
     content = archive.path(entry).read_bytes()
     archive.path(entry).write_bytes(content[:keep])
     with pytest.raises(RecordError, match=r"parquet: damaged segment: .+"):
@@ -69,7 +69,7 @@ def test_a_segment_cut_short_is_told(archive: Archive, entry: IndexEntry, keep: 
         archive.verify(entry)
 
 
-def test_a_flipped_bit_is_found_by_the_checksum(archive: Archive, entry: IndexEntry) -> None:
+def test_a_flipped_bit_is_found_by_the_checksum(archive: RecordReader, entry: IndexEntry) -> None:
     content = bytearray(archive.path(entry).read_bytes())
     content[len(content) // 2] ^= 1
     archive.path(entry).write_bytes(content)
@@ -77,13 +77,13 @@ def test_a_flipped_bit_is_found_by_the_checksum(archive: Archive, entry: IndexEn
         archive.verify(entry)
 
 
-def test_another_parquet_file_in_its_place_is_told(archive: Archive, entry: IndexEntry) -> None:
+def test_another_parquet_file_in_its_place_is_told(archive: RecordReader, entry: IndexEntry) -> None:
     pq.write_table(pa.Table.from_pylist([{"a": 1}]), archive.path(entry))
     with pytest.raises(RecordError, match="not a segment: its columns are not those of sbus-record"):
         archive.read(entry)
 
 
-def test_segments_of_the_first_version_are_read_with_null_in_what_they_lack(archive: Archive, entry: IndexEntry) -> None:
+def test_segments_of_the_first_version_are_read_with_null_in_what_they_lack(archive: RecordReader, entry: IndexEntry) -> None:
     first = schema_of(1)
     assert first.names == SCHEMA.names[:-1]
     pq.write_table(pa.Table.from_batches([batch_of(ROWS)]).select(first.names).cast(first), archive.path(entry))

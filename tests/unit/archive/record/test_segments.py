@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import SORT_KEYS, Row, batch_of, rows_of
 from sbusd.archive.record.segments import write_segments
 from tests.support.records import NOON, message, numbered, rows
@@ -32,7 +32,7 @@ def _sort_key(row: Row) -> tuple[object, ...]:
 @given(st.lists(rows(), max_size=12).map(numbered))
 def test_any_rows_come_back_sorted_in_their_hours(some: list[Row]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        archive = Archive(Path(folder))
+        archive = RecordReader(Path(folder))
         entries = write_segments(archive.root, "alpha", 1, table_of(some))
         assert archive.entries() == entries
         found = [rows_of(archive.read(entry)) for entry in entries]

@@ -12,8 +12,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from sbusd.archive.errors import TablesError
 from sbusd.archive.tables import publication
-from sbusd.archive.tables.errors import TablesError
 from sbusd.archive.tables.hours import Hour, Manifest
 from sbusd.archive.tables.publication import LOCK, PLAN, Part, finish_publication, locked, prepare_folder, publish, write_empty
 from sbusd.archive.tables.reader import read_tables

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.archive.tables.errors import TablesError
+from sbusd.archive.errors import TablesError
 from sbusd.archive.tables.hours import Hour
 from sbusd.archive.tables.publication import prepare_folder
 from sbusd.archive.tables.reader import read_tables

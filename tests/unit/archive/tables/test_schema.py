@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.tables.schema import CALL_SECONDS, TABLES, TOP, Table
-from sbusd.pipeline.measures.flows import ACTS
-from sbusd.pipeline.measures.subscriptions import ROUTES
+from sbusd.pipeline.measures.flows import MAX_EVENTS
+from sbusd.pipeline.measures.subscriptions import MAX_ROUTES
 
 _PAGE = (Path(__file__).parents[4] / "man" / "sbus-pipeline.8").read_text()
 _TYPES = {"TEXT": "string", "COUNT": "int64", "TIME": "timestamp", "HISTOGRAM": "list<bucket,calls>"}
@@ -37,8 +37,8 @@ def test_the_manual_states_the_bounds() -> None:
     text = _plain(_PAGE)
     assert f"Only the {TOP} most used" in text
     assert f"during {CALL_SECONDS} seconds" in text
-    assert f"the first {ACTS} rows about subscriptions" in text
-    assert f"the first {ROUTES} periods" in text
+    assert f"the first {MAX_EVENTS} rows about subscriptions" in text
+    assert f"the first {MAX_ROUTES} periods" in text
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, rows_of
 from sbusd.archive.tables.schema import TABLES
 from tests.bench.pipeline import duckdb_tables, polars_tables
@@ -29,9 +29,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def record(archive: Path) -> dict[str, list[Row]]:
     """The rows of each host."""
     found: dict[str, list[Row]] = {host: [] for host in HOSTS}
-    for entry in Archive(archive).entries():
-        Archive(archive).verify(entry)
-        found[entry.host] += rows_of(Archive(archive).read(entry))
+    for entry in RecordReader(archive).entries():
+        RecordReader(archive).verify(entry)
+        found[entry.host] += rows_of(RecordReader(archive).read(entry))
     return found
 
 
@@ -45,10 +45,10 @@ def test_it_is_an_archive_of_that_size(record: dict[str, list[Row]]) -> None:
 
 def test_a_part_is_an_archive_too(archive: Path, tmp_path: Path) -> None:
     count = make_part(archive, tmp_path / "part", ROWS // 4)
-    entries = Archive(tmp_path / "part").entries()
+    entries = RecordReader(tmp_path / "part").entries()
     assert sum(entry.rows for entry in entries) == count == ROWS // 4
     for entry in entries:
-        Archive(tmp_path / "part").verify(entry)
+        RecordReader(tmp_path / "part").verify(entry)
 
 
 @pytest.mark.parametrize("write", [duckdb_tables.write_tables, polars_tables.write_tables], ids=["duckdb", "polars"])

@@ -1,10 +1,12 @@
-"""Sizes of payloads as they are typed."""
+"""The payload sizes and the key of a benchmark."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from sbusd.ctl.bench.plan import LEAST_BYTES, MOST_BYTES, parse_sizes
+from sbusd.ctl.bench.plan import LEAST_BYTES, MOST_BYTES, parse_sizes, private_key
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
@@ -25,3 +27,10 @@ def test_the_largest_fits_into_a_packet_with_its_key() -> None:
     everything = Credentials(2**32 - 2, 2**32 - 2, 2**22)
     key = everything.key(everything.key(b"")) + b"/bench/" + b"0" * 32
     assert len(b"MSG %b\0" % key) + MOST_BYTES <= MAX_PACKET_BYTES
+
+
+@pytest.mark.parametrize("prefix", [b"", b"!/cred/100/1000/1111/"])
+def test_a_key_names_the_user_alone_and_cannot_be_guessed(prefix: bytes) -> None:
+    key = private_key(prefix + b"!/cred/1000/1001/19211")
+    assert re.fullmatch(re.escape(prefix) + rb"!/cred//1001//bench/[0-9a-f]{32}", key)
+    assert key != private_key(prefix + b"!/cred/1000/1001/19211")

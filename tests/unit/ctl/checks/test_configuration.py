@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.checks.configuration import check_configuration, check_file
-from sbusd.ctl.checks.finding import Finding, Result
 from tests.support.users import User
 
 
 def test_no_file_is_well(tmp_path: Path) -> None:
-    assert check_file(tmp_path / "sbusd.toml").result is Result.OK
+    assert check_file(tmp_path / "sbusd.toml").result is CheckResult.OK
 
 
 @pytest.mark.parametrize(
-    ("text", "result"), [('separator = "/"\n', Result.OK), ("separator =\n", Result.FAIL), ("colour = 1\n", Result.FAIL)]
+    ("text", "result"), [('separator = "/"\n', CheckResult.OK), ("separator =\n", CheckResult.FAIL), ("colour = 1\n", CheckResult.FAIL)]
 )
-def test_files(tmp_path: Path, text: str, result: Result) -> None:
+def test_files(tmp_path: Path, text: str, result: CheckResult) -> None:
     file = tmp_path / "sbusd.toml"
     file.write_text(text)
     finding = check_file(file)
@@ -28,14 +28,14 @@ def test_files(tmp_path: Path, text: str, result: Result) -> None:
 
 
 def test_a_bus_elsewhere_has_no_known_files() -> None:
-    assert check_configuration(None).result is Result.SKIP
+    assert check_configuration(None).result is CheckResult.SKIP
 
 
 def test_the_user_s_own_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sbus").mkdir()
     (tmp_path / "sbus" / "sbusd.toml").write_text("nonsense\n")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert check_configuration("user").result is Result.FAIL
+    assert check_configuration("user").result is CheckResult.FAIL
 
 
 @pytest.mark.parametrize("hidden", ["sbusd.toml", "sbusd.toml.d", "sbusd.toml.d/a.toml", "."])
@@ -51,5 +51,5 @@ def test_what_this_user_may_not_read_is_no_fault(folder: Path, first_user: User,
         return check_file(file)
 
     finding = first_user.call(look)
-    assert finding.result is Result.SKIP
+    assert finding.result is CheckResult.SKIP
     assert finding.reason.endswith("is not readable by this user")

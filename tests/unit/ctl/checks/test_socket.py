@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.client.errors import no_bus
-from sbusd.ctl.checks.answer import unreachable
-from sbusd.ctl.checks.finding import Result
+from sbusd.ctl.checks import CheckResult
+from sbusd.ctl.checks.response import unreachable
 from sbusd.ctl.checks.socket import SocketFacts, check_socket, judge
 
 _GOOD = SocketFacts(stat.S_IFSOCK | 0o666, 0, True, stat.S_IFDIR | 0o755, 0)
@@ -23,40 +23,40 @@ _STRANGER = os.geteuid() + 12345
 @pytest.mark.parametrize(
     ("facts", "check", "result"),
     [
-        (_GOOD, "socket", Result.OK),
-        (_GOOD, "owner", Result.OK),
-        (_GOOD, "directory", Result.OK),
-        (replace(_GOOD, mode=stat.S_IFREG | 0o666), "socket", Result.FAIL),
-        (replace(_GOOD, is_writable=False), "socket", Result.FAIL),
-        (replace(_GOOD, mode=stat.S_IFSOCK | 0o660), "socket", Result.WARN),
-        (replace(_GOOD, uid=_STRANGER), "owner", Result.WARN),
-        (replace(_GOOD, uid=os.geteuid()), "owner", Result.OK),
-        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o777), "directory", Result.WARN),
-        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o1777), "directory", Result.OK),
-        (replace(_GOOD, folder_uid=_STRANGER), "directory", Result.WARN),
+        (_GOOD, "socket", CheckResult.OK),
+        (_GOOD, "owner", CheckResult.OK),
+        (_GOOD, "directory", CheckResult.OK),
+        (replace(_GOOD, mode=stat.S_IFREG | 0o666), "socket", CheckResult.FAIL),
+        (replace(_GOOD, is_writable=False), "socket", CheckResult.FAIL),
+        (replace(_GOOD, mode=stat.S_IFSOCK | 0o660), "socket", CheckResult.WARN),
+        (replace(_GOOD, uid=_STRANGER), "owner", CheckResult.WARN),
+        (replace(_GOOD, uid=os.geteuid()), "owner", CheckResult.OK),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o777), "directory", CheckResult.WARN),
+        (replace(_GOOD, folder_mode=stat.S_IFDIR | 0o1777), "directory", CheckResult.OK),
+        (replace(_GOOD, folder_uid=_STRANGER), "directory", CheckResult.WARN),
     ],
 )
-def test_judges(facts: SocketFacts, check: str, result: Result) -> None:
+def test_judges(facts: SocketFacts, check: str, result: CheckResult) -> None:
     found = {finding.check: finding for finding in judge(facts, is_for_all=True)}
     assert found[check].result is result
-    assert (found[check].advice == "") is (result is Result.OK)
+    assert (found[check].advice == "") is (result is CheckResult.OK)
 
 
 def test_a_bus_for_one_user_needs_no_mode_for_others() -> None:
-    assert judge(replace(_GOOD, mode=stat.S_IFSOCK | 0o600), is_for_all=False)[0].result is Result.OK
+    assert judge(replace(_GOOD, mode=stat.S_IFSOCK | 0o600), is_for_all=False)[0].result is CheckResult.OK
 
 
 @pytest.mark.parametrize("address", ["", "/" + "x" * 200, "/dev/unix/abstract"])
 def test_an_address_that_names_no_bus_fails(address: str) -> None:
     (finding,) = check_socket(address, is_for_all=False)
-    assert (finding.check, finding.result) == ("address", Result.FAIL)
+    assert (finding.check, finding.result) == ("address", CheckResult.FAIL)
     assert finding.advice
 
 
 @pytest.mark.parametrize("address", ["/dev/fd/3", "/dev/unix/abstract/0041"])
 def test_what_is_no_file_is_skipped(address: str) -> None:
     (finding,) = check_socket(address, is_for_all=False)
-    assert finding.result is Result.SKIP
+    assert finding.result is CheckResult.SKIP
 
 
 def test_real_files(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_a_real_socket(folder: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(path))
         path.chmod(0o600)
-        assert [finding.result for finding in check_socket(str(path), is_for_all=False)] == [Result.OK] * 3
-        assert check_socket(str(path), is_for_all=True)[0].result is Result.WARN
+        assert [finding.result for finding in check_socket(str(path), is_for_all=False)] == [CheckResult.OK] * 3
+        assert check_socket(str(path), is_for_all=True)[0].result is CheckResult.WARN
 
 
 def test_what_to_do_is_about_the_bus_that_was_meant(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from sbusd.ctl.answers import connection
 from sbusd.ctl.commands.connections import lines
+from sbusd.ctl.responses import connection_info
 
-_FULL = connection(
+_FULL = connection_info(
     {
         "id": 12,
         "pid": -1,
@@ -39,5 +39,5 @@ def test_without_a_legend_there_are_rows_alone() -> None:
 
 
 def test_an_older_bus_leaves_dashes() -> None:
-    (row,) = lines([connection({"id": 1})], 0, now=0.0, legend=False, width=None)
+    (row,) = lines([connection_info({"id": 1})], 0, now=0.0, legend=False, width=None)
     assert row.split() == ["1", *["-"] * 14]

@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.ctl.checks.finding import Finding, Result
+from sbusd.ctl.checks import CheckResult, Finding
 from sbusd.ctl.commands.doctor import examine, lines
 from sbusd.ctl.main import application
 from sbusd.ctl.settings import Settings
 
 _FINDINGS = [
-    Finding("socket", Result.OK, "mode 0666"),
-    Finding("connection", Result.FAIL, "refused\x1b", "start it"),
-    Finding("version", Result.WARN, "differs", "upgrade"),
+    Finding("socket", CheckResult.OK, "mode 0666"),
+    Finding("connection", CheckResult.FAIL, "refused\x1b", "start it"),
+    Finding("version", CheckResult.WARN, "differs", "upgrade"),
 ]
 
 
@@ -52,5 +52,10 @@ def test_without_a_bus_it_fails_and_says_what_to_do(tmp_path: Path) -> None:
 def test_a_user_s_bus_without_a_login_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     first, *_ = examine(Settings(scope="user"))
-    assert (first.check, first.result) == ("address", Result.FAIL)
+    assert (first.check, first.result) == ("address", CheckResult.FAIL)
     assert "XDG_RUNTIME_DIR" in first.reason
+
+
+def test_advice_is_empty_where_nothing_is_to_be_done() -> None:
+    assert Finding("socket", CheckResult.OK, "fine").advice == ""
+    assert [result.value for result in CheckResult] == ["ok", "warn", "fail", "skip"]

@@ -7,9 +7,9 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from sbusd.ctl.answers import BadAnswerError
 from sbusd.ctl.commands.explain import Action, blocking_lines, line
 from sbusd.ctl.main import application
+from sbusd.ctl.responses import BadResponseError
 
 DENIED = {"key": "lab/\x1b", "allowed": False, "error": "EPERM", "rule": "rule 1 of f", "reason": "refused by rule 1 of f"}
 
@@ -67,7 +67,7 @@ def test_a_wrong_argument_is_told(bus: FakeBus, arguments: list[str], status: in
 def test_other_verdicts() -> None:
     assert line({"key": "", "allowed": True}, "alice", Action.SUBSCRIBE) == "alice may subscribe to ''"
     assert line({"key": "a", "allowed": True, "reason": "r"}, "alice", Action.PUBLISH) == "alice may publish to a: r"
-    with pytest.raises(BadAnswerError):
+    with pytest.raises(BadResponseError):
         line({"key": "a"}, "alice", Action.PUBLISH)
 
 

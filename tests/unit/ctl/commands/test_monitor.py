@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.client import Gap, Message, Peer, TapItem, TapRecord
 from sbusd.client.tap import tap_item
-from sbusd.ctl.commands.monitor import Filter, Scribe, record_json, record_line
+from sbusd.ctl.commands.monitor import Filter, RecordPrinter, record_json, record_line
 from sbusd.ctl.following import follow
 from sbusd.ctl.output import JsonStyle
 from sbusd.ctl.processes import Process
@@ -89,7 +89,7 @@ def test_what_is_printed(wanted: Filter, takes: bool) -> None:
 
 def test_following_ends_with_the_count_and_tells_what_is_missing(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     items: Iterator[TapItem] = iter([MESSAGE, Gap(3), DENIAL, MESSAGE])
-    follow(lambda _timeout: next(items), Scribe(JsonStyle.SHORT, Filter()), 2, None)
+    follow(lambda _timeout: next(items), RecordPrinter(JsonStyle.SHORT, Filter()), 2, None)
     out, err = capsysbinary.readouterr()
     assert [json.loads(line)["type"] for line in out.splitlines()] == ["message", "gap", "denial"]
     assert err == b"sbusctl: lost 3 records: this reader is too slow\n"
@@ -105,9 +105,9 @@ def test_the_process_of_an_older_connection_is_that_of_its_time(monkeypatch: pyt
         return Process()
 
     monkeypatch.setattr("sbusd.ctl.commands.monitor.process_of", process_of)
-    scribe = Scribe(JsonStyle.SHORT, Filter(unit="a.service"), {5: 1.5, 9: 2.5})
+    printer = RecordPrinter(JsonStyle.SHORT, Filter(unit="a.service"), {5: 1.5, 9: 2.5})
     for number, kind in ((5, "message"), (6, "message"), (10, "message"), (7, "connect")):
-        scribe.write(TapRecord(kind, 8.0, make_peer(number, b"!/cred/1/2/%d" % (100 + number)), {}))
+        printer.write(TapRecord(kind, 8.0, make_peer(number, b"!/cred/1/2/%d" % (100 + number)), {}))
     assert asked == [(105, 1.5), (106, None), (110, 8.0), (107, 8.0)]
 
 
@@ -115,5 +115,5 @@ def test_following_ends_with_the_time() -> None:
     def nothing(_timeout: float | None) -> TapItem:
         raise TimeoutError
 
-    follow(nothing, Scribe(JsonStyle.OFF, Filter()), None, 5.0, clock=lambda: 5.0)
-    follow(nothing, Scribe(JsonStyle.OFF, Filter()), None, 6.0, clock=lambda: 5.0)
+    follow(nothing, RecordPrinter(JsonStyle.OFF, Filter()), None, 5.0, clock=lambda: 5.0)
+    follow(nothing, RecordPrinter(JsonStyle.OFF, Filter()), None, 6.0, clock=lambda: 5.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client import ErrorCode, PayloadTooLarge, RemoteRefusal
-from sbusd.ctl.commands.replay import Publication
-from sbusd.recorder.replay import Recorded
+from sbusd.ctl.commands.replay import ReplayPublisher
+from sbusd.recorder.replay import RecordedMessage
 
 
 class FakeBus:
@@ -36,9 +36,9 @@ def bus() -> FakeBus:
 
 
 def test_messages_are_published_and_counted(bus: FakeBus) -> None:
-    publication = Publication(bus)
+    publication = ReplayPublisher(bus)
     told: list[tuple[int, int]] = []
-    some = [Recorded(1, b"a", b"1"), Recorded(2, b"b", bytes(11)), Recorded(3, b"c", b"3")]
+    some = [RecordedMessage(1, b"a", b"1"), RecordedMessage(2, b"b", bytes(11)), RecordedMessage(3, b"c", b"3")]
     publication.publish(some, lambda published, ts: told.append((published, ts)))
     assert bus.taken == [(b"a", b"1"), (b"c", b"3")]
     assert (publication.published, publication.too_large, told) == (2, 1, [(1, 1), (2, 3)])
@@ -46,8 +46,10 @@ def test_messages_are_published_and_counted(bus: FakeBus) -> None:
 
 
 def test_the_first_refusal_is_kept_and_all_are_heard(bus: FakeBus) -> None:
-    publication = Publication(bus)
-    publication.publish([Recorded(1, b"x1", b""), Recorded(2, b"x2", b""), Recorded(3, b"a", b"")], lambda _published, _ts: None)
+    publication = ReplayPublisher(bus)
+    publication.publish(
+        [RecordedMessage(1, b"x1", b""), RecordedMessage(2, b"x2", b""), RecordedMessage(3, b"a", b"")], lambda _published, _ts: None
+    )
     assert publication.settle() == "EPERM x1 is closed"
     assert publication.settle() is None
     assert bus.taken == [(b"a", b"")]

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sbusd.client import Gap, Message, Reconnected, Replaced
-from sbusd.ctl.commands.sub import Item, Printer, TooFewError
+from sbusd.ctl.commands.sub import Item, MessagePrinter, TooFewError
 from sbusd.ctl.following import follow
 from sbusd.ctl.formats import json_piece, raw_piece
 from sbusd.ctl.main import application
@@ -43,8 +43,8 @@ class FakeSubscription:
         return self.now
 
 
-def _printer(json_style: JsonStyle = JsonStyle.OFF, end: bytes = b"\n") -> Printer:
-    return Printer(raw_piece() if json_style is JsonStyle.OFF else json_piece(json_style), end, json_style, wall=lambda: 5.0)
+def _printer(json_style: JsonStyle = JsonStyle.OFF, end: bytes = b"\n") -> MessagePrinter:
+    return MessagePrinter(raw_piece() if json_style is JsonStyle.OFF else json_piece(json_style), end, json_style, wall=lambda: 5.0)
 
 
 def _message(payload: bytes) -> Message:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sbusd.ctl.answers import routed
 from sbusd.ctl.commands.trace import lines
+from sbusd.ctl.responses import trace_entry
 
 _HEAD = {"key": "a/b", "publishable": True, "reason": "no rule restricts publishing to this key"}
 _BLOCKS = {"when_full": "block", "blocks": [{"id": 7}, {"id": None}], "blocks_count": 5}
-_GETS = routed({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"], **_BLOCKS}, gets_it=True)
-_NOT = routed({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, gets_it=False)
+_GETS = trace_entry({"id": 1, "pid": -1, "uid": 0, "patterns": ["a/*", "", "x\ny"], **_BLOCKS}, gets_it=True)
+_NOT = trace_entry({"id": 22, "pid": -1, "uid": 0, "reason": "no pattern matches"}, gets_it=False)
 
 
 def test_the_verdict_the_table_and_the_sums() -> None:
@@ -28,7 +28,7 @@ def test_without_a_legend_there_are_the_verdict_and_the_rows() -> None:
 
 
 def test_a_recipient_whose_patterns_are_not_told() -> None:
-    (_, row) = lines(_HEAD, [routed({"id": 1}, gets_it=True)], 0, legend=False, width=None)
+    (_, row) = lines(_HEAD, [trace_entry({"id": 1}, gets_it=True)], 0, legend=False, width=None)
     assert row.split() == ["1", "-", "-", "-", "yes", "-", "-", "-"]
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.ctl.answers import connection
 from sbusd.ctl.processes import Process
+from sbusd.ctl.responses import connection_info
 from sbusd.ctl.top import names
-from sbusd.ctl.top.names import NameBook
+from sbusd.ctl.top.names import NameCache
 
 
 def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch)
         return Process(f"run-{len(looks)}")
 
     monkeypatch.setattr(names, "process_of", process_of)
-    book, each = NameBook(), connection({"id": 1, "pid": 77, "uid": 0, "since": 5.5})
+    book, each = NameCache(), connection_info({"id": 1, "pid": 77, "uid": 0, "since": 5.5})
     shown = []
     for _ in range(5):
         shown.append(book.of(each)["command"])
@@ -31,11 +31,11 @@ def test_a_process_is_looked_at_once_in_a_while(monkeypatch: pytest.MonkeyPatch)
 def test_those_that_have_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     told = iter(["old", "new"])
     monkeypatch.setattr(names, "process_of", lambda _pid, _since: Process(next(told)))
-    book, each = NameBook(), connection({"id": 1, "pid": 77})
+    book, each = NameCache(), connection_info({"id": 1, "pid": 77})
     assert book.of(each) == {"user": "-", "command": "old", "unit": "-"}
     book.keep([2])
     assert book.of(each)["command"] == "new"
 
 
 def test_users() -> None:
-    assert NameBook().user(0) == "root"
+    assert NameCache().user(0) == "root"

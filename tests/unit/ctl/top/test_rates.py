@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.ctl.answers import JsonObject, connection
-from sbusd.ctl.top.names import NameBook
+from sbusd.ctl.responses import JsonObject, connection_info
+from sbusd.ctl.top.names import NameCache
 from sbusd.ctl.top.rates import Row, connection_rows, ordered, per_second, totals, user_rows
 from sbusd.ctl.top.samples import Sample
-from sbusd.ctl.top.sockets import Depths
+from sbusd.ctl.top.sockets import QueueDepths
 
 _ZERO = {
     "received_packets": 0,
@@ -24,8 +24,8 @@ _ZERO = {
 
 def _sample(moment: float, *items: dict[str, object], stats: JsonObject | None = None, hidden: int = 0) -> Sample:
     """Return a sample of connections whose counters are 0 unless given; the kernel holds 1 to 4 bytes for each."""
-    found = {each.id: each for item in items if (each := connection({"uid": 0, "pid": -1, **_ZERO, **item})).id is not None}
-    return Sample(moment, 1000.0 + moment, stats or {}, found, hidden, {key: Depths(1, 2, 3, 4) for key in found}, "")
+    found = {each.id: each for item in items if (each := connection_info({"uid": 0, "pid": -1, **_ZERO, **item})).id is not None}
+    return Sample(moment, 1000.0 + moment, stats or {}, found, hidden, {key: QueueDepths(1, 2, 3, 4) for key in found}, "")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_rates(before: int | None, after: int | None, seconds: float, rate: floa
 
 
 def test_the_first_sample_has_no_rates() -> None:
-    (row,) = connection_rows(None, _sample(1.0, {"id": 1, "received_packets": 9}), NameBook())
+    (row,) = connection_rows(None, _sample(1.0, {"id": 1, "received_packets": 9}), NameCache())
     assert (row["received_packets"], row["received_packets_per_second"]) == (9, None)
     assert totals(None, _sample(1.0), [row])["received_packets_per_second"] is None
 
@@ -57,7 +57,7 @@ def test_connections_that_stay_come_and_go() -> None:
         {"id": 1, "received_packets": 30, "delivered_bytes": 100, "lost_packets": 6, "queued_packets": 3},
         {"id": 3, "received_packets": 4, "received_bytes": 50},
     )
-    first, new = connection_rows(earlier, later, NameBook())
+    first, new = connection_rows(earlier, later, NameCache())
     assert [first[f"{name}_per_second"] for name in ("received_packets", "delivered_bytes", "lost_packets")] == [10.0, 0.0, 0.5]
     assert (first["queued_packets"], first["client_receive_bytes"], first["user"]) == (3, 3, "root")
     # All that a new connection has done, it did since the earlier sample.
@@ -66,12 +66,12 @@ def test_connections_that_stay_come_and_go() -> None:
 
 def test_modes() -> None:
     modes = {"soft": "queue", "hard": "block", "order": "random"}
-    rows = connection_rows(None, _sample(1.0, {"id": 1, **modes}, {"id": 2, "soft": "queue"}), NameBook())
+    rows = connection_rows(None, _sample(1.0, {"id": 1, **modes}, {"id": 2, "soft": "queue"}), NameCache())
     assert [row["mode"] for row in rows] == ["queue/block/random", None]
 
 
 def test_counters_that_went_back_have_no_rate() -> None:
-    (row,) = connection_rows(_sample(1.0, {"id": 1, "received_packets": 5}), _sample(2.0, {"id": 1, "received_packets": 4}), NameBook())
+    (row,) = connection_rows(_sample(1.0, {"id": 1, "received_packets": 5}), _sample(2.0, {"id": 1, "received_packets": 4}), NameCache())
     assert row["received_packets_per_second"] is None
     assert row["delivered_packets_per_second"] == 0.0
 
@@ -80,7 +80,7 @@ def test_totals_are_the_bus_s_own_where_it_tells_them() -> None:
     """A connection that came and went between the samples is in them."""
     earlier = _sample(1.0, {"id": 1, "lost_packets": 1}, stats={"counters": {"received_packets": 100}})
     later = _sample(3.0, {"id": 1, "lost_packets": 5}, stats={"counters": {"received_packets": 300}, "uptime_seconds": 9.5}, hidden=2)
-    found = totals(earlier, later, connection_rows(earlier, later, NameBook()))
+    found = totals(earlier, later, connection_rows(earlier, later, NameCache()))
     assert (found["received_packets"], found["received_packets_per_second"]) == (300, 100.0)
     assert (found["lost_packets"], found["lost_packets_per_second"]) == (5, 2.0)
     assert (found["connections"], found["hidden"], found["uptime_seconds"]) == (1, 2, 9.5)
@@ -89,7 +89,7 @@ def test_totals_are_the_bus_s_own_where_it_tells_them() -> None:
 def test_totals_of_others_are_sums() -> None:
     earlier = _sample(1.0, {"id": 1}, {"id": 2})
     later = _sample(2.0, {"id": 1, "received_packets": 3, "queued_bytes": 7}, {"id": 2, "received_packets": 4, "queued_bytes": 1})
-    found = totals(earlier, later, connection_rows(earlier, later, NameBook()))
+    found = totals(earlier, later, connection_rows(earlier, later, NameCache()))
     assert (found["received_packets"], found["received_packets_per_second"], found["queued_bytes"]) == (7, 7.0, 8)
     assert found["uptime_seconds"] is None
 
@@ -103,7 +103,7 @@ def _by_user(told: list[JsonObject]) -> list[Row]:
         {"id": 2, "received_packets": 4, "queued_bytes": 20, "lost_packets": 2},
         {"id": 3, "uid": 7, "subscriptions": 9},
     )
-    return user_rows(connection_rows(earlier, later, NameBook()), told, NameBook())
+    return user_rows(connection_rows(earlier, later, NameCache()), told, NameCache())
 
 
 def test_users_are_sums_of_their_connections() -> None:
@@ -142,7 +142,7 @@ def test_the_nearest_quota() -> None:
 def test_numbers_beyond_all_counters_are_none() -> None:
     root, *_ = _by_user([{"uid": 0, "queued_bytes": 10**400}])
     assert root["queued_bytes"] is None
-    row, *_ = connection_rows(_sample(1.0), _sample(2.0, {"id": 1, "received_packets": 10**400}), NameBook())
+    row, *_ = connection_rows(_sample(1.0), _sample(2.0, {"id": 1, "received_packets": 10**400}), NameCache())
     assert row["received_packets_per_second"] is None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from sbusd.ctl.top.samples import Sampler
-from sbusd.ctl.top.sockets import Depths, SocketsUnseenError, UnixSocket
+from sbusd.ctl.top.sockets import QueueDepths, SocketsUnseenError, UnixSocket
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
@@ -42,7 +42,7 @@ def test_all_pages_and_the_kernels_queues() -> None:
     sample = Sampler(FakeBus(), with_users=False, sockets=_sockets).sample()
     assert list(sample.connections) == [1, 2, 3]
     assert sample.hidden == 4
-    assert sample.depths == {1: Depths(1, 2, 3, 4), 2: Depths(5, 6), 3: Depths()}
+    assert sample.depths == {1: QueueDepths(1, 2, 3, 4), 2: QueueDepths(5, 6), 3: QueueDepths()}
     assert (sample.unseen, sample.users) == ("", ())
     assert sample.stats["scope"] == "bus"
 
@@ -58,7 +58,7 @@ def test_a_kernel_that_does_not_tell_is_told() -> None:
 
     sample = Sampler(FakeBus(), with_users=False, sockets=unseen).sample()
     assert sample.unseen == "cannot read the kernel queues: no"
-    assert set(sample.depths.values()) == {Depths()}
+    assert set(sample.depths.values()) == {QueueDepths()}
 
 
 @pytest.mark.parametrize(("features", "told"), [(b"stats\nusers", 1), (b"stats", 0), (b"superusers", 0)])

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from sbusd.ctl.top.rates import Row
-from sbusd.ctl.top.screen import Report, head_lines, plain_lines, terminal_lines
+from sbusd.ctl.top.screen import TopReport, head_lines, plain_lines, terminal_lines
 
 
 def _row(number: int, **more: object) -> Row:
@@ -36,7 +36,7 @@ _TOTALS: Row = {
     "lost_packets": 7,
 }
 
-_REPORT = Report(
+_REPORT = TopReport(
     clock=1_700_000_000.1234,
     seconds=2.0,
     scope="bus",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sbusd.ctl.top.sockets import Depths, SocketsUnseenError, UnixSocket, depths, read_sockets
+from sbusd.ctl.top.sockets import QueueDepths, SocketsUnseenError, UnixSocket, depths, read_sockets
 from tests.support import skips
 
 
@@ -63,9 +63,9 @@ def test_many_sockets_come_in_more_than_one_datagram() -> None:
 
 def test_what_is_not_there_is_not_seen() -> None:
     alone = {5: UnixSocket(6, 10, 20)}
-    assert depths(alone, 5) == Depths(10, 20)
-    assert depths(alone, 6) == depths(alone, None) == Depths()
-    assert depths({5: UnixSocket(None, 10, 20)}, 5) == Depths(10, 20)
+    assert depths(alone, 5) == QueueDepths(10, 20)
+    assert depths(alone, 6) == depths(alone, None) == QueueDepths()
+    assert depths({5: UnixSocket(None, 10, 20)}, 5) == QueueDepths(10, 20)
 
 
 class FakeKernel:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.ctl.top.terminal import Keys, can_show_screen, ended_by_signals
+from sbusd.ctl.top.terminal import Keyboard, can_show_screen, ended_by_signals
 
 LONG_SECONDS = 60.0
 """A wait that a test would not survive; every one of them ends by a key."""
@@ -32,14 +32,14 @@ def terminal() -> Iterator[tuple[int, int]]:
 @pytest.mark.parametrize("keys", [b"q", b"Q", b"abcq", b"\x04"])
 def test_a_key_ends_it_at_once_without_enter(terminal: tuple[int, int], keys: bytes) -> None:
     keyboard, program = terminal
-    with Keys(program) as reading:
+    with Keyboard(program) as reading:
         os.write(keyboard, keys)
         assert reading.quit_within(LONG_SECONDS)
 
 
 def test_other_keys_do_nothing(terminal: tuple[int, int]) -> None:
     keyboard, program = terminal
-    with Keys(program) as reading:
+    with Keyboard(program) as reading:
         os.write(keyboard, b"x\n")
         begin = time.monotonic()
         assert not reading.quit_within(0.02)
@@ -51,7 +51,7 @@ def test_keys_are_unseen_and_the_terminal_is_left_as_it_was(terminal: tuple[int,
     before = termios.tcgetattr(program)
 
     def be_interrupted() -> None:
-        with Keys(program):
+        with Keyboard(program):
             flags = termios.tcgetattr(program)[3]
             assert not flags & (termios.ECHO | termios.ICANON)
             assert flags & termios.ISIG
@@ -64,7 +64,7 @@ def test_keys_are_unseen_and_the_terminal_is_left_as_it_was(terminal: tuple[int,
 
 def test_a_terminal_that_has_gone_is_the_end(terminal: tuple[int, int]) -> None:
     keyboard, program = terminal
-    with Keys(program) as reading:
+    with Keyboard(program) as reading:
         os.close(keyboard)
         assert reading.quit_within(LONG_SECONDS)
 
@@ -75,7 +75,7 @@ def test_what_is_no_terminal_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> Non
     reader, writer = os.pipe()
     try:
         os.write(writer, b"q")
-        with Keys(reader) as reading:
+        with Keyboard(reader) as reading:
             assert not reading.quit_within(3.0)
         assert slept == [3.0]
         assert os.read(reader, 10) == b"q"

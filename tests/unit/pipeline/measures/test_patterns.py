@@ -16,14 +16,14 @@ _KEYS = st.lists(_SEGMENTS, max_size=7).map(b"/".join).map(key_text)
 @given(st.lists(_KEYS, max_size=12), _KEYS)
 def test_it_finds_what_the_reference_finds(patterns: list[str], key: str) -> None:
     taking = [pattern for pattern in set(patterns) if KeySpace().matches(key_bytes(pattern), key_bytes(key))]
-    assert sorted(PatternSet(set(patterns)).taking(key)) == sorted(taking)
+    assert sorted(PatternSet(set(patterns)).matching(key)) == sorted(taking)
 
 
 def test_text_that_is_no_key_takes_nothing() -> None:
-    assert PatternSet(["", "\\"]).taking("\\") == []
-    assert PatternSet(["", "\\"]).taking("a") == [""]
+    assert PatternSet(["", "\\"]).matching("\\") == []
+    assert PatternSet(["", "\\"]).matching("a") == [""]
 
 
 def test_a_deep_key_is_no_deep_recursion() -> None:
     deep = "*/" * 50_000
-    assert PatternSet([deep]).taking("a/" * 50_001) == [deep]
+    assert PatternSet([deep]).matching("a/" * 50_001) == [deep]

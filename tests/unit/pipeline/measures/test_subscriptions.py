@@ -1,43 +1,43 @@
-"""From when to when a subscription stood, and whom a key reached."""
+"""When a subscription is active, and which connections a key matches."""
 
 from __future__ import annotations
 
-from sbusd.pipeline.measures.subscriptions import OPEN, ROUTES, Act, Route, Routes, Subscription, subscriptions
+from sbusd.pipeline.measures.subscriptions import MAX_ROUTES, OPEN, Route, RouteTable, Subscription, SubscriptionEvent, subscriptions
 
 
-def act(seq: int, kind: str, key: str | None = "a/", conn: int | None = 1, uid: int = 1000) -> Act:
-    return Act(seq, kind, conn, key, uid, "app.service")
+def event(seq: int, kind: str, key: str | None = "a/", conn: int | None = 1, uid: int = 1000) -> SubscriptionEvent:
+    return SubscriptionEvent(seq, kind, conn, key, uid, "app.service")
 
 
-def stood(*acts: Act, ends: dict[int | None, int] | None = None) -> list[tuple[int, str, int, int]]:
-    return sorted((each.conn, each.pattern, each.since, each.until) for each in subscriptions(acts, ends or {}))
+def by_hour(*events: SubscriptionEvent, ends: dict[int | None, int] | None = None) -> list[tuple[int, str, int, int]]:
+    return sorted((each.conn, each.pattern, each.since, each.until) for each in subscriptions(events, ends or {}))
 
 
 def test_a_subscription_stands_until_it_is_taken_back() -> None:
-    assert stood(act(1, "subscribe"), act(5, "unsubscribe")) == [(1, "a/", 1, 5)]
-    assert stood(act(1, "standing"), act(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
+    assert by_hour(event(1, "subscribe"), event(5, "unsubscribe")) == [(1, "a/", 1, 5)]
+    assert by_hour(event(1, "standing"), event(2, "unsubscribe", "b/")) == [(1, "a/", 1, OPEN)]
 
 
 def test_the_end_of_a_connection_ends_its_own() -> None:
-    acts = (act(1, "subscribe"), act(2, "subscribe", "b/"), act(3, "subscribe", conn=2), act(4, "disconnect", None))
-    assert stood(*acts) == [(1, "a/", 1, 4), (1, "b/", 2, 4), (2, "a/", 3, OPEN)]
+    events = (event(1, "subscribe"), event(2, "subscribe", "b/"), event(3, "subscribe", conn=2), event(4, "disconnect", None))
+    assert by_hour(*events) == [(1, "a/", 1, 4), (1, "b/", 2, 4), (2, "a/", 3, OPEN)]
 
 
 def test_a_restart_ends_all_and_what_is_told_again_begins_anew() -> None:
-    assert stood(act(1, "subscribe"), act(2, "restart", None, None), act(3, "standing")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
+    assert by_hour(event(1, "subscribe"), event(2, "restart", None, None), event(3, "standing")) == [(1, "a/", 1, 2), (1, "a/", 3, OPEN)]
 
 
 def test_what_is_told_twice_is_one_subscription() -> None:
-    assert stood(act(1, "subscribe"), act(2, "standing"), act(3, "unsubscribe"), act(4, "unsubscribe")) == [(1, "a/", 1, 3)]
+    assert by_hour(event(1, "subscribe"), event(2, "standing"), event(3, "unsubscribe"), event(4, "unsubscribe")) == [(1, "a/", 1, 3)]
 
 
 def test_rows_without_what_they_need_are_nothing() -> None:
-    assert stood(act(1, "subscribe", None), act(2, "subscribe", conn=None), act(3, "disconnect", None, 9)) == []
+    assert by_hour(event(1, "subscribe", None), event(2, "subscribe", conn=None), event(3, "disconnect", None, 9)) == []
 
 
 def test_nothing_is_known_of_a_user_behind_their_last_act() -> None:
-    acts = (act(1, "subscribe"), act(2, "subscribe", conn=2, uid=1001))
-    assert stood(*acts, ends={1000: 7}) == [(1, "a/", 1, 7), (2, "a/", 2, OPEN)]
+    events = (event(1, "subscribe"), event(2, "subscribe", conn=2, uid=1001))
+    assert by_hour(*events, ends={1000: 7}) == [(1, "a/", 1, 7), (2, "a/", 2, OPEN)]
 
 
 def test_a_connection_gets_a_message_once() -> None:
@@ -48,12 +48,12 @@ def test_a_connection_gets_a_message_once() -> None:
         Subscription("a/b", 2, 1001, None, 2, 3),
         Subscription("z", 3, 1002, None, 1, OPEN),
     ]
-    assert Routes(some).of("a/b") == [Route(1, 1000, "x", 1, 20), Route(2, 1001, None, 2, 3), Route(1, 1000, "x", 30, OPEN)]
-    assert Routes([]).of("a/b") == []
+    assert RouteTable(some).of("a/b") == [Route(1, 1000, "x", 1, 20), Route(2, 1001, None, 2, 3), Route(1, 1000, "x", 30, OPEN)]
+    assert RouteTable([]).of("a/b") == []
 
 
 def test_a_user_who_subscribes_in_a_loop_takes_no_names_from_others() -> None:
     loop = [Subscription("a/", 1, 66, None, 10 * number, 10 * number + 5) for number in range(1_000)]
-    found = Routes([*loop, Subscription("a/", 2, 1000, None, 9_000, OPEN)]).of("a/b")
-    assert [route.since for route in found if route.uid == 66] == [10 * number for number in range(ROUTES)]
+    found = RouteTable([*loop, Subscription("a/", 2, 1000, None, 9_000, OPEN)]).of("a/b")
+    assert [route.since for route in found if route.uid == 66] == [10 * number for number in range(MAX_ROUTES)]
     assert [route for route in found if route.uid == 1000] == [Route(2, 1000, None, 9_000, OPEN)]

@@ -10,8 +10,8 @@ import pytest
 
 from sbusd.archive.record.index import IndexEntry
 from sbusd.archive.record.layout import SegmentName
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.arrivals import Offset, next_offset
-from sbusd.pipeline.source.errors import SourceError
 
 
 def entry(seq: int, *, host: str = "alpha", day: int = 1, hour: int = 0, rows: int = 10, removed: bool = False) -> IndexEntry:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.archive.record.layout import HOUR_NS
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.filters import Condition
 from sbusd.pipeline.source.options import CHUNK_ROWS, Options
 from tests.support.records import NOON

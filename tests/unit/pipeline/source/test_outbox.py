@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import InDoubt
-from sbusd.pipeline.source.outbox import MESSAGES, Delivery, Outbox
+from sbusd.pipeline.source.outbox import MESSAGES, BatchResult, Outbox
 
 Pairs = list[tuple[bytes, bytes]]
 
@@ -53,11 +53,11 @@ def outbox(root: Path, in_doubt: InDoubt = "repeat", chunk: int = 5) -> Outbox:
 def test_a_batch_is_published_once_and_an_older_one_never_again(tmp_path: Path) -> None:
     wire = Wire()
     box = outbox(tmp_path)
-    assert box.deliver("q", 0, content(0, 20), wire) == Delivery(20)
-    assert box.deliver("q", 0, content(0, 20), wire) == Delivery(0)
-    assert box.deliver("q", 1, content(20, 30), wire) == Delivery(10)
-    assert box.deliver("q", 0, content(0, 20), wire) == Delivery(0)
-    assert box.deliver("other", 0, content(30, 31), wire) == Delivery(1)
+    assert box.deliver("q", 0, content(0, 20), wire) == BatchResult(20)
+    assert box.deliver("q", 0, content(0, 20), wire) == BatchResult(0)
+    assert box.deliver("q", 1, content(20, 30), wire) == BatchResult(10)
+    assert box.deliver("q", 0, content(0, 20), wire) == BatchResult(0)
+    assert box.deliver("other", 0, content(30, 31), wire) == BatchResult(1)
     assert numbers(wire.heard) == list(range(31))
     assert sorted(path.name for path in box.root.iterdir()) == [".lock", "done.json"]
 
@@ -109,7 +109,7 @@ def test_other_sizes_of_chunks_change_nothing(tmp_path: Path) -> None:
     counts = Counter(numbers(wire.heard))
     assert set(counts) == set(range(40))
     assert sum(counts.values()) == 40 + (13 - 12)  # chunks end at 5, 7 and 12: the one that was being published had one message out
-    assert delivery == Delivery(28, repeated=2)  # what was in doubt: rows 12 and 13, of a chunk that the batch cut to two
+    assert delivery == BatchResult(28, repeated=2)  # what was in doubt: rows 12 and 13, of a chunk that the batch cut to two
 
 
 def test_two_do_not_publish_from_one_outbox(tmp_path: Path) -> None:

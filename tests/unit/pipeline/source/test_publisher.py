@@ -10,9 +10,9 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, StringType, Str
 
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.sync.bus import Bus
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.pipeline.source.options import Options
-from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Checker, Publisher, StreamPublisher
+from sbusd.pipeline.source.publisher import MOST_TASK_BYTES, Publisher, RowConverter, StreamPublisher
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
 from tests.support.minibus import MiniBus
@@ -31,7 +31,7 @@ def rows(*some: tuple[object, object]) -> list[pa.RecordBatch]:
 
 
 def test_rows_become_messages() -> None:
-    made = Checker(PLAIN).messages(rows((r"a/\xff\\", b"x"), (b"\xfe", "é"), ("b", None)))
+    made = RowConverter(PLAIN).messages(rows((r"a/\xff\\", b"x"), (b"\xfe", "é"), ("b", None)))
     assert [(row["key"], row["payload"]) for batch in made.batches for row in batch.to_pylist()] == [
         (b"a/\xff\\", b"x"),
         (b"\xfe", "é".encode()),
@@ -51,14 +51,14 @@ def test_rows_become_messages() -> None:
 )
 def test_a_row_that_is_no_message_is_named(row: tuple[object, object], says: str) -> None:
     with pytest.raises(SourceError) as caught:
-        Checker(PLAIN).messages(rows(("a", b""), row))
+        RowConverter(PLAIN).messages(rows(("a", b""), row))
     assert says.replace("\\\\", "\\") in str(caught.value).replace("\\\\", "\\")
 
 
 def test_too_many_rows_for_the_driver_are_refused() -> None:
     big = rows(("k", b"x" * 400_000))
     with pytest.raises(SourceError, match=f"more than {MOST_TASK_BYTES} bytes to publish"):
-        Checker(PLAIN).messages(big * (MOST_TASK_BYTES // 400_000 + 1))
+        RowConverter(PLAIN).messages(big * (MOST_TASK_BYTES // 400_000 + 1))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_too_many_rows_for_the_driver_are_refused() -> None:
 )
 def test_other_columns_are_refused(schema: StructType) -> None:
     with pytest.raises(SourceError, match="publishing needs key and payload"):
-        Checker(schema)
+        RowConverter(schema)
 
 
 def test_what_must_be_given_is_asked_for(tmp_path: Path) -> None:

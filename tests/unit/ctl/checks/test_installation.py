@@ -1,4 +1,4 @@
-"""The states of the units."""
+"""The states of the units, and the compiled extension of the Python client."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.ctl.checks.finding import Result
-from sbusd.ctl.checks.units import check_units, judge, main_process, parse
+from sbusd.client import message_batch
+from sbusd.ctl.checks import CheckResult
+from sbusd.ctl.checks.installation import check_package, check_units, judge, main_process, parse
 
 _SHOWN = """\
 Id=sbus.socket
@@ -30,23 +31,23 @@ def test_a_good_state() -> None:
     units = parse(_SHOWN)
     assert set(units) == {"sbus.socket", "sbus.service"}
     assert main_process(units) == 4321
-    assert [finding.result for finding in judge(units, "systemctl")] == [Result.OK, Result.OK]
+    assert [finding.result for finding in judge(units, "systemctl")] == [CheckResult.OK, CheckResult.OK]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "results"),
     [
-        ("LoadState=loaded", "LoadState=not-found", [Result.WARN, Result.WARN]),
-        ("ActiveState=active", "ActiveState=failed", [Result.FAIL, Result.FAIL]),
-        ("ActiveState=active", "ActiveState=inactive", [Result.WARN, Result.OK]),
-        ("UnitFileState=enabled", "UnitFileState=disabled", [Result.WARN, Result.OK]),
-        (_SHOWN, "", [Result.WARN, Result.WARN]),
+        ("LoadState=loaded", "LoadState=not-found", [CheckResult.WARN, CheckResult.WARN]),
+        ("ActiveState=active", "ActiveState=failed", [CheckResult.FAIL, CheckResult.FAIL]),
+        ("ActiveState=active", "ActiveState=inactive", [CheckResult.WARN, CheckResult.OK]),
+        ("UnitFileState=enabled", "UnitFileState=disabled", [CheckResult.WARN, CheckResult.OK]),
+        (_SHOWN, "", [CheckResult.WARN, CheckResult.WARN]),
     ],
 )
-def test_other_states(old: str, new: str, results: list[Result]) -> None:
+def test_other_states(old: str, new: str, results: list[CheckResult]) -> None:
     found = judge(parse(_SHOWN.replace(old, new)), "systemctl --user")
     assert [finding.result for finding in found] == results
-    assert all(finding.advice for finding in found if finding.result is not Result.OK)
+    assert all(finding.advice for finding in found if finding.result is not CheckResult.OK)
 
 
 @pytest.mark.parametrize(("shown", "pid"), [("", None), ("Id=sbus.service\nMainPID=0", None), ("Id=sbus.service\nMainPID=x", None)])
@@ -56,12 +57,12 @@ def test_no_process(shown: str, pid: int | None) -> None:
 
 def test_where_systemd_is_not_that_is_said_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found, pid = check_units("system", tmp_path / "none")
-    assert ([finding.result for finding in found], pid) == ([Result.SKIP], None)
+    assert ([finding.result for finding in found], pid) == ([CheckResult.SKIP], None)
     monkeypatch.setenv("PATH", str(tmp_path))
     found, pid = check_units("system", tmp_path)
     assert [finding.reason for finding in found] == ["systemctl is not installed"]
     found, _ = check_units(None, tmp_path)
-    assert [finding.result for finding in found] == [Result.SKIP]
+    assert [finding.result for finding in found] == [CheckResult.SKIP]
 
 
 def _fake_systemctl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -75,7 +76,7 @@ def _fake_systemctl(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) 
 def test_systemctl_is_asked_for_the_right_manager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _fake_systemctl(tmp_path, monkeypatch, f"echo \"$1\" > '{tmp_path}/said'\ncat <<'END'\n{_SHOWN}END")
     found, pid = check_units("user", tmp_path)
-    assert ([finding.result for finding in found], pid) == ([Result.OK, Result.OK], 4321)
+    assert ([finding.result for finding in found], pid) == ([CheckResult.OK, CheckResult.OK], 4321)
     assert (tmp_path / "said").read_text() == "--user\n"
 
 
@@ -92,4 +93,13 @@ def test_a_manager_that_hangs_is_a_warning(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(subprocess, "run", hang)
     found, _ = check_units("system", tmp_path)
-    assert [finding.result for finding in found] == [Result.WARN]
+    assert [finding.result for finding in found] == [CheckResult.WARN]
+
+
+def test_a_package_that_was_not_built_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_batch, "IS_COMPILED", False)
+    finding = check_package()
+    assert finding.result is CheckResult.WARN
+    assert "make build" in finding.advice
+    monkeypatch.setattr(message_batch, "IS_COMPILED", True)
+    assert check_package().result is CheckResult.OK

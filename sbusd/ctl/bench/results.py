@@ -1,4 +1,4 @@
-"""What the workers' reports say together, and how it is shown."""
+"""Combines the reports of the workers into a result, and formats it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import Heard, Published
+from sbusd.ctl.bench.workers import PublisherReport, SubscriberReport
 from sbusd.ctl.quantities import NOTHING, compact_bytes, compact_count, human_bytes, human_microseconds, human_plural, percentile
 from sbusd.ctl.tables import Column
 
 PERCENTILES = (50, 90, 99)
 BUSY = 0.9
-"""A program that worked for more of the time than this is what limits: the bus waited for it."""
+"""A program that was busy for more than this part of the time is the bottleneck, not the bus."""
 
 COLUMNS = (
     Column("SIZE", is_number=True),
@@ -29,8 +29,8 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """One run."""
+class RunResult:
+    """The result of one run."""
 
     plan: Plan
     published: int
@@ -38,19 +38,19 @@ class Result:
     """From the first message until the bus had routed the last."""
     delivered: int
     deliver_seconds: float
-    """From the first message until the last subscriber had its last."""
+    """From the first message until the last subscriber had received its last."""
     lost: int
-    """Messages that were due to a subscriber and did not come."""
+    """Messages that subscribers should have received, but did not."""
     refused: int
     refusal: str
     latencies: list[float]
-    """From publishing to receiving, under this load, in seconds, ascending; of a sample of the messages."""
+    """From publish to receive under this load, in seconds, ascending; of a sample of the messages."""
     publishers_busy: float
-    """The part of the time for which the busiest publisher worked; likewise of subscribers."""
+    """The part of the time in which the busiest publisher was busy; the same for subscribers below."""
     subscribers_busy: float
 
     def as_json(self) -> dict[str, object]:
-        """Return the run as a JSON object: seconds, bytes, and rates by the second."""
+        """Return the run as a JSON object, in seconds, bytes and rates per second."""
         return {
             "size": self.plan.size,
             "published": self.published,
@@ -84,7 +84,7 @@ class Result:
         )
 
     def notes(self) -> list[str]:
-        """Return what a reader must know of this run, a line each."""
+        """Return notes on this run, one per line."""
         lines = []
         size = human_bytes(self.plan.size)
         if self.refused:
@@ -97,15 +97,15 @@ class Result:
         return lines
 
 
-def result_of(plan: Plan, published: Sequence[Published], heard: Sequence[Heard]) -> Result:
-    """Return what the workers' reports say together; there is one of a publisher at least."""
+def result_of(plan: Plan, published: Sequence[PublisherReport], heard: Sequence[SubscriberReport]) -> RunResult:
+    """Return the result of the workers' reports; there is at least one publisher."""
     begin = min(each.begin_ns for each in published)
     sent = sum(each.count for each in published)
     refused = sum(each.refusals for each in published)
     delivered = sum(each.count for each in heard)
     publish_seconds = _seconds(begin, max(each.end_ns for each in published))
     deliver_seconds = _seconds(begin, max((each.last_ns for each in heard), default=begin))
-    return Result(
+    return RunResult(
         plan=plan,
         published=sent,
         publish_seconds=publish_seconds,
@@ -121,22 +121,22 @@ def result_of(plan: Plan, published: Sequence[Published], heard: Sequence[Heard]
 
 
 def spread_of(ascending: list[float]) -> dict[str, float]:
-    """Return the percentiles of times and the longest; nothing if there is none."""
+    """Return the percentiles and the maximum of times; empty if there are none."""
     if not ascending:
         return {}
     return {f"p{percent}": percentile(ascending, percent) for percent in PERCENTILES} | {"max": ascending[-1]}
 
 
 def _seconds(begin_ns: int, end_ns: int) -> float:
-    """Return a span in seconds, never negative."""
+    """Return a duration in seconds, at least 0."""
     return max(0, end_ns - begin_ns) / 1e9
 
 
 def _part(some: float, whole: float) -> float:
-    """Return which part *some* is of *whole*; 0 of nothing."""
+    """Return *some* divided by *whole*; 0 if *whole* is 0."""
     return min(1.0, some / whole) if whole else 0.0
 
 
 def _rate(number: int, seconds: float) -> float:
-    """Return how many by the second; 0 in no time."""
+    """Return a rate per second; 0 if *seconds* is 0."""
     return round(number / seconds, 1) if seconds else 0.0

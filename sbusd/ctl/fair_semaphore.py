@@ -1,4 +1,4 @@
-"""Places for a bounded number of programs, for which callers take turns: else one with many calls would keep all others waiting."""
+"""A semaphore whose places go to callers in turn, so that one caller with many calls does not block the others."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 
-class Turns:
-    """*places* for what runs at once."""
+class FairSemaphore:
+    """A semaphore with a number of *places*."""
 
     def __init__(self, places: int) -> None:
         self._free = places
@@ -17,7 +17,7 @@ class Turns:
 
     @asynccontextmanager
     async def place(self, party: Hashable) -> AsyncIterator[None]:
-        """Have a place for *party*, a user or another host, once it is that one's turn. Cancelled while it waits, it has none."""
+        """Hold a place for *party*, a user or another host, when it is its turn."""
         if self._free:
             self._free -= 1
         else:
@@ -35,12 +35,12 @@ class Turns:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                # The place was passed on in the very moment in which nobody wanted it any more.
+                # The place was passed on at the moment of the cancellation.
                 self._pass_on()
             raise
 
     def _pass_on(self) -> None:
-        """Give a place to the next of the party whose turn it is; that one is the last then."""
+        """Give the place to the next party, which then becomes the last."""
         while self._waiting:
             party, queue = self._waiting.popitem(last=False)
             turn = queue.popleft()

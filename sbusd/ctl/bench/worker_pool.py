@@ -1,4 +1,4 @@
-"""The crew of one run: its workers' processes, from their start to what they measured."""
+"""The worker processes of one run."""
 
 from __future__ import annotations
 
@@ -13,57 +13,67 @@ from types import TracebackType
 from typing import Self
 
 from sbusd.client import Bus
-from sbusd.ctl.bench.errors import BenchError
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import FINAL, Desk, Failed, Heard, Published, Report, publish, run_worker, subscribe
+from sbusd.ctl.bench.workers import (
+    FINAL,
+    BenchError,
+    PublisherReport,
+    SubscriberReport,
+    WorkerContext,
+    WorkerFailure,
+    WorkerReport,
+    publish,
+    run_worker,
+    subscribe,
+)
 
 READY_SECONDS = 60.0
-"""How long all workers may take to connect: systemd may have to start the bus, and the machine to make hundreds of processes."""
+"""Maximum time for all workers to connect: systemd may have to start the bus, and hundreds of processes may be started."""
 LOOK_SECONDS = 0.2
-"""Between two looks at the progress."""
+"""Interval between updates of the progress."""
 FINAL_SECONDS = 0.5
-"""Between two messages to subscribers that have not seen the end, once everything is routed."""
+"""Interval between end marks for subscribers that have not received one, after everything was routed."""
 PATIENCE_SECONDS = 30.0
-"""For which no subscriber receives anything, when everything is routed, until the run is given up."""
+"""The run fails if no subscriber receives anything for this time after everything was routed."""
 _WORD_BYTES = 8
 
 
 @dataclass(slots=True)
-class _Worker:
-    """A process, its end of the pipe, and what it said last."""
+class _WorkerProcess:
+    """A process, its pipe, and its last report."""
 
     name: str
     process: ForkProcess
     pipe: Connection
-    report: Report | None = None
+    report: WorkerReport | None = None
 
 
-class Crew:
-    """Publishers and subscribers for one run; leave it with ``with``, and no process remains."""
+class WorkerPool:
+    """Publishers and subscribers of one run, a context manager that kills all processes at its end."""
 
     def __init__(self, plan: Plan, connect: Callable[[], Bus], key: bytes) -> None:
         self._plan = plan
         self._connect = connect
         self._key = key
-        # Shared with the workers, who are made by fork: a number for each, and the order to stop behind them.
+        # Shared with the workers by fork: a counter for each, followed by the stop flag.
         self._progress = memoryview(mmap.mmap(-1, (plan.clients + plan.subscribers + 1) * _WORD_BYTES)).cast("Q")
-        self._workers: list[_Worker] = []
+        self._workers: list[_WorkerProcess] = []
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """End every process that is still there."""
+        """Kill all remaining processes."""
         for worker in self._workers:
             worker.process.kill()
             worker.process.join()
             worker.pipe.close()
 
-    def assemble(self) -> None:
+    def start(self) -> None:
         """Start all workers, and wait until they are connected and subscribed.
 
         Raises:
-            BenchError: one of them cannot be, and why: such as a quota that is used up.
+            BenchError: a worker failed, for example because a quota was exceeded.
         """
         for number in range(self._plan.subscribers):
             self._start(f"subscriber {number + 1} of {self._plan.subscribers}", subscribe)
@@ -71,8 +81,8 @@ class Crew:
         publishers = [self._start(f"publisher {number + 1} of {self._plan.clients}", publish) for number in range(self._plan.clients)]
         self._await(publishers, READY_SECONDS, "connected")
 
-    def run(self, show: Callable[[int, int], None]) -> tuple[list[Published], list[Heard]]:
-        """Let the publishers begin, and return what all measured; *show* is told now and then how much was published and received.
+    def run(self, show: Callable[[int, int], None]) -> tuple[list[PublisherReport], list[SubscriberReport]]:
+        """Start publishing, and return all reports. *show* is called repeatedly with the numbers of published and received messages.
 
         Raises:
             BenchError: a worker failed.
@@ -85,51 +95,51 @@ class Crew:
         while any(worker.report is None for worker in publishers):
             self._collect(self._workers, LOOK_SECONDS)
             show(*self._sums())
-        self._hear_out(subscribers, show)
+        self._drain(subscribers, show)
         return (
-            [worker.report for worker in publishers if isinstance(worker.report, Published)],
-            [worker.report for worker in subscribers if isinstance(worker.report, Heard)],
+            [worker.report for worker in publishers if isinstance(worker.report, PublisherReport)],
+            [worker.report for worker in subscribers if isinstance(worker.report, SubscriberReport)],
         )
 
     def stop(self) -> None:
-        """Have the publishers stop; :meth:`run` then returns what was measured until now. A signal handler may call it."""
+        """Stop the publishers; :meth:`run` then returns the results so far. Signal handlers may call it."""
         self._progress[-1] = 1
 
-    def _start(self, name: str, work: Callable[[Desk, Plan], None]) -> _Worker:
+    def _start(self, name: str, work: Callable[[WorkerContext, Plan], None]) -> _WorkerProcess:
         """Start a worker."""
-        context = multiprocessing.get_context("fork")
-        ours, theirs = context.Pipe()
-        desk = Desk(self._connect, self._key, theirs, self._progress, len(self._workers))
-        process = context.Process(target=run_worker, args=(work, desk, self._plan), daemon=True)
+        fork = multiprocessing.get_context("fork")
+        ours, theirs = fork.Pipe()
+        context = WorkerContext(self._connect, self._key, theirs, self._progress, len(self._workers))
+        process = fork.Process(target=run_worker, args=(work, context, self._plan), daemon=True)
         process.start()
         theirs.close()
-        worker = _Worker(name, process, ours)
+        worker = _WorkerProcess(name, process, ours)
         self._workers.append(worker)
         return worker
 
-    def _await(self, workers: Sequence[_Worker], seconds: float, what: str) -> None:
-        """Wait until each of *workers* has said something. Raises BenchError after *seconds*."""
+    def _await(self, workers: Sequence[_WorkerProcess], seconds: float, what: str) -> None:
+        """Wait for a report of each of *workers*. Raises BenchError after *seconds*."""
         end = time.monotonic() + seconds
         while missing := [worker for worker in workers if worker.report is None]:
             if time.monotonic() > end:
                 raise BenchError(f"{missing[0].name}: not {what} within {seconds:g} s")
             self._collect(missing, LOOK_SECONDS)
 
-    def _collect(self, workers: Sequence[_Worker], seconds: float) -> None:
-        """Take in what comes from *workers* within *seconds*. Raises BenchError if one failed, or ended without a word."""
-        pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, Published | Heard)}
+    def _collect(self, workers: Sequence[_WorkerProcess], seconds: float) -> None:
+        """Collect reports of *workers* for *seconds*. Raises BenchError if one failed or exited."""
+        pipes = {worker.pipe: worker for worker in workers if not isinstance(worker.report, PublisherReport | SubscriberReport)}
         for ready in wait(list(pipes), seconds):
-            worker = pipes[ready]  # type: ignore[index]  # what wait() returns is of what it was given
+            worker = pipes[ready]  # type: ignore[index]  # wait() returns some of its arguments
             try:
                 worker.report = worker.pipe.recv()
             except EOFError:
                 worker.process.join()
                 raise BenchError(f"{worker.name}: exited unexpectedly with status {worker.process.exitcode}") from None
-            if isinstance(worker.report, Failed):
+            if isinstance(worker.report, WorkerFailure):
                 raise BenchError(f"{worker.name}: {worker.report.words}")
 
-    def _hear_out(self, subscribers: Sequence[_Worker], show: Callable[[int, int], None]) -> None:
-        """Wait for the subscribers, which may have much to read yet; one that has lost an end is told that it is the end."""
+    def _drain(self, subscribers: Sequence[_WorkerProcess], show: Callable[[int, int], None]) -> None:
+        """Wait for the subscribers, which may have a backlog; repeat the end mark for those that lost it."""
         received, since = -1, time.monotonic()
         with self._connect() as bus:
             while missing := [worker for worker in subscribers if worker.report is None]:
@@ -144,6 +154,6 @@ class Crew:
                     raise BenchError(f"{missing[0].name}: received nothing for {PATIENCE_SECONDS:g} s, and did not finish")
 
     def _sums(self) -> tuple[int, int]:
-        """Return how many messages were published, and how many were received, at least."""
+        """Return the numbers of published and received messages, at least."""
         received = sum(self._progress[: self._plan.subscribers])
         return sum(self._progress[self._plan.subscribers : -1]), received

@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from sbusd.ctl.answers import (
-    BadAnswerError,
-    Connection,
+from sbusd.ctl.responses import (
+    BadResponseError,
+    ConnectionInfo,
     ask,
     ask_pages,
-    connection,
+    connection_info,
     integer,
     mapping,
     number,
     objects,
-    routed,
     text,
+    trace_entry,
 )
 
 
@@ -36,7 +36,7 @@ class FakeBus:
 
 @pytest.mark.parametrize("answer", [b"", b"\xff\xfe", b"{", b"[1]", b"3", b"null", b"[" * 100_000, b"1" * 5000])
 def test_what_is_no_object_is_a_bad_answer(answer: bytes) -> None:
-    with pytest.raises(BadAnswerError, match="invalid response to !/bus/stats: not") as caught:
+    with pytest.raises(BadResponseError, match="invalid response to !/bus/stats: not") as caught:
         ask(FakeBus([answer]), b"!/bus/stats")
     assert "\n" not in str(caught.value)
 
@@ -64,12 +64,12 @@ def test_pages_with_a_question_of_their_own_and_two_lists() -> None:
 @pytest.mark.parametrize("second", [3, 2, -1])
 def test_pages_that_lead_nowhere_end(second: int) -> None:
     bus = FakeBus([{"next": 3}, {"next": second}, {"next": 3}])
-    with pytest.raises(BadAnswerError, match="the pages repeat"):
+    with pytest.raises(BadResponseError, match="the pages repeat"):
         ask_pages(bus, b"!/bus/connections", None, "connections")
 
 
 def test_missing_and_wrong_fields_are_none_and_unknown_ones_ignored() -> None:
-    assert connection({"id": 3, "since": 1.5, "pid": "x", "uid": True, "colour": "red"}) == Connection(
+    assert connection_info({"id": 3, "since": 1.5, "pid": "x", "uid": True, "colour": "red"}) == ConnectionInfo(
         id=3,
         pid=None,
         uid=None,
@@ -85,8 +85,8 @@ def test_missing_and_wrong_fields_are_none_and_unknown_ones_ignored() -> None:
         lost_packets=None,
         refused_packets=None,
     )
-    assert routed({"patterns": ["a", 3, ""], "reason": 7}, gets_it=True).patterns == ("a", "")
-    assert routed({"patterns": "a"}, gets_it=False).patterns == ()
+    assert trace_entry({"patterns": ["a", 3, ""], "reason": 7}, gets_it=True).patterns == ("a", "")
+    assert trace_entry({"patterns": "a"}, gets_it=False).patterns == ()
 
 
 def test_fields() -> None:

@@ -13,9 +13,9 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.client.errors import NoBus
 from sbusd.client.messages import Gap, Message, Reconnected
 from sbusd.client.tap import TapRecord
-from sbusd.pipeline.source.errors import SourceError
-from sbusd.pipeline.source.listener import Listener, row_of
-from sbusd.pipeline.source.live_stream import Carried, LiveStreamReader
+from sbusd.pipeline.errors import SourceError
+from sbusd.pipeline.source.background_tap import BackgroundTap, row_of
+from sbusd.pipeline.source.live_stream import LivePartition, LiveStreamReader
 from sbusd.pipeline.source.options import Options
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.packets import error_packet
@@ -55,7 +55,7 @@ def test_who_may_not_listen_is_told_what_to_do(tmp_path: Path) -> None:
 
     bus.before = refuse
     try:
-        listener = Listener(bus.address, b"")
+        listener = BackgroundTap(bus.address, b"")
         with pytest.raises(
             SourceError, match=r"cannot tap the bus: EPERM only owners. Allow this user with tap under .rights. in sbusd.toml"
         ):
@@ -64,11 +64,11 @@ def test_who_may_not_listen_is_told_what_to_do(tmp_path: Path) -> None:
     finally:
         bus.close()
     with pytest.raises(NoBus):
-        Listener(str(tmp_path / "nobody"), b"").start()
+        BackgroundTap(str(tmp_path / "nobody"), b"").start()
 
 
 def test_rows_stay_until_they_are_dropped(tmp_path: Path) -> None:
-    listener = Listener(None, b"")
+    listener = BackgroundTap(None, b"")
     listener._rows.extend(message(number) for number in range(10))
     listener.drop(4)
     assert [row.seq for row in listener.rows(4, 6)] == [4, 5]
@@ -99,5 +99,5 @@ def test_a_query_that_comes_back_is_told_what_is_missing() -> None:
 def _rows(reader: LiveStreamReader, start: dict[str, object], end: dict[str, object]) -> list[tuple[object, ...]]:
     """Return the rows of a batch."""
     partitions = reader.partitions(start, end)
-    assert all(isinstance(each, Carried) for each in partitions)
+    assert all(isinstance(each, LivePartition) for each in partitions)
     return [tuple(row.values()) for each in partitions for batch in reader.read(each) for row in batch.to_pylist()]

@@ -1,4 +1,4 @@
-"""Does something listen, does it answer as sbusd does, and is it of this version?"""
+"""Checks that a bus accepts connections, responds as sbusd does, and has this version."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from dataclasses import dataclass
 from sbusd import __version__
 from sbusd.client import Bus
 from sbusd.client.errors import systemctl
-from sbusd.ctl.answers import JsonObject, ask, integer, mapping, text
-from sbusd.ctl.checks.finding import Finding, Result
-from sbusd.ctl.output import words_of
+from sbusd.ctl.checks import CheckResult, Finding
+from sbusd.ctl.output import error_text
+from sbusd.ctl.responses import JsonObject, ask, integer, mapping, text
 from sbusd.ctl.settings import Settings
 from sbusd.protocol import controls
 from sbusd.protocol.errors import SbusError
 
 PATIENCE_SECONDS = 10.0
-"""Long enough for a service manager to start the bus first."""
+"""Long enough for the service manager to start the bus."""
 
 _UCRED = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a bus said; ``features`` is None if it did not answer as sbusd, and ``peer`` is who listens: the bus, or who started it."""
+class BusResponse:
+    """The responses of a bus. ``features`` is None if it is not sbusd. ``peer`` is the listening process: the bus or the service
+    manager."""
 
     features: list[str] | None
     stats: JsonObject
@@ -32,73 +33,76 @@ class Answer:
     problem: str = ""
 
 
-def reach(settings: Settings) -> Answer:
-    """Return what the bus says. Raises SbusError or OSError if nothing can be reached."""
+def reach(settings: Settings) -> BusResponse:
+    """Return the responses of the bus. Raises SbusError or OSError if it cannot be reached."""
     with settings.connect(PATIENCE_SECONDS) as bus:
         peer = _peer(bus)
         try:
             features = bus.control(controls.FEATURES).decode("utf-8", "replace").split()
             stats = ask(bus, controls.STATS)
         except SbusError as error:
-            return Answer(None, {}, peer, words_of(error))
-    return Answer(features, stats, peer)
+            return BusResponse(None, {}, peer, error_text(error))
+    return BusResponse(features, stats, peer)
 
 
-def judge(answer: Answer) -> list[Finding]:
-    """Return what *answer* means."""
-    reached = Finding("connection", Result.OK, "the bus accepts connections of this user")
+def judge(answer: BusResponse) -> list[Finding]:
+    """Return the findings for *answer*."""
+    reached = Finding("connection", CheckResult.OK, "the bus accepts connections of this user")
     if answer.features is None:
         return [
             reached,
             Finding(
                 "protocol",
-                Result.FAIL,
+                CheckResult.FAIL,
                 f"the process at this address is not sbusd: {answer.problem}",
                 "find the process that listens there (ss -xlp)",
             ),
         ]
-    spoken = Finding("protocol", Result.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
+    spoken = Finding("protocol", CheckResult.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
     return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
     """Return the finding for a bus at *address* that cannot be reached."""
     journalctl = "journalctl --user" if systemctl(address) != "systemctl" else "journalctl"
-    return [Finding("connection", Result.FAIL, words_of(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
+    return [Finding("connection", CheckResult.FAIL, error_text(error), f"if the bus should be running, see: {journalctl} -u sbus.service")]
 
 
-def open_connections(answer: Answer) -> int | None:
-    """Return how many connections the bus has, or None if it does not tell this user."""
+def open_connections(answer: BusResponse) -> int | None:
+    """Return the number of connections, None if the bus does not report it to this user."""
     return integer(mapping(answer.stats, "counters"), "connections")
 
 
 def _judge_faults(stats: JsonObject) -> list[Finding]:
-    """Judge the configuration that the bus holds to, if it tells this user: what root can read, the bus's own user may not."""
+    """Judge the configuration that the bus has applied, if it reports that to this user. The bus may not be able to read files that
+    root can."""
     faults = integer(mapping(stats, "control"), "configuration_faults")
     if faults is None:
         return []
     if not faults:
-        return [Finding("faults", Result.OK, "the bus applied all of its configuration")]
+        return [Finding("faults", CheckResult.OK, "the bus applied all of its configuration")]
     reason = f"the bus rejected parts of its configuration, and denies access to the affected keys; faults: {faults}"
-    return [Finding("faults", Result.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
+    return [Finding("faults", CheckResult.FAIL, reason, "list the faults: journalctl SBUS_EVENT=configuration-fault")]
 
 
 def _judge_version(version: str | None) -> Finding:
-    """Judge whether bus and client belong together."""
+    """Judge whether the bus has the version of sbusctl."""
     if version is None:
-        return Finding("version", Result.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl")
+        return Finding(
+            "version", CheckResult.WARN, "the bus does not report its version", "upgrade the bus if it is older than this sbusctl"
+        )
     if version != __version__:
         return Finding(
             "version",
-            Result.WARN,
+            CheckResult.WARN,
             f"the bus has version {version}, sbusctl has version {__version__}",
             "install the same version of both, and restart the bus",
         )
-    return Finding("version", Result.OK, f"bus and sbusctl have version {version}")
+    return Finding("version", CheckResult.OK, f"bus and sbusctl have version {version}")
 
 
 def _peer(bus: Bus) -> int:
-    """Return the process at the other end, at the moment it began to listen. Source: unix(7), SO_PEERCRED."""
+    """Return the process that listens at the other end. Source: unix(7), SO_PEERCRED."""
     with socket.socket(fileno=socket.dup(bus.fileno())) as twin:
         pid, _, _ = _UCRED.unpack(twin.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
     return int(pid)

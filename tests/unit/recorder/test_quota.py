@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 from sbusd.archive.record.index import MAX_ENTRY_BYTES, OTHERS, IndexEntry, last_position, write_entry
 from sbusd.archive.record.layout import SegmentName
-from sbusd.archive.record.reader import Archive
+from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.recorder.converter import Converter, convert
 from sbusd.recorder.log_messages import REMOVED
+from sbusd.recorder.quota import MAX_USERS, ROW_BYTES, bytes_by_user, common_limit, next_to_remove
 from sbusd.recorder.retention import Retention
-from sbusd.recorder.shares import MAX_USERS, ROW_BYTES, bytes_by_user, common_limit, heaviest
 from sbusd.recorder.wal import WalWriter, read_wal
 from tests.support.recorders import Book, recorded
 from tests.support.records import NOON, message
@@ -81,7 +81,7 @@ def test_a_flood_of_one_user_costs_nobody_else_a_row(tmp_path: Path) -> None:
         host.write([*flood(BOB, 100_000), of(CAROL, message(0))])
     assert [host.rows_of(uid) for uid in (ALICE, None, CAROL)] == [2, 1, 31]
     assert 0 < host.rows_of(BOB) < 30
-    assert sum(entry.bytes for entry in Archive(host.archive).entries()) <= host.quota
+    assert sum(entry.bytes for entry in RecordReader(host.archive).entries()) <= host.quota
     assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {f"user {BOB}"}
 
 
@@ -104,7 +104,7 @@ def test_the_part_in_common_segments_is_bounded(tmp_path: Path) -> None:
     payload = bytes(2_000)
     host.write(*([of(uid, message(0, payload=payload)) for uid in (ALICE, BOB)] for _ in range(60)))
     common = Counter[str]()
-    for entry in Archive(host.archive).entries():
+    for entry in RecordReader(host.archive).entries():
         common.update(entry.users if entry.uid is None else {})
     limit = common_limit(host.quota, 2)
     assert set(common) == {str(ALICE), str(BOB)}
@@ -118,7 +118,7 @@ def many() -> list[Row]:
 
 def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, users that no entry named were counted nowhere: they filled the common segments, and everybody's oldest rows went."""
-    monkeypatch.setattr("sbusd.recorder.shares.MAX_USERS", 3)
+    monkeypatch.setattr("sbusd.recorder.quota.MAX_USERS", 3)
     host = Hosted(tmp_path, QUOTA)
     host.write([of(uid, message(0)) for uid in (ALICE, None, CAROL, ALICE)])
     for number in range(40):
@@ -126,19 +126,19 @@ def test_one_person_with_many_users_costs_nobody_else_a_row(tmp_path: Path, monk
         crowd = [of(100_000 + 100 * number + uid, message(0, payload=os.urandom(500))) for uid in range(100)]
         host.write([*crowd, of(CAROL, message(0))])
     assert [host.rows_of(uid) for uid in (ALICE, None, CAROL)] == [2, 1, 41]
-    assert sum(entry.bytes for entry in Archive(host.archive).entries()) <= host.quota
-    common = [entry for entry in Archive(host.archive).entries() if entry.uid is None]
+    assert sum(entry.bytes for entry in RecordReader(host.archive).entries()) <= host.quota
+    common = [entry for entry in RecordReader(host.archive).entries() if entry.uid is None]
     assert all(len(entry.users) <= 3 and not entry.unnamed for entry in common)
-    others = [entry for entry in Archive(host.archive).entries() if entry.uid == OTHERS]
+    others = [entry for entry in RecordReader(host.archive).entries() if entry.uid == OTHERS]
     assert all(not entry.users and entry.unnamed == 98 * (ROW_BYTES + 500 + 3) for entry in others)
-    assert {entry.uid for entry in Archive(host.archive).entries(removed=True) if entry.is_removed} == {OTHERS}
+    assert {entry.uid for entry in RecordReader(host.archive).entries(removed=True) if entry.is_removed} == {OTHERS}
     assert {facts["whose"] for facts in host.book.facts(REMOVED)} == {"users beyond the 3 lowest user ids"}
 
 
 def test_rows_of_more_users_than_an_entry_names(tmp_path: Path) -> None:
     host = Hosted(tmp_path, 1 << 40)
     host.write([*many(), of(ALICE, message(0)), of(None, message(0))])
-    others, common = sorted(Archive(host.archive).entries(), key=lambda entry: entry.uid is None)
+    others, common = sorted(RecordReader(host.archive).entries(), key=lambda entry: entry.uid is None)
     assert (others.uid, others.users, others.rows, others.unnamed) == (OTHERS, {}, 1_001, 1_001 * (ROW_BYTES + 8 + 3))
     assert (common.uid, len(common.users), common.rows, common.unnamed) == (None, MAX_USERS, MAX_USERS + 1, 0)
     assert {int(uid) for uid in common.users} == {ALICE, *range(100_000, 100_000 + MAX_USERS - 1)}
@@ -167,7 +167,7 @@ def test_whoever_is_interrupted_makes_the_same_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: int, max_users: int
 ) -> None:
     """A try that failed has counted nobody's bytes, and the next one must put no row where it is a second time."""
-    monkeypatch.setattr("sbusd.recorder.shares.MAX_USERS", max_users)
+    monkeypatch.setattr("sbusd.recorder.quota.MAX_USERS", max_users)
     host = Hosted(tmp_path, QUOTA)
     rows = [
         of(uid, message(0, payload=os.urandom(size))) for uid, size in ((CAROL, 10), (ALICE, 9_000), (BOB, 9_000), (ALICE, 10), (None, 0))
@@ -207,7 +207,7 @@ def test_a_write_ahead_that_begins_with_a_row_of_a_user_apart(tmp_path: Path) ->
     large = of(ALICE, message(0, payload=os.urandom(9_000)))
     host.write([large], [large, of(None, message(0)), of(BOB, message(0))], [large, large, of(BOB, message(0))])
     assert [row.seq for row in recorded(host.archive)] == list(range(1, 8))
-    entries = Archive(host.archive).entries()
+    entries = RecordReader(host.archive).entries()
     assert [(entry.name.first_seq, entry.uid) for entry in entries] == [(1, ALICE), (2, ALICE), (3, None), (5, None), (6, ALICE)]
     assert last_position(host.archive, "alpha") == 7
 
@@ -223,7 +223,7 @@ def test_what_rows_take(tmp_path: Path) -> None:
     [(None, 0, 0, None), (None, 9, 1, None), ((2, 6), 6, 1, 2), ((2, 6), 7, 1, None), ((1, 5), 9, 2, 1), ((1, 5), 4, 0, 1)],
 )
 def test_who_has_most(own: tuple[int, int] | None, common: int, users: int, expected: int | None) -> None:
-    assert heaviest(own, common, users) == expected
+    assert next_to_remove(own, common, users) == expected
 
 
 @given(st.lists(st.dictionaries(st.integers(0, 5), st.integers(1, 120_000), min_size=1, max_size=4), max_size=60), st.booleans())
@@ -239,9 +239,9 @@ def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], rest
         for number, new in enumerate(files):
             written.update(new)
             left.update(new)
-            apart = retention.owners(new)
-            common = Counter({uid: size for uid, size in new.items() if uid not in apart})
-            made = [(uid, Counter({uid: new[uid]})) for uid in sorted(apart)] + [(None, common)] * bool(common)
+            separate = retention.separate_users(new)
+            common = Counter({uid: size for uid, size in new.items() if uid not in separate})
+            made = [(uid, Counter({uid: new[uid]})) for uid in sorted(separate)] + [(None, common)] * bool(common)
             for place, (uid, sizes) in enumerate(made):
                 most.update({each: max(0, size - most[each]) for each, size in sizes.items()})
                 name = SegmentName.at(NOON, "alpha", 100 * (number + 1) + place)
@@ -259,7 +259,7 @@ def test_whatever_others_write_a_share_is_kept(files: list[dict[int, int]], rest
                 retention = Retention(archive, "alpha", QUOTA, 1e9)
                 retention.load()
             retention.prune(NOON, 0)
-            for entry in Archive(archive).entries(removed=True):
+            for entry in RecordReader(archive).entries(removed=True):
                 if entry.is_removed:
                     left.subtract(kept.pop(entry.path, Counter()))
             assert retention.bytes == sum(left.values()) <= QUOTA

@@ -1,4 +1,4 @@
-"""The live bus, listened to in the background, row by row into a bounded store. One for each streaming query, in its driver."""
+"""Taps the live bus in the background, into a bounded buffer. Each streaming query has one, in its driver."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from sbusd.client.messages import Gap, Reconnected
 from sbusd.client.sync.bus import Bus
 from sbusd.client.sync.streams import Tap
 from sbusd.client.tap import TapItem
-from sbusd.pipeline.source.errors import SourceError
+from sbusd.pipeline.errors import SourceError
 from sbusd.protocol.errors import SbusError
 
 MOST_ROWS = 200_000
-"""Rows that wait for Spark: two batches of the default size, since those of a batch are kept until Spark has begun the next one."""
+"""Rows in the buffer: two batches of the default size, because a batch is kept until Spark has begun the next one."""
 
 MOST_BYTES = 128 << 20
-"""Payloads that wait for Spark. When either is used up nothing is read, and the bus counts what it discards."""
+"""Bytes of payloads in the buffer. If either limit is reached, nothing is read, and the bus counts what it discards."""
 
 _WAIT_SECONDS = 0.2
-"""How often the listener looks whether it is to end."""
+"""Interval between checks for :meth:`BackgroundTap.stop`."""
 
 _CONNECT_SECONDS = 30.0
 
@@ -34,10 +34,10 @@ _SHORT = frozenset({"recipients", "queued", "discarded"})
 """Columns of 32 bits."""
 
 
-class Listener:
-    """Listens to the bus at ``address``, for keys that a pattern takes; rows are numbered from 0.
+class BackgroundTap:
+    """Taps the bus at ``address`` for keys that match a pattern; rows are numbered from 0.
 
-    Begin with :meth:`start`. Rows stay until :meth:`drop`.
+    Call :meth:`start` first. Rows are kept until :meth:`drop`.
     """
 
     def __init__(self, address: str | None, pattern: bytes) -> None:
@@ -53,10 +53,10 @@ class Listener:
         self._begun: Queue[Exception | None] = Queue()
 
     def start(self) -> None:
-        """Connect, and begin; on return nothing is missed any more.
+        """Connect, and open the tap; no message is missed after the return.
 
         Raises:
-            SourceError: this user may not listen.
+            SourceError: this user may not tap the bus.
             SbusError: there is no bus.
         """
         self._thread.start()
@@ -65,21 +65,21 @@ class Listener:
 
     @property
     def end(self) -> int:
-        """The number of the next row. Raises what ended the connection."""
+        """The number of the next row. Raises the error that ended the connection."""
         with self._changed:
             if self._defect is not None and not self._rows:
                 raise self._defect
             return self._first + len(self._rows)
 
     def rows(self, first: int, last: int) -> list[Row]:
-        """Return the rows from *first* to *last*, not included, which have not been dropped."""
+        """Return the rows from *first* to *last* (exclusive), which have not been dropped."""
         with self._changed:
             if not self._first <= first <= last <= self._first + len(self._rows):
                 raise SourceError(f"rows {first} to {last} are gone: the live bus cannot be read again")
             return [self._rows[number - self._first] for number in range(first, last)]
 
     def drop(self, end: int) -> None:
-        """Forget the rows before *end*: they will not be asked for again."""
+        """Drop the rows before *end*: they will not be needed again."""
         with self._changed:
             while self._rows and self._first < end:
                 self._bytes -= len(self._rows.popleft().payload or b"")
@@ -87,7 +87,7 @@ class Listener:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the connection. Harmless when done already."""
+        """Close the connection. It can be called again."""
         with self._changed:
             self._ended = True
             self._changed.notify()
@@ -95,7 +95,7 @@ class Listener:
             self._thread.join(_CONNECT_SECONDS)
 
     def _run(self) -> None:
-        """Listen until the end; what goes wrong is told to whoever asks next."""
+        """Tap until :meth:`stop`; store an error for the next call."""
         try:
             with Bus.connect(self._address, timeout=_CONNECT_SECONDS, reconnect=True) as bus, bus.tap(self._pattern) as tap:
                 self._begun.put(None)
@@ -106,7 +106,7 @@ class Listener:
             self._fail(error)
 
     def _listen(self, tap: Tap) -> None:
-        """Take rows while there is room."""
+        """Receive rows while there is room."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or self._has_room())
@@ -122,18 +122,18 @@ class Listener:
                 self._bytes += len(row.payload or b"")
 
     def _has_room(self) -> bool:
-        """Return whether another row may be taken."""
+        """Return whether there is room for another row."""
         return len(self._rows) < MOST_ROWS and self._bytes < MOST_BYTES
 
     def _fail(self, defect: Exception) -> None:
-        """Tell *defect* to who starts it, or to who asks later."""
+        """Store *defect* for :meth:`start`, or for the next call."""
         with self._changed:
             self._defect = defect
         self._begun.put(defect)
 
 
 def row_of(item: TapItem, seq: int) -> Row:
-    """Return what a tap yields as a row of the record, of position *seq*. Units and calls are known to the recorder alone."""
+    """Return an item of the tap as a row of the record at position *seq*. Only the recorder knows units and calls."""
     if isinstance(item, Gap):
         return Row(time.time_ns(), seq, Kind.TAP_LOSS.value, lost=item.lost or None, reason="the query is too slow")
     if isinstance(item, Reconnected):
@@ -154,18 +154,18 @@ def row_of(item: TapItem, seq: int) -> Row:
 
 
 def _whole(fields: Mapping[str, object], name: str) -> int | None:
-    """Return a number that a column can take, None if there is none."""
+    """Return an integer that fits the column, None if there is none."""
     value = fields.get(name)
     return value if type(value) is int and 0 <= value < 1 << (31 if name in _SHORT else 63) else None
 
 
 def _numbers(fields: Mapping[str, object], name: str) -> list[int] | None:
-    """Return a list of numbers that a column can take, None if there is none."""
+    """Return a list of integers that fit the column, None if there is none."""
     value = fields.get(name)
     return value if isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value) else None
 
 
 def _words(fields: Mapping[str, object], name: str) -> str | None:
-    """Return text that a column can take, None if there is none."""
+    """Return text that fits the column, None if there is none."""
     value = fields.get(name)
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else None

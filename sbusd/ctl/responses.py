@@ -1,7 +1,8 @@
-"""What the bus answers to control messages, as typed values. Spec: sbus-protocol(7) §6.
+"""Responses of the bus to control messages, as typed values. Spec: sbus-protocol(7) §6.
 
-A newer bus may say more, and an older one less: unknown fields are ignored, and a missing one is None or empty. An answer that is
-not JSON at all, or has something else where an object must be, is a :class:`BadAnswerError`.
+Unknown fields of a newer bus are ignored, and missing fields of an older one are None or empty. A response that is not JSON, or does not
+have an
+object where one is required, is a :class:`BadResponseError`.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from sbusd.protocol.errors import SbusError
 JsonObject = Mapping[str, object]
 
 
-class Asker(Protocol):
-    """The part of a bus that answers control messages."""
+class ControlClient(Protocol):
+    """The part of a bus that responds to control messages."""
 
     def control(self, key: bytes, payload: bytes | None = None) -> bytes:
-        """Return the payload of the answer to *key*."""
+        """Return the payload of the response to *key*."""
 
 
 _UNCOUNTED = ("since", "blocked_by", "soft", "hard", "order")
-"""Members of a connection that are not whole numbers."""
+"""Members of a connection that are not integers."""
 
 _LARGEST = 1e300
-"""Bound of the numbers taken for numbers; NaN and infinity are not below it."""
+"""Limit of valid numbers; NaN and infinity exceed it."""
 
 
-class BadAnswerError(SbusError):
-    """The bus answered a control message with something that is not what the protocol says."""
+class BadResponseError(SbusError):
+    """The response to a control message violates the protocol."""
 
     def __init__(self, key: bytes, what: str) -> None:
         super().__init__(
@@ -41,15 +42,15 @@ class BadAnswerError(SbusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """One connection, as ``!/bus/connections`` tells it."""
+class ConnectionInfo:
+    """One connection in ``!/bus/connections``."""
 
     id: int | None
     pid: int | None
     uid: int | None
     since: float | None
     inode: int | None
-    """Of the bus's own end, by which the kernel's queues are found."""
+    """Inode of the socket of the bus, which identifies the queues of the kernel."""
     subscriptions: int | None
     received_packets: int | None
     received_bytes: int | None
@@ -60,11 +61,11 @@ class Connection:
     lost_packets: int | None
     refused_packets: int | None
     blocked_ms: int | None = None
-    """For how long it has waited for recipients."""
+    """Time for which it waited for recipients."""
     blocked_others_ms: int | None = None
-    """For how long publishers have waited for it, added up."""
+    """Total time for which publishers waited for it."""
     blocked_by: str | None = None
-    """The recipients that it waits for now, in words; None if there are none."""
+    """The recipients that it waits for at present, as text; None if there are none."""
     soft: str | None = None
     hard: str | None = None
     order: str | None = None
@@ -72,8 +73,8 @@ class Connection:
 
 
 @dataclass(frozen=True, slots=True)
-class Routed:
-    """One connection in the answer to ``!/bus/trace``: ``patterns`` where it gets the message, ``reason`` where it does not."""
+class TraceEntry:
+    """One connection in ``!/bus/trace``: ``patterns`` if it receives the message, ``reason`` if not."""
 
     id: int | None
     pid: int | None
@@ -82,48 +83,48 @@ class Routed:
     patterns: tuple[str, ...]
     reason: str
     when_full: str | None = None
-    """What becomes of a message that its queue does not take: the hard mode, as far as it holds for the asker."""
+    """What happens to a message if its queue is full: the hard mode, as far as it applies to the caller."""
     blocks: str = ""
-    """Who waits for it now, in words."""
+    """The publishers that wait for it at present, as text."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pages:
-    """All pages of a listing: the first page's own fields, the items under each name, and how many the caller may not see."""
+class Listing:
+    """All pages of a listing: other fields of the first page, items by name, and the number of items that the caller may not see."""
 
     head: JsonObject
     items: Mapping[str, list[JsonObject]]
     hidden: int
 
     def as_json(self) -> JsonObject:
-        """Return the listing as one page would have told it."""
+        """Return the listing as one page."""
         rest = {name: value for name, value in self.head.items() if name not in self.items and name not in ("next", "hidden")}
         return {**rest, **self.items, "hidden": self.hidden}
 
 
-def ask(bus: Asker, key: bytes, payload: bytes | None = None) -> JsonObject:
-    """Return the JSON object that the bus answers *key* with.
+def ask(bus: ControlClient, key: bytes, payload: bytes | None = None) -> JsonObject:
+    """Return the JSON object in the response to *key*.
 
     Raises:
-        BadAnswerError: it answers with something else.
-        SbusError: it refuses, or is gone.
+        BadResponseError: the response is something else.
+        SbusError: the bus refused the request, or is gone.
     """
     answer = bus.control(key, payload)
     try:
         value = json.loads(answer)
     except (ValueError, RecursionError):
-        raise BadAnswerError(key, "not JSON") from None
+        raise BadResponseError(key, "not JSON") from None
     if not isinstance(value, dict):
-        raise BadAnswerError(key, "not a JSON object")
+        raise BadResponseError(key, "not a JSON object")
     return value
 
 
-def ask_pages(bus: Asker, key: bytes, payload: bytes | None, *names: str) -> Pages:
-    """Return all pages of the listing *key*, whose items stand under *names*.
+def ask_pages(bus: ControlClient, key: bytes, payload: bytes | None, *names: str) -> Listing:
+    """Return all pages of the listing *key*, with the items under *names*.
 
-    *payload* is what stands before the id to go on from, if anything.
-
-    ``hidden`` is the largest that a page says, since each counts the same connections. Raises what :func:`ask` raises.
+    *payload* precedes the id at which a page begins. ``hidden`` is the maximum of all pages, because each counts the same connections.
+    Raises what
+    :func:`ask` raises.
     """
     head: JsonObject = {}
     items: dict[str, list[JsonObject]] = {name: [] for name in names}
@@ -133,11 +134,11 @@ def ask_pages(bus: Asker, key: bytes, payload: bytes | None, *names: str) -> Pag
         for name in names:
             items[name].extend(objects(page, name))
         hidden = max(hidden, integer(page, "hidden") or 0)
-    return Pages(head, items, hidden)
+    return Listing(head, items, hidden)
 
 
-def _pages(bus: Asker, key: bytes, payload: bytes | None) -> Iterator[JsonObject]:
-    """Yield each page. Raises BadAnswerError if a page does not lead further than the one before it, which would never end."""
+def _pages(bus: ControlClient, key: bytes, payload: bytes | None) -> Iterator[JsonObject]:
+    """Yield each page. Raises BadResponseError if a page does not lead to a later one, which would be endless."""
     after: int | None = None
     prefix = b"" if payload is None else payload + b"\0"
     while True:
@@ -148,44 +149,44 @@ def _pages(bus: Asker, key: bytes, payload: bytes | None) -> Iterator[JsonObject
         if following is None:
             return
         if after is not None and following <= after:
-            raise BadAnswerError(key, "the pages repeat")
+            raise BadResponseError(key, "the pages repeat")
         after = following
 
 
-def connections(bus: Asker) -> Pages:
+def connections(bus: ControlClient) -> Listing:
     """Return every connection that the caller may see. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.CONNECTIONS, None, "connections")
 
 
-def trace(bus: Asker, key: bytes) -> Pages:
-    """Return who would get a message with *key*, and who not and why. Raises what :func:`ask` raises."""
+def trace(bus: ControlClient, key: bytes) -> Listing:
+    """Return the connections that would receive a message with *key*, and others with the reason. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.TRACE, key, "recipients", "others")
 
 
-def users(bus: Asker) -> Pages:
-    """Return what each user that the caller may see makes the bus hold. Raises what :func:`ask` raises."""
+def users(bus: ControlClient) -> Listing:
+    """Return the usage of each user that the caller may see. Raises what :func:`ask` raises."""
     return ask_pages(bus, controls.USERS, None, "users")
 
 
-def connection(value: JsonObject) -> Connection:
+def connection_info(value: JsonObject) -> ConnectionInfo:
     """Return one item of ``!/bus/connections``."""
-    counted = {name: integer(value, name) for name in Connection.__slots__ if name not in _UNCOUNTED}
+    counted = {name: integer(value, name) for name in ConnectionInfo.__slots__ if name not in _UNCOUNTED}
     soft, hard, order = (text(value, name) for name in ("soft", "hard", "order"))
     blocked_by = waits_text(objects(value, "blocked_by"), integer(value, "blocked_by_count"))
-    return Connection(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
+    return ConnectionInfo(since=number(value, "since"), blocked_by=blocked_by or None, soft=soft, hard=hard, order=order, **counted)
 
 
 def waits_text(named: list[JsonObject], count: int | None) -> str:
-    """Return the other sides of *named* waits, of *count* in all, in words: their numbers, and how many are not named."""
+    """Return the other sides of *named* waits, of *count* in total, as text: their numbers, and how many are not named."""
     numbers = [str(number) for each in named if (number := integer(each, "id")) is not None]
     unnamed = max(count or 0, len(named)) - len(numbers)
     return " ".join(numbers + ([f"+{unnamed}"] if unnamed else []))
 
 
-def routed(value: JsonObject, *, gets_it: bool) -> Routed:
+def trace_entry(value: JsonObject, *, gets_it: bool) -> TraceEntry:
     """Return one item of ``!/bus/trace``."""
     patterns = value.get("patterns")
-    return Routed(
+    return TraceEntry(
         integer(value, "id"),
         integer(value, "pid"),
         integer(value, "uid"),
@@ -198,7 +199,7 @@ def routed(value: JsonObject, *, gets_it: bool) -> Routed:
 
 
 def integer(value: JsonObject, name: str) -> int | None:
-    """Return the whole number under *name*, or None if there is none; what no counter of 64 bits can hold is none."""
+    """Return the integer under *name*, None if there is none or it exceeds 64 bits."""
     found = value.get(name)
     if isinstance(found, bool) or not isinstance(found, int) or not -(1 << 63) <= found < 1 << 64:
         return None
@@ -206,7 +207,7 @@ def integer(value: JsonObject, name: str) -> int | None:
 
 
 def number(value: JsonObject, name: str) -> float | None:
-    """Return the number under *name*, or None if there is none; what JSON allows and a float cannot hold is none."""
+    """Return the number under *name*, None if there is none or a float cannot hold it."""
     found = value.get(name)
     if isinstance(found, bool) or not isinstance(found, int | float) or not -_LARGEST < found < _LARGEST:
         return None

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from array import array
 
-from sbusd.ctl.bench.figures import COLUMNS, Result, result_of
 from sbusd.ctl.bench.plan import Plan
-from sbusd.ctl.bench.workers import Heard, Published
+from sbusd.ctl.bench.results import COLUMNS, RunResult, result_of
+from sbusd.ctl.bench.workers import PublisherReport, SubscriberReport
 
 SECOND = 10**9
 
 
-def published(count: int, begin: int, end: int, cpu: float = 0.1, refusals: int = 0) -> Published:
-    return Published(count, begin, end, cpu, refusals, "no right" if refusals else "")
+def published(count: int, begin: int, end: int, cpu: float = 0.1, refusals: int = 0) -> PublisherReport:
+    return PublisherReport(count, begin, end, cpu, refusals, "no right" if refusals else "")
 
 
-def heard(count: int, last: int, *times: int, cpu: float = 0.1) -> Heard:
-    return Heard(count, last, cpu, 0, array("q", times))
+def heard(count: int, last: int, *times: int, cpu: float = 0.1) -> SubscriberReport:
+    return SubscriberReport(count, last, cpu, 0, array("q", times))
 
 
-def result(*reports: Published | Heard) -> Result:
-    publishers = [each for each in reports if isinstance(each, Published)]
-    subscribers = [each for each in reports if isinstance(each, Heard)]
+def result(*reports: PublisherReport | SubscriberReport) -> RunResult:
+    publishers = [each for each in reports if isinstance(each, PublisherReport)]
+    subscribers = [each for each in reports if isinstance(each, SubscriberReport)]
     return result_of(Plan(len(publishers), len(subscribers), 64, None, 3.0), publishers, subscribers)
 
 

@@ -1,4 +1,4 @@
-"""Runs a program for each request of ``sbusctl serve``: in bounded number, time and output."""
+"""Runs a program for each request of ``sbusctl serve``, with limits for concurrency, time and output."""
 
 from __future__ import annotations
 
@@ -10,43 +10,44 @@ import time
 from collections.abc import Mapping, Sequence
 
 from sbusd.client import Request, ServiceError
+from sbusd.ctl.fair_semaphore import FairSemaphore
 from sbusd.ctl.processes import user_name
-from sbusd.ctl.turns import Turns
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 MAX_ANSWER_BYTES = MAX_PACKET_BYTES // 4 * 3
-"""More output than this no answer can hold, for base64 makes four bytes of three; it is not even read."""
+"""Maximum output: a response holds no more, because base64 makes four bytes of three."""
 
 _TAIL_BYTES = 4_096
-"""Of standard error, the last so many are kept: the last line is what a caller is told."""
+"""The last bytes of standard error are kept, because its last line is sent to the caller."""
 
 _CHUNK_BYTES = 65_536
 
 _END_SECONDS = 5.0
-"""How long the outputs of a program that was killed are waited for: what is in them takes no time to read."""
+"""Time limit for reading the output of a program that was killed."""
 
 
-class Worker:
-    """Starts *command* for each request, at most *at_once* at a time, each for at most *seconds*."""
+class ProgramRunner:
+    """Runs *command* for each request, at most *at_once* concurrently, each for at most *seconds*."""
 
     def __init__(self, command: Sequence[str], at_once: int, seconds: float) -> None:
         self._command = command
-        self._turns = Turns(at_once)
+        self._turns = FairSemaphore(at_once)
         self._seconds = seconds
 
     async def run(self, request: Request) -> bytes:
-        """Return the program's standard output for *request*, whose data is its standard input.
+        """Return the standard output of the program for *request*, whose data is its standard input.
 
         Raises:
-            ServiceError: it cannot be started, took too long, wrote too much, or ended with a status other than 0; or *request* has
-                waited for its turn until nobody waited for it.
+            ServiceError: the program could not be started, took too long, wrote too much, or had an exit status other than 0; or the
+                call expired
+                in the queue.
         """
         async with self._turns.place(request.party):
             if request.expires_at is not None and time.time() >= request.expires_at:
                 raise ServiceError("the program was not run: the call expired in the queue")
             starting = asyncio.ensure_future(self._start(request))
             try:
-                # Given up in the middle of its start, a program would be known to nobody, and go on.
+                # Shielded: if the start were cancelled, the program would run unnoticed.
                 process = await asyncio.shield(starting)
             except asyncio.CancelledError:
                 with contextlib.suppress(ServiceError):
@@ -58,7 +59,7 @@ class Worker:
                 await _end(process)
 
     async def _start(self, request: Request) -> asyncio.subprocess.Process:
-        """Start the program. Raises ServiceError if that cannot be done."""
+        """Start the program. Raises ServiceError."""
         try:
             return await asyncio.create_subprocess_exec(
                 *self._command,
@@ -72,7 +73,7 @@ class Worker:
             raise ServiceError(f"cannot run the program: {error.strerror}") from error
 
     async def _follow(self, process: asyncio.subprocess.Process, data: bytes) -> bytes:
-        """Return the output of *process*, once it has ended well."""
+        """Return the output of *process* after it exited with status 0."""
         output, errors = asyncio.ensure_future(_read(process.stdout)), asyncio.ensure_future(_read_tail(process.stderr))
         parts = (asyncio.ensure_future(_feed(process, data)), output, errors)
         try:
@@ -91,9 +92,9 @@ class Worker:
 
 
 def environment(request: Request, surroundings: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the program: *surroundings*, and who calls, by the bus's word. Nothing in it is the caller's to choose."""
+    """Return the environment of the program: *surroundings*, and the caller as verified by the bus. The caller controls none of it."""
     caller = request.caller
-    # A caller from another host is no user of this one: a script that compares must find no number.
+    # A caller on another host is not a local user, so a script must not find a number to compare.
     credentials = ("", "", "", "")
     if not request.source:
         credentials = (str(caller.uid), str(caller.gid), str(caller.pid), user_name(caller.uid))
@@ -110,7 +111,7 @@ def environment(request: Request, surroundings: Mapping[str, str]) -> dict[str, 
 
 
 def failure(status: int, errors: bytes) -> str:
-    """Return how a program ended, and its last line on standard error, if it wrote any."""
+    """Return how a program ended, and the last line of its standard error, if any."""
     lines = [line for line in errors.decode("utf-8", "replace").splitlines() if line.strip()]
     how = f"exit status {status}" if status > 0 else f"killed by {_signal_name(-status)}"
     return f"{how}: {lines[-1].strip()}" if lines else how
@@ -125,18 +126,18 @@ def _signal_name(number: int) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a program, and its children, which may hold its output open."""
+    """Kill a program and its children, which may hold its output open."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    # wait() returns only when both outputs have ended, and one that nobody reads never does. A child of its own session may hold
-    # them open for ever: it must not hold up the next request.
+    # wait() returns only after both outputs are closed, so they are read. A child in another session can hold them open forever; it must
+    # not delay the next request.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_SECONDS):
             await asyncio.gather(_close(process.stdin), _discard(process.stdout), _discard(process.stderr), process.wait())
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
-    """Write *data* to the program; one that does not want it all does no wrong."""
+    """Write *data* to the program, which may ignore it."""
     if process.stdin is None:
         return
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -146,7 +147,7 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
 
 
 async def _read(stream: asyncio.StreamReader | None) -> bytes:
-    """Return all that comes. Raises ServiceError if it is more than an answer can hold."""
+    """Return the whole output. Raises ServiceError if it is too large."""
     parts: list[bytes] = []
     size = 0
     while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
@@ -158,7 +159,7 @@ async def _read(stream: asyncio.StreamReader | None) -> bytes:
 
 
 async def _close(stream: asyncio.StreamWriter | None) -> None:
-    """Close a program's input; that it did not want all of it is no error, but has to be taken note of."""
+    """Close the input of a program; it is not an error if the program did not read all of it."""
     if stream is not None:
         stream.close()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -166,13 +167,13 @@ async def _close(stream: asyncio.StreamWriter | None) -> None:
 
 
 async def _discard(stream: asyncio.StreamReader | None) -> None:
-    """Read all that comes, for nobody."""
+    """Read and drop the whole output."""
     while stream is not None and await stream.read(_CHUNK_BYTES):
         pass
 
 
 async def _read_tail(stream: asyncio.StreamReader | None) -> bytes:
-    """Return the end of all that comes."""
+    """Return the end of the output."""
     tail = b""
     while stream is not None and (part := await stream.read(_CHUNK_BYTES)):
         tail = (tail + part)[-_TAIL_BYTES:]

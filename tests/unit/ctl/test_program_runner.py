@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Peer, Request, ServiceError
-from sbusd.ctl.worker import Worker, environment, failure
+from sbusd.ctl.program_runner import ProgramRunner, environment, failure
 from sbusd.protocol.peers import remote_peer
 
 CALLER = Peer(7, uid=61_999, gid=100, pid=42, key=b"!/cred/100/61999/42")
@@ -21,7 +21,7 @@ REQUEST = Request("greet", b"data\0", CALLER, "u", None)
 
 
 def run(*command: str, at_once: int = 1, seconds: float = 30.0) -> bytes:
-    return asyncio.run(Worker(command, at_once, seconds).run(REQUEST))
+    return asyncio.run(ProgramRunner(command, at_once, seconds).run(REQUEST))
 
 
 def test_standard_input_and_output() -> None:
@@ -97,7 +97,9 @@ def test_its_output_is_bounded() -> None:
 
 def test_no_more_than_allowed_run_at_once() -> None:
     async def main() -> float:
-        worker = Worker([sys.executable, "-c", "import time; print(time.monotonic()); time.sleep(0.05); print(time.monotonic())"], 1, 60)
+        worker = ProgramRunner(
+            [sys.executable, "-c", "import time; print(time.monotonic()); time.sleep(0.05); print(time.monotonic())"], 1, 60
+        )
         times = [[float(each) for each in output.split()] for output in await asyncio.gather(*(worker.run(REQUEST) for _ in range(3)))]
         times.sort()
         return min(times[1][0] - times[0][1], times[2][0] - times[1][1])
@@ -109,7 +111,7 @@ def test_when_it_is_cancelled_the_program_ends(tmp_path: Path) -> None:
     mark = tmp_path / "pid"
 
     async def main() -> None:
-        task = asyncio.ensure_future(Worker(["sh", "-c", f"echo $$ > {mark}; sleep 600"], 1, 60).run(REQUEST))
+        task = asyncio.ensure_future(ProgramRunner(["sh", "-c", f"echo $$ > {mark}; sleep 600"], 1, 60).run(REQUEST))
         while not (mark.exists() and mark.read_text()):
             await asyncio.sleep(0)
         task.cancel()
@@ -134,7 +136,7 @@ def test_users_take_turns(tmp_path: Path) -> None:
     other = replace(REQUEST, caller=Peer(8, uid=62_000, gid=100, pid=43, key=b"!/cred/100/62000/43"))
 
     async def serve() -> None:
-        worker = Worker(["sh", "-c", f"echo $SBUS_CALLER_UID >> {order}"], 1, 30.0)
+        worker = ProgramRunner(["sh", "-c", f"echo $SBUS_CALLER_UID >> {order}"], 1, 30.0)
         await asyncio.gather(*(worker.run(REQUEST) for _ in range(6)), worker.run(other))
 
     asyncio.run(serve())
@@ -144,5 +146,5 @@ def test_users_take_turns(tmp_path: Path) -> None:
 def test_what_nobody_waits_for_any_more_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with pytest.raises(ServiceError, match="was not run: the call expired in the queue"):
-        asyncio.run(Worker(["touch", str(mark)], 1, 30.0).run(replace(REQUEST, expires_at=time.time() - 1)))
+        asyncio.run(ProgramRunner(["touch", str(mark)], 1, 30.0).run(replace(REQUEST, expires_at=time.time() - 1)))
     assert not mark.exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client import CallTimeout, NoBus, NoRecipient, PeerDisconnected, RemoteError, TimedOut
-from sbusd.ctl.statuses import status_of
+from sbusd.ctl.exit_status import status_of
 from tools.stage import ROOT
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from sbusd.ctl.turns import Turns
+from sbusd.ctl.fair_semaphore import FairSemaphore
 
 ALICE, BOB, CAROL = 1, 2, 3
 
@@ -15,13 +15,13 @@ def _run(asked: list[int], places: int = 1) -> list[int]:
     """Return in which order users were served who asked in the order of *asked*."""
     served: list[int] = []
 
-    async def one(turns: Turns, uid: int) -> None:
+    async def one(turns: FairSemaphore, uid: int) -> None:
         async with turns.place(uid):
             served.append(uid)
             await asyncio.sleep(0)
 
     async def run() -> None:
-        turns = Turns(places)
+        turns = FairSemaphore(places)
         await asyncio.gather(*(one(turns, uid) for uid in asked))
 
     asyncio.run(run())
@@ -42,7 +42,7 @@ def test_who_is_cancelled_takes_no_place_with_it(is_late: bool) -> None:
     """*is_late*: in the moment in which its turn has come."""
 
     async def run() -> None:
-        turns, end = Turns(1), asyncio.Event()
+        turns, end = FairSemaphore(1), asyncio.Event()
 
         async def hold() -> None:
             async with turns.place(BOB):
@@ -67,7 +67,7 @@ def test_who_is_cancelled_takes_no_place_with_it(is_late: bool) -> None:
 
 def test_a_failure_gives_the_place_back() -> None:
     async def run() -> None:
-        turns = Turns(1)
+        turns = FairSemaphore(1)
         with pytest.raises(ZeroDivisionError):
             async with turns.place(BOB):
                 raise ZeroDivisionError
