@@ -133,7 +133,8 @@ def _undocumented_in(parent: ast.Module | ast.ClassDef) -> Iterable[str]:
             overload = not isinstance(node, ast.ClassDef) and any("overload" in ast.unparse(each) for each in node.decorator_list)
             if not overload and not (ast.get_docstring(node) or "").strip():
                 yield f"line {node.lineno}: {node.name} has no docstring"
-            if isinstance(node, ast.ClassDef):
+            # Its methods get the docstrings of another class.
+            if isinstance(node, ast.ClassDef) and not any("documented_by" in ast.unparse(each) for each in node.decorator_list):
                 yield from _undocumented_in(node)
 
 
