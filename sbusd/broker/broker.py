@@ -20,7 +20,7 @@ from sbusd.broker.control_messages import Answers
 from sbusd.broker.durable_state import Parts
 from sbusd.broker.enforcement import Placements
 from sbusd.broker.lifecycle import Reception
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
 from sbusd.broker.policy import Policy
 from sbusd.broker.presence import Presence
@@ -37,8 +37,7 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control, Unsubscribe, control_packet, error_packet, parse_packet
 from sbusd.protocol.printable import printable
 from sbusd.systemd.heartbeat import Traffic
-from sbusd.systemd.log_message import LogMessage
-from sbusd.systemd.log_sink import Fact
+from sbusd.systemd.log_record import Fact, LogMessage
 
 _REFUSALS: dict[Refusal, tuple[ErrorCode, str]] = {
     Refusal.RESERVED: (ErrorCode.EPERM, "clients can publish to no key that begins with !/ but complete secret keys and addresses"),
@@ -66,7 +65,7 @@ _PEERS_OWN = (End.HANGUP, End.BROKEN)
 class Broker(Reception):
     """The sink of one switch, which it makes."""
 
-    def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: Journal, make_switch: MakeSwitch) -> None:
+    def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: BusLog, make_switch: MakeSwitch) -> None:
         self._ownership = ownership
         self._journal = journal
         self._acceptance = Acceptance(settings.keyspace, settings.limits.key_bytes, Policy(settings.policy, settings.rights))

@@ -19,7 +19,7 @@ from sbusd.broker.access import Acceptance
 from sbusd.broker.change_log import Chronicle
 from sbusd.broker.explanation import explain
 from sbusd.broker.holdings import Account
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import Accounts
 from sbusd.broker.roster import Client, Roster
 from sbusd.config.quantities import NO_BOUND
@@ -93,7 +93,7 @@ class Answers:
     """The answers of one bus, from its switch, its roster, its journal and the broker's counts."""
 
     def __init__(
-        self, switch: Switch, roster: Roster, accounts: Accounts, acceptance: Acceptance, *, journal: Journal, counts: Counter[str]
+        self, switch: Switch, roster: Roster, accounts: Accounts, acceptance: Acceptance, *, journal: BusLog, counts: Counter[str]
     ) -> None:
         self._switch = switch
         self._roster = roster

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from sbusd.broker.access import Acceptance
 from sbusd.broker.control_messages import Answers
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.presence import Presence
 from sbusd.broker.process_watch import Lifelines
 from sbusd.broker.quotas import Accounts
@@ -29,7 +29,7 @@ class Parts:
     lifelines: Lifelines
     answers: Answers
     presence: Presence
-    journal: Journal
+    journal: BusLog
     counts: Counter[str]
     admits: Callable[[int], bool]
     """Whether a user may be here."""

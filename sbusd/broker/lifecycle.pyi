@@ -3,7 +3,7 @@ from collections import Counter
 from sbusd.broker.access import Acceptance
 from sbusd.broker.change_log import Chronicle
 from sbusd.broker.enforcement import Placements
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
 from sbusd.broker.presence import Presence
 from sbusd.broker.process_watch import Lifelines
@@ -15,7 +15,7 @@ class Reception:
     switch: Switch
     has_chronicle: bool
     _ownership: BusOwnership
-    _journal: Journal
+    _journal: BusLog
     _acceptance: Acceptance
     _roster: Roster
     _accounts: Accounts

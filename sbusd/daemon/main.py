@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
 from sbusd.daemon.daemonize import Presence, open_standard_streams
@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
         # Through the journal's own door, so that it is found there by its id; with a terminal it is a line on standard error.
-        journal = Journal.open(LogSettings(), background=False)
+        journal = BusLog.open(LogSettings(), background=False)
         journal.record(log_messages.CONFIGURATION_ERROR, reason=str(error))
         journal.close()
         sys.exit(os.EX_CONFIG)
@@ -80,7 +80,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         folder = _current_folder()
         heritage = take_heritage(options)
         listener, presence = _surface(options, heritage, ends)
-        journal = Journal.open(settings.log, background=presence.is_background)
+        journal = BusLog.open(settings.log, background=presence.is_background)
         ends.callback(journal.close)
         _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)

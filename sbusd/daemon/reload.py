@@ -6,7 +6,7 @@ from dataclasses import fields
 
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
 from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
 from sbusd.daemon.options import Options
@@ -18,7 +18,7 @@ CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", 
 class Reloader:
     """Reads the files of one bus again, and lets what they say hold, or, where they are wrong, what held before."""
 
-    def __init__(self, options: Options, configuration: Configuration, broker: Broker, journal: Journal) -> None:
+    def __init__(self, options: Options, configuration: Configuration, broker: Broker, journal: BusLog) -> None:
         """Begin with *configuration*, which holds; *options* say where the files are and who may connect besides."""
         self._options = options
         self._settings = configuration.settings

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sbusd
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.config.faults import summary
 from sbusd.daemon.daemonize import Presence
 from sbusd.daemon.listener import Listener
@@ -38,7 +38,7 @@ class Surface:
 class Run:
     """One bus, whose parts are all made. Call :meth:`serve` once, and :meth:`close` at the end."""
 
-    def __init__(self, broker: Broker, journal: Journal, surface: Surface, reloader: Reloader, folder: str, *, meter: Meter) -> None:
+    def __init__(self, broker: Broker, journal: BusLog, surface: Surface, reloader: Reloader, folder: str, *, meter: Meter) -> None:
         """*folder* is where the bus was started; *meter* measures what the loop does between turns."""
         self._broker = broker
         self._journal = journal
@@ -59,7 +59,7 @@ class Run:
         switch = self._broker.switch
         with Signals(self._broker.stop) as signals:
             switch.watch(signals.fileno(), signals.drain)
-            handover = Handover.begin(self._broker, self._journal, heritage, progress=self._manager.prolong)
+            handover = Handover.begin(self._broker, self._journal, heritage, progress=self._manager.extend_timeout)
             switch.listen(self._listener.fileno())
             self._listener.listen()
             warning = self._warning()

@@ -93,11 +93,11 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
-    from sbusd.relay.log_messages import RelayJournal  # noqa: PLC0415 - behind the check
+    from sbusd.relay.log_messages import RelayLog  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
-    from sbusd.relay.supervision import Supervision  # noqa: PLC0415
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
-    supervision = Supervision()
+    manager = ServiceManager.of_environment()
     witness = None
     if debug:
         from sbusd.relay.debugging import ErrorWitness  # noqa: PLC0415
@@ -105,7 +105,14 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
         witness = ErrorWitness()
 
     async def run() -> None:
-        made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, witness=witness)
+        made = Relay(
+            settings.twin,
+            settings,
+            RelayLog(),
+            ready=lambda listen: manager.notify(f"READY=1\nSTATUS=other hosts at {listen}"),
+            alive=lambda: manager.notify("WATCHDOG=1"),
+            witness=witness,
+        )
         if check:
             typer.echo("configuration is valid")
             return
@@ -114,7 +121,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        supervision.stopping()
+        manager.notify("STOPPING=1")
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ from sbusd.relay.attempts import Attempt, Witness
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
 from sbusd.relay.http.client import Courier
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
-from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
+from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis.link import RedisAwayError
@@ -41,7 +41,7 @@ class Sender:
         *,
         courier: Courier,
         resolver: Resolver,
-        journal: RelayJournal,
+        journal: RelayLog,
         witness: Witness,
         call_of: Callable[[str], str | None] = lambda _uid: None,
     ) -> None:
@@ -129,7 +129,7 @@ class Sender:
         if not self._busy[twin]:
             del self._busy[twin]
         if error is not None and not isinstance(error, RedisAwayError):
-            self._journal.tell_of(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
+            self._journal.record_limited(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
 
     async def _send(self, claim: Claim) -> bool:
         """Try once to send one message, and note what came of it; return whether it has arrived."""
@@ -159,17 +159,17 @@ class Sender:
             await self._store.sent(claim)
             if claim.twin in self._away:
                 self._away.discard(claim.twin)
-                self._journal.tell(PEER_BACK, twin=claim.twin)
+                self._journal.record(PEER_BACK, twin=claim.twin)
             return
         if outcome == "away":
             if claim.twin not in self._away:
                 self._away.add(claim.twin)
-                self._journal.tell(PEER_AWAY, twin=claim.twin, reason=reason)
+                self._journal.record(PEER_AWAY, twin=claim.twin, reason=reason)
             if await self._store.postpone(claim, reason) != "exhausted":
                 return
             reason = f"destination not reached after {claim.attempt} attempts: {reason}"
         else:
-            self._journal.tell_of(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
+            self._journal.record_limited(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
         if claim.is_request:
             failure = message.with_(try_=claim.tries).failure(reason, time.time())
             self._desk.told(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)

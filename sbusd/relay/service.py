@@ -30,7 +30,7 @@ from sbusd.relay.log_messages import (
     STARTED,
     STOPPED,
     UNAUTHENTICATED,
-    RelayJournal,
+    RelayLog,
 )
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
@@ -56,7 +56,7 @@ class Relay:
         self,
         twin: int,
         settings: RelaySettings,
-        journal: RelayJournal,
+        journal: RelayLog,
         *,
         ready: Callable[[str], object] = lambda _listen: None,
         alive: Callable[[], object] = lambda: None,
@@ -92,7 +92,7 @@ class Relay:
         Raises:
             OSError: the address cannot be listened at.
         """
-        resolver = make_resolver(self._settings, lambda reason: self._journal.tell_of(RESOLVER_AWAY, "resolver", reason=reason))
+        resolver = make_resolver(self._settings, lambda reason: self._journal.record_limited(RESOLVER_AWAY, "resolver", reason=reason))
         courier = Courier(self._twin, self._settings, self._keys)
         self._sender = Sender(
             self._settings,
@@ -128,7 +128,7 @@ class Relay:
             await courier.close()
             await resolver.close()
             await self._link.close()
-            self._journal.tell(STOPPED, twin=self._twin)
+            self._journal.record(STOPPED, twin=self._twin)
 
     async def hasten(self) -> None:
         """Try at once what waits: the network has changed."""
@@ -169,9 +169,9 @@ class Relay:
 
     def _tell_started(self, listen: str) -> None:
         """Tell that it works, and on what its word about other hosts rests."""
-        self._journal.tell(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._gate.trust)
+        self._journal.record(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._gate.trust)
         if not self._settings.is_authenticated:
-            self._journal.tell(UNAUTHENTICATED, listen=listen)
+            self._journal.record(UNAUTHENTICATED, listen=listen)
 
     async def _serve(self, queue: str) -> None:
         """Deal with what comes in *queue*."""
@@ -199,7 +199,7 @@ class Relay:
             recovered = await self._store.live()
             self._is_known.set()
             if recovered:
-                self._journal.tell(RECOVERED, messages=recovered)
+                self._journal.record(RECOVERED, messages=recovered)
             self._alive()
             await asyncio.sleep(self._settings.lease / 4)
 
@@ -211,14 +211,14 @@ class Relay:
             except RedisAwayError as error:
                 if self._away_since is None:
                     self._away_since = time.monotonic()
-                    self._journal.tell(REDIS_AWAY, reason=str(error))
+                    self._journal.record(REDIS_AWAY, reason=str(error))
                 self._alive()
             except Exception as mistake:
-                self._journal.tell_of(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
+                self._journal.record_limited(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
             await asyncio.sleep(AGAIN_SECONDS)
 
     def _note_redis_back(self) -> None:
         """Tell that Redis is back, if it was away."""
         if self._away_since is not None:
-            self._journal.tell(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
+            self._journal.record(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
             self._away_since = None

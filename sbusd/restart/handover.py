@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from sbusd.broker import log_messages
 from sbusd.broker.broker import Broker
 from sbusd.broker.durable_state import complete
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.dataplane import closer
 from sbusd.protocol.errors import SbusError
 from sbusd.restart import restore
@@ -59,7 +59,7 @@ class _Found:
 class Handover:
     """The coming and going of one process's bus."""
 
-    def __init__(self, broker: Broker, journal: Journal, *, is_kept: bool) -> None:
+    def __init__(self, broker: Broker, journal: BusLog, *, is_kept: bool) -> None:
         """*is_kept*: a service manager keeps descriptors for the next process."""
         self._broker = broker
         self._journal = journal
@@ -67,7 +67,7 @@ class Handover:
         self._chronicle: KeptChronicle | None = None
 
     @classmethod
-    def begin(cls, broker: Broker, journal: Journal, heritage: Heritage, *, progress: Callable[[], None] = lambda: None) -> Handover:
+    def begin(cls, broker: Broker, journal: BusLog, heritage: Heritage, *, progress: Callable[[], None] = lambda: None) -> Handover:
         """Bring back what *heritage* has, and write down every change from now on, where that is kept. Call it before the first turn.
 
         *progress* is called for each connection that is brought back.

@@ -105,5 +105,5 @@ def heritage_of(passed: Mapping[int, str], in_place: InPlace | None) -> Heritage
     if in_place is not None:
         return Heritage(in_place.state, in_place.lot, in_place, sockets)
     by_name = {name: fd for fd, name in passed.items()}
-    lot = tuple(by_name[name] for name in fdstore.LOT if name in by_name)
+    lot = tuple(by_name[name] for name in fdstore.CONNECTION_STORE if name in by_name)
     return Heritage(by_name.get(fdstore.STATE), lot, None, sockets)

@@ -15,7 +15,7 @@ from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 
 if TYPE_CHECKING:
-    from sbusd.systemd.journal import Event
+    from sbusd.systemd.log_record import Fact, LogMessage
 
 DEFAULT_ARCHIVE = Path("sbus-record")
 
@@ -29,15 +29,15 @@ _FOR_EVER = 36_525 * 86_400.0
 _UNBOUNDED = 1 << 50
 
 
-class Notes:
-    """What the recorder tells, for a person: only what is not as it should be."""
+class WarningLog:
+    """Shows the warnings and errors of the recorder to the user."""
 
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Say *event*, if it is a warning or worse."""
-        from sbusd.systemd.journal import Priority  # noqa: PLC0415 - most calls of sbusctl do without
+    def record(self, message: LogMessage, /, **facts: Fact) -> None:
+        """Show *message*, if it is a warning or worse."""
+        from sbusd.systemd.log_record import Priority  # noqa: PLC0415 - most calls of sbusctl do without
 
-        if event.priority <= Priority.WARNING:
-            complain(event.text(facts))
+        if message.priority <= Priority.WARNING:
+            complain(message.text(facts))
 
 
 def command(
@@ -58,8 +58,8 @@ def command(
     require_pyarrow()
     from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
-    from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
     from sbusd.recorder.tap import Tap  # noqa: PLC0415
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     folder = archive.absolute()
     settings = settings_of(context)
@@ -71,7 +71,7 @@ def command(
         disk_quota=_UNBOUNDED,
         retention=_FOR_EVER,
     )
-    recorder = Recorder(wanted, Tap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), Notes(), Supervision({}))
+    recorder = Recorder(wanted, Tap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), WarningLog(), ServiceManager())
     # Before a folder is made: that nobody is there is the first thing to go wrong.
     open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -13,7 +13,7 @@ from sbusd.relay.bus.callers import Callers
 from sbusd.relay.bus.link import RelayBus
 from sbusd.relay.bus.services import Services
 from sbusd.relay.concurrency_limit import Allowance
-from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal
+from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
@@ -34,7 +34,7 @@ _TIMEOUT_SECONDS = 10.0
 class Join:
     """One relay on one bus: :meth:`run`, :meth:`hand_out` and :meth:`count` it beside each other, each again after RedisAwayError."""
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, desk: Desk, journal: RelayJournal) -> None:
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, desk: Desk, journal: RelayLog) -> None:
         """*twin* is this host's; the requests of other hosts that *desk* has go to the bus's services from now on."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
@@ -55,7 +55,7 @@ class Join:
                 reason = await self._stay()
                 if not self._is_away:
                     self._is_away = True
-                    self._journal.tell(BUS_AWAY, bus=self._address, reason=reason)
+                    self._journal.record(BUS_AWAY, bus=self._address, reason=reason)
                 await asyncio.sleep(AGAIN_SECONDS)
         finally:
             await self._services.close()
@@ -106,7 +106,7 @@ class Join:
             if not is_told:
                 is_told = True
                 self._is_away = False
-                self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
+                self._journal.record(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _serve(self, bus: RelayBus) -> None:
@@ -121,7 +121,7 @@ class Join:
                 if any(rival.connection < own for rival in await bus.rivals(self._twin)):
                     return
                 self._is_away = False
-                self._journal.tell(BUS_JOINED, bus=self._address)
+                self._journal.record(BUS_JOINED, bus=self._address)
             await serving
         finally:
             for task in (serving, waiting):

@@ -20,7 +20,7 @@ from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.bus.link import RelayBus, RelayedInvocation
 from sbusd.relay.concurrency_limit import Allowance
-from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayJournal
+from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayLog
 from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
@@ -70,7 +70,7 @@ class Services:
         *,
         store: Store,
         desk: Desk,
-        journal: RelayJournal,
+        journal: RelayLog,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*twin* is this host's; *desk* knows how a request is answered."""
@@ -117,7 +117,7 @@ class Services:
         except TimeoutError:
             await self._joined.leave(bus, f"no response for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
-            self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
+            self._journal.record_limited(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
             pass  # The bus has gone, which whoever holds the connection tells.
         return False
@@ -190,7 +190,7 @@ class Services:
             case PeerDisconnected():
                 return f"the service {here} ended before it responded; it may have run the request"
             case RemoteRefusal():
-                self._journal.tell_of(BUS_REFUSAL, "call", bus=self._settings.bus, reason=error.said)
+                self._journal.record_limited(BUS_REFUSAL, "call", bus=self._settings.bus, reason=error.said)
                 return f"the bus rejected a call of its relay {here}"
             case PayloadTooLarge():
                 return f"the request {here} is too large for the bus: {error}"
@@ -200,4 +200,4 @@ class Services:
         """Tell of a mistake."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._journal.tell_of(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")
+            self._journal.record_limited(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")

@@ -25,13 +25,13 @@ from sbusd.relay.http.signature import (
 from sbusd.relay.http.socket_owner import is_trusted
 from sbusd.relay.log_messages import REPLAYED, STRANGER
 from sbusd.relay.redis.store import Once
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 
 class RefusedError(Exception):
     """A request of HTTP that is refused: with which status, in which words, and as what it is told."""
 
-    def __init__(self, status: int, words: str, event: Event, counted: str) -> None:
+    def __init__(self, status: int, words: str, event: LogMessage, counted: str) -> None:
         """*counted* is the counter."""
         super().__init__(words)
         self.status = status

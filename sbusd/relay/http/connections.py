@@ -22,12 +22,12 @@ from sbusd.protocol.printable import printable
 from sbusd.relay.addresses import Parties
 from sbusd.relay.http.socket_owner import client_user
 from sbusd.relay.log_messages import CROWDED, FAULT, TOO_SLOW, UNWELCOME
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 """What aiohttp raises when a peer hangs up within a message, or sends one that is not HTTP."""
 
-Refused = Callable[[Event, str, str, str], None]
+Refused = Callable[[LogMessage, str, str, str], None]
 """Takes the event, the address, the reason, and the counter."""
 
 

@@ -21,12 +21,12 @@ from sbusd.relay.addresses import Parties
 from sbusd.relay.http.authentication import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
 from sbusd.relay.http.connections import PEER_ERRORS, Connection
 from sbusd.relay.http.unverified_bytes import Pending, PendingBody
-from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
+from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayLog
 from sbusd.relay.message_model import Message, MessageError
 from sbusd.relay.redis import names
 from sbusd.relay.redis.link import RedisAwayError
 from sbusd.relay.redis.store import Store
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
 
@@ -51,7 +51,7 @@ class Door:
     """Takes messages of other hosts, whom the gate names, into the store."""
 
     def __init__(
-        self, twin: int, settings: RelaySettings, store: Store, gate: Gate, journal: RelayJournal, *, keys: Mapping[int, bytes]
+        self, twin: int, settings: RelaySettings, store: Store, gate: Gate, journal: RelayLog, *, keys: Mapping[int, bytes]
     ) -> None:
         """*twin* is this host's; *keys* sign what it answers."""
         self._keys = keys
@@ -68,10 +68,10 @@ class Door:
         """Return the server of HTTP, to be given connections."""
         return web.Server(self._serve)
 
-    def refused(self, event: Event, address: str, reason: str, counted: str) -> None:
+    def refused(self, event: LogMessage, address: str, reason: str, counted: str) -> None:
         """Tell that something was refused, and count it."""
         facts = {"where": "HTTP"} if event is FAULT else {"address": address}
-        self._journal.tell_of(event, f"{address} {counted}", reason=reason, **facts)
+        self._journal.record_limited(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
         _COUNTING.add(task)
         task.add_done_callback(_COUNTING.discard)
@@ -89,15 +89,15 @@ class Door:
         except RefusedError as refusal:
             status, said = refusal.status, refusal.words
             close = True  # what is left of the body is not read
-            facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.words else {}
-            self._journal.tell_of(
+            facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.template else {}
+            self._journal.record_limited(
                 refusal.event, f"{caller.client[0]} {refusal.counted}", address=caller.client[0], reason=refusal.words, **facts
             )
             await self._count(refusal.counted)
         except RedisAwayError:
             status, said = 503, "Redis is unavailable on this host; try again later"
         except Exception as mistake:  # a peer gets no traceback, and the journal knows
-            self._journal.tell_of(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
+            self._journal.record_limited(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
             status, said = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": said}).encode()
         headers = response_headers(self._twin, self._keys, exchange.speaker, status, body)
@@ -245,7 +245,7 @@ def _unwelcome(status: int, words: str) -> RefusedError:
     return RefusedError(status, words, UNWELCOME, "messages-refused")
 
 
-def _full_event(journal: RelayJournal, queue: str) -> Event:
+def _full_event(journal: RelayLog, queue: str) -> LogMessage:
     """Tell that *queue* is full; return what the refusal itself is told as."""
-    journal.tell_of(FULL, queue, queue=queue, reason="no application fetches its messages")
+    journal.record_limited(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

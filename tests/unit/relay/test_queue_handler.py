@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, Desk
 from sbusd.relay.redis import names
@@ -46,7 +46,7 @@ class Office:
         self.client = client
         self.room = room
         self.woken = 0
-        self.desk = Desk(FIRST, settings, store, RelayJournal({}), wake=self._wake, clock=lambda: NOW)
+        self.desk = Desk(FIRST, settings, store, RelayLog(), wake=self._wake, clock=lambda: NOW)
         self.desk.sends = room
 
     def _wake(self) -> None:
@@ -138,13 +138,13 @@ def test_a_request_that_cannot_be_sent_is_answered_in_words(server: RedisServer,
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"[]", b"\xff", b"{" * 5_000])
-def test_what_is_no_message_is_kept_and_told(server: RedisServer, message: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_no_message_is_kept_and_told(server: RedisServer, message: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(office: Office) -> None:
         await office.put(names.LOCAL, message)
         assert office.client.lrange(names.REFUSED, 0, -1) == [message]
 
     open_office(server, body)
-    assert "rejected 1 malformed messages in msgbus.system.local" in capsys.readouterr().err
+    assert "rejected 1 malformed messages in msgbus.system.local" in capfd.readouterr().err
 
 
 def test_a_return_queue_of_the_bus_is_not_written_to(server: RedisServer) -> None:
@@ -165,14 +165,14 @@ def test_a_message_that_is_too_large_is_refused(server: RedisServer) -> None:
     open_office(server, body, body_bytes=1_024)
 
 
-def test_a_full_backlog_is_told_to_who_asks_and_to_who_runs_it(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_backlog_is_told_to_who_asks_and_to_who_runs_it(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(office: Office) -> None:
         await office.put(names.LOCAL, asked(SECOND))
         await office.put(names.LOCAL, asked(SECOND, ret="second"))
         assert [answer.err for answer in office.answers("second")] == [FULL_WORDS]
 
     open_office(server, body, backlog_messages=1)
-    assert "queue msgbus.system.backlog full" in capsys.readouterr().err
+    assert "queue msgbus.system.backlog full" in capfd.readouterr().err
 
 
 async def received(office: Office, number: int = 1) -> Message:
@@ -190,7 +190,7 @@ def answer_of(message: Message, **members: Any) -> dict[str, Any]:
     return {**value, **members}
 
 
-def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(office: Office) -> None:
         message = await received(office)
         assert office.answers("msgbus.x") == [message]
@@ -201,10 +201,10 @@ def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: Redi
         assert len(office.room.begun) == 1
 
     open_office(server, body)
-    assert "host 1002 has not sent request 1001.1, or has its response" in capsys.readouterr().err
+    assert "host 1002 has not sent request 1001.1, or has its response" in capfd.readouterr().err
 
 
-def test_an_application_cannot_answer_for_another_twin(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_application_cannot_answer_for_another_twin(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither a request of its own host, nor one of another."""
 
     async def body(office: Office) -> None:
@@ -219,7 +219,7 @@ def test_an_application_cannot_answer_for_another_twin(server: RedisServer, caps
         assert office.room.begun == begun
 
     open_office(server, body)
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert "response to 1002.1 that host 1002 did not send" in told
     assert "src: a response must name this host" in told
 
@@ -260,7 +260,7 @@ def test_what_expires_is_answered_once(server: RedisServer) -> None:
     open_office(server, body)
 
 
-def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(office: Office) -> None:
         office.client.set("ret", "is no list")
         await office.put(names.LOCAL, asked(SECOND))
@@ -268,4 +268,4 @@ def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capsys: pyte
         assert await office.desk.expire(10) == 1
 
     open_office(server, body)
-    assert "dropped 1 responses for return queue ret" in capsys.readouterr().err
+    assert "dropped 1 responses for return queue ret" in capfd.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.attempts import Attempt
 from sbusd.relay.errors import PeerAwayError, PeerRefusalError, ResolverAwayError, UnknownTwinError
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis.link import RedisAwayError
 from sbusd.relay.redis.store import Claim
@@ -104,7 +104,7 @@ class Made:
         self.attempts: list[Attempt] = []
         around: Any = self.books
         road: Any = self.road
-        self.sender = Sender(RelaySettings(), around, around, courier=road, resolver=road, journal=RelayJournal({}), witness=self)
+        self.sender = Sender(RelaySettings(), around, around, courier=road, resolver=road, journal=RelayLog(), witness=self)
 
     def saw(self, attempt: Attempt) -> None:
         """Take note of an attempt."""
@@ -140,7 +140,7 @@ def test_what_arrives_is_done() -> None:
 
 
 @pytest.mark.parametrize("error", [PeerAwayError("no route"), ResolverAwayError("no route")])
-def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(made: Made) -> None:
         await made.settle(claim(1), claim(2))
         made.road.error = None
@@ -148,7 +148,7 @@ def test_who_is_away_is_tried_again_and_told_of_once(error: Exception, capsys: p
 
     made = run(body, error)
     assert made.books.noted == [("postponed", "no route")] * 2 + [("sent", "q:1002.3")]
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert told.count("remote host 1002 unreachable: no route") == 1
     assert told.count("remote host 1002 reachable again") == 1
 
@@ -170,14 +170,14 @@ def test_the_last_try_is_answered() -> None:
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(PeerRefusalError("no"), "refused"), (UnknownTwinError("no"), "unknown")])
-def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capfd: pytest.CaptureFixture[str]) -> None:
     made = run(lambda made: made.settle(claim(), claim(2, is_request=False)), error)
     assert made.books.noted == [("failed", "no"), ("answered", "ret-1"), ("dropped", "answers-refused")]
     assert [attempt.outcome for attempt in made.attempts] == [outcome] * 2
-    assert "message 1002.1 to host 1002 failed: no" in capsys.readouterr().err
+    assert "message 1002.1 to host 1002 failed: no" in capfd.readouterr().err
 
 
-def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.CaptureFixture[str]) -> None:
+def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capfd: pytest.CaptureFixture[str]) -> None:
     async def body(made: Made) -> None:
         made.road.is_open.clear()
         made.books.waiting = [claim(number) for number in range(1, 2 * TWIN_SENDS + 1)]
@@ -199,7 +199,7 @@ def test_so_many_are_on_their_way_to_one_twin_and_the_rest_waits(capsys: pytest.
 
     made = run(body)
     assert len(made.road.brought) == 2 * TWIN_SENDS + 1
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
 
 
 def test_who_comes_while_others_wait_stands_behind_them() -> None:
@@ -226,8 +226,8 @@ def test_who_comes_while_others_wait_stands_behind_them() -> None:
     run(body)
 
 
-def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_told_and_a_redis_that_is_away_is_others_to_tell(capfd: pytest.CaptureFixture[str]) -> None:
     run(lambda made: made.settle(claim()), RedisAwayError("away"))
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
     run(lambda made: made.settle(claim()), ZeroDivisionError("by zero"))
-    assert "internal error in the sender: ZeroDivisionError: by zero" in capsys.readouterr().err
+    assert "internal error in the sender: ZeroDivisionError: by zero" in capfd.readouterr().err

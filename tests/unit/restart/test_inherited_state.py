@@ -39,7 +39,7 @@ def test_a_variable_of_somebody_else_is_dropped() -> None:
 
 
 def test_what_was_stored_is_told_from_sockets() -> None:
-    passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.LOT))}
+    passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.CONNECTION_STORE))}
     heritage = heritage_of(passed, None)
     assert heritage.sockets == {3: "sbus.socket"}
     assert (heritage.state, heritage.lot) == (4, (8, 7, 6, 5))

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd.service_manager import PROLONG_PACE_SECONDS, PROLONG_SECONDS, ServiceManager, ServiceManagerError
+from sbusd.systemd.service_manager import EXTEND_INTERVAL_SECONDS, EXTEND_SECONDS, ServiceManager, ServiceManagerError
 
-MINUTE = f"EXTEND_TIMEOUT_USEC={PROLONG_SECONDS * 1e6:.0f}".encode()
+MINUTE = f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}".encode()
 
 
 @pytest.fixture
@@ -58,10 +58,10 @@ def test_a_long_start_is_told_at_a_pace(systemd: socket.socket) -> None:
     now = 100.0
     with closing(ServiceManager(systemd.getsockname(), 0.0, clock=lambda: now)) as manager:
         for _ in range(1_000):
-            manager.prolong()
+            manager.extend_timeout()
         assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
-        now += PROLONG_PACE_SECONDS
-        manager.prolong()
+        now += EXTEND_INTERVAL_SECONDS
+        manager.extend_timeout()
         assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
         systemd.setblocking(False)
         with pytest.raises(BlockingIOError):
@@ -113,7 +113,7 @@ def test_without_systemd_nobody_is_told() -> None:
     assert not manager.is_there
     assert manager.watchdog_seconds == 0
     assert manager.offer("WATCHDOG=1")
-    manager.prolong()
+    manager.extend_timeout()
     manager.close()
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.ctl.commands.record import Notes
+from sbusd.ctl.commands.record import WarningLog
 from sbusd.protocol.batches import join_batch
 from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from tests.support.recorders import recorded
@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_made_is_told(bus: TappedBus, tmp_path: Path) ->
 
 
 def test_a_person_is_told_what_is_not_as_it_should_be(capsys: pytest.CaptureFixture[str]) -> None:
-    Notes().tell(RESUMED, lost=1)
+    WarningLog().record(RESUMED, lost=1)
     assert capsys.readouterr().err == ""
-    Notes().tell(SUSPENDED, reason="full")
+    WarningLog().record(SUSPENDED, reason="full")
     assert capsys.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")

@@ -10,7 +10,7 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus.join import Join
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis.link import RedisAwayError
 from sbusd.relay.redis.store import Store
@@ -38,7 +38,7 @@ def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_t
     books = Books()
     desk = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")
-    books.join = join = Join(1001, settings, store=cast(Store, books), desk=cast(Desk, desk), journal=RelayJournal({}))
+    books.join = join = Join(1001, settings, store=cast(Store, books), desk=cast(Desk, desk), journal=RelayLog())
     join.callers.counts["too_many"] += 3
 
     async def count() -> None:

@@ -14,7 +14,7 @@ from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import services as bus_services
 from sbusd.relay.bus.link import RelayBus, RelayedInvocation
 from sbusd.relay.bus.services import AT_ONCE, Services
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.queue_handler import Desk
 from sbusd.relay.redis import names
@@ -108,8 +108,8 @@ def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> Message:
 
 
 def services(books: Books, joined: Joined, told: list[str], **settings: Any) -> Services:
-    journal = RelayJournal({}, send=lambda text, **_fields: told.append(text))
-    journal.tell_of = lambda event, about, **facts: told.append(event.text(facts | {"count": 1}))  # type: ignore[method-assign]
+    journal = RelayLog()
+    journal.record_limited = lambda message, cause, **facts: told.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
     return Services(
         1002, RelaySettings(**settings), joined, store=cast(Store, books), desk=cast(Desk, books), journal=journal, clock=lambda: 7.0
     )

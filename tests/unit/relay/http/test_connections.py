@@ -8,7 +8,7 @@ from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.addresses import Parties
 from sbusd.relay.http.connections import Connections, Place
 from sbusd.relay.log_messages import CROWDED
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 PEER = "10.0.0.2"
 
@@ -17,7 +17,7 @@ class Hall:
     """Connections, and what was refused."""
 
     def __init__(self, connections: int, address_connections: int, peer_connections: int = 0, *peers: str) -> None:
-        self.refused: list[tuple[Event, str, str]] = []
+        self.refused: list[tuple[LogMessage, str, str]] = []
         settings = RelaySettings(
             connections=connections,
             address_connections=address_connections,
@@ -44,7 +44,7 @@ class Hall:
             self.connections.verified(place)
         return place
 
-    def _note(self, event: Event, address: str, _reason: str, counter: str) -> None:
+    def _note(self, event: LogMessage, address: str, _reason: str, counter: str) -> None:
         self.refused.append((event, address, counter))
 
 

@@ -14,7 +14,7 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import Caller, RefusedError, Speaker
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, Door
-from sbusd.relay.log_messages import STRANGER, RelayJournal
+from sbusd.relay.log_messages import STRANGER, RelayLog
 from sbusd.relay.message_model import Message
 from sbusd.relay.redis import names
 from sbusd.relay.redis.link import RedisAwayError
@@ -89,7 +89,7 @@ class Visit:
     def __init__(self, shelf: Shelf, guard: Guard, **settings: Any) -> None:
         around: Any = shelf
         self.shelf = shelf
-        self.door = Door(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, guard, RelayJournal({}), keys={})
+        self.door = Door(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, guard, RelayLog(), keys={})
         self.door._clock = lambda: NOW
 
     def knock(self, path: str, body: Any, method: str = "POST", headers: dict[str, str] | None = None) -> Said:
@@ -202,14 +202,14 @@ def test_a_redis_that_is_away_is_no_end() -> None:
     assert said.headers["Retry-After"] == "5"
 
 
-def test_a_mistake_is_the_journals_and_not_the_peers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_mistake_is_the_journals_and_not_the_peers(capfd: pytest.CaptureFixture[str]) -> None:
     said = visit(ZeroDivisionError("secret")).knock(REMOTE_PATH, message())
     assert said.status == 500
     assert "secret" not in str(said.words)
-    assert "in the HTTP server: ZeroDivisionError: secret" in capsys.readouterr().err
+    assert "in the HTTP server: ZeroDivisionError: secret" in capfd.readouterr().err
 
 
-def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_who_is_nobody_is_refused_before_the_body_is_read(capfd: pytest.CaptureFixture[str]) -> None:
     """It is not even waited for: this one never ends."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -219,7 +219,7 @@ def test_who_is_nobody_is_refused_before_the_body_is_read(capsys: pytest.Capture
     made = visit(refusal=RefusedError(401, "is not signed", STRANGER, "peers-refused"))
     assert made.knock(REMOTE_PATH, endless()).status == 401
     assert made.shelf.counted == ["peers-refused"]
-    assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capsys.readouterr().err
+    assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capfd.readouterr().err
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length_and_without_one() -> None:
