@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from sbusd.broker import connection_settings, log_messages
 from sbusd.broker.access import Acceptance, Verdict
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.control_messages import Answers
-from sbusd.broker.durable_state import Parts
+from sbusd.broker.durable_state import BrokerComponents
 from sbusd.broker.enforcement import Placements
 from sbusd.broker.lifecycle import Reception
 from sbusd.broker.log import BusLog
@@ -92,7 +92,7 @@ class Broker(Reception):
         self._sweep: Iterator[None] = iter(())
         self._is_sweeping = False
         self._turn_time = settings.limits.turn_time
-        self._chronicle = Chronicle()
+        self._change_log = ChangeLog()
         self.is_done = False
         """Whether the bus has nothing more to do: set by :meth:`stop`, and by the last client's end where that ends it."""
         self.is_for_good = False
@@ -112,20 +112,20 @@ class Broker(Reception):
         self.switch.close(keeps_connections=keeps_connections)
         self._lifelines.close()
 
-    def parts(self) -> Parts:
+    def components(self) -> BrokerComponents:
         """Return what those need who write down what the bus knows, or bring it back."""
-        return Parts(
+        return BrokerComponents(
             self.switch, self._roster, self._accounts, self._acceptance, self._lifelines, self._answers, self._presence, self._journal,
             self._counts,
             admits=self._ownership.admits, may_tap=self._may_tap, place=self._place, end=self._end, refuse=self._refuse,
             process_ended=self._process_ended,
         )  # fmt: skip
 
-    def set_chronicle(self, chronicle: Chronicle) -> None:
-        """Tell *chronicle* of every change from now on."""
-        self._chronicle = chronicle
-        self.has_chronicle = True
-        self._answers.set_chronicle(chronicle)
+    def set_change_log(self, change_log: ChangeLog) -> None:
+        """Log every change to *change_log* from now on."""
+        self._change_log = change_log
+        self.has_change_log = True
+        self._answers.set_change_log(change_log)
 
     def reconfigure(self, settings: DaemonSettings, ownership: BusOwnership) -> None:
         """Let *settings* hold from now on, for those who are here too; what they cannot change while the bus runs stays as it was.
@@ -148,7 +148,7 @@ class Broker(Reception):
             if client.tap is not None and not self._may_tap(client):
                 self._untap(client)
                 self._refuse(client, ErrorCode.EPERM, "the right to tap this bus was revoked", b"CMSG " + controls.TAP_ON)
-        self._sweep = revocations(self.parts(), self._unsubscribe)
+        self._sweep = revocations(self.components(), self._unsubscribe)
         self._is_sweeping = True
 
     def set_faults(self, number: int) -> None:
@@ -158,7 +158,7 @@ class Broker(Reception):
     @property
     def is_settled(self) -> bool:
         """Whether :meth:`settle` has nothing to do."""
-        return not self._is_sweeping and not self._chronicle.has_work
+        return not self._is_sweeping and not self._change_log.has_work
 
     def settle(self) -> None:
         """Go on, for ``turn_time``, with what takes steps: to end what new rules do not allow, and to rewrite the kept state.
@@ -170,7 +170,7 @@ class Broker(Reception):
             if self._is_sweeping:
                 self._is_sweeping = next(self._sweep, self) is not self
             else:
-                self._chronicle.step()
+                self._change_log.step()
             if time.monotonic() >= end:
                 break
 
@@ -268,7 +268,7 @@ class Broker(Reception):
         if not self.switch.unsubscribe(client.connection, pattern):
             return False
         client.subscriptions -= 1
-        self._chronicle.unsubscribed(client, pattern)
+        self._change_log.unsubscribed(client, pattern)
         self._accounts.release_subscription(client.connection, pattern)
         if self._lifelines.release(client.connection, pattern):
             self._accounts.release_descriptor(client.connection)
@@ -317,7 +317,7 @@ class Broker(Reception):
         if connection_settings.grant(self.switch, client.connection, packet):
             connection_settings.note(client, packet.key)
             if packet.key in connection_settings.LASTING:
-                self._chronicle.changed(client)
+                self._change_log.changed(client)
             return
         if packet.key == controls.TAP_ON:
             self._tap(client, packet.payload or b"")
@@ -348,7 +348,7 @@ class Broker(Reception):
         self._untap(client)
         client.tap = pattern
         self.switch.set_tap(client.connection, pattern)
-        self._chronicle.tapped(client, pattern)
+        self._change_log.tapped(client, pattern)
         self._record(log_messages.TAP_OPENED, client, key=pattern)
 
     def _untap(self, client: Client) -> None:
@@ -357,7 +357,7 @@ class Broker(Reception):
             self._accounts.release_subscription(client.connection, client.tap)
             client.tap = None
             self.switch.set_tap(client.connection, None)
-            self._chronicle.tapped(client, None)
+            self._change_log.tapped(client, None)
 
     def _refuse(self, client: Client, code: ErrorCode, words: str, packet: bytes) -> None:
         """Tell a client of its error, which *packet* was refused for, and end it where the error does."""

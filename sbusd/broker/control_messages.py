@@ -16,7 +16,7 @@ from itertools import islice
 import sbusd
 from sbusd.broker import blocking_report, subscription_list
 from sbusd.broker.access import Acceptance
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.explanation import explain
 from sbusd.broker.holdings import Account
 from sbusd.broker.log import BusLog
@@ -102,7 +102,7 @@ class Answers:
         self._keyspace = acceptance.keyspace
         self._journal = journal
         self._counts = counts
-        self._chronicle = Chronicle()
+        self._change_log = ChangeLog()
         self.started = time.monotonic()
         """When the bus was started, in seconds of the monotonic clock; a restart that it outlives does not count."""
         self._by_key: dict[bytes, Callable[[Client, bytes], bytes]] = {
@@ -125,9 +125,9 @@ class Answers:
         """Answer by these rules from now on; its keys are as they were."""
         self._acceptance = acceptance
 
-    def set_chronicle(self, chronicle: Chronicle) -> None:
-        """Tell also what *chronicle* could not keep."""
-        self._chronicle = chronicle
+    def set_change_log(self, change_log: ChangeLog) -> None:
+        """Include the counters of *change_log* in the statistics."""
+        self._change_log = change_log
 
     def to(self, client: Client, packet: Control) -> bytes | None:
         """Return the payload of the answer to *packet*, or None if it is no question that this bus knows.
@@ -205,7 +205,7 @@ class Answers:
                 "switch": self._switch.kind,
                 "uptime_seconds": round(time.monotonic() - self.started, 3),
                 "counters": self._switch.counters()._asdict(),
-                "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early, **self._chronicle.counts()},
+                "control": {**self._counts, "users_forgotten_early": self._accounts.forgotten_early, **self._change_log.counts()},
                 "log": self._journal.counters._asdict(),
                 "waits": blocking_report.now(self._switch, self._roster, client),
             }

@@ -1,7 +1,7 @@
 from collections import Counter
 
 from sbusd.broker.access import Acceptance
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.enforcement import Placements
 from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
@@ -13,7 +13,7 @@ from sbusd.dataplane.contract import ConnectionCounters, End, Switch
 
 class Reception:
     switch: Switch
-    has_chronicle: bool
+    has_change_log: bool
     _ownership: BusOwnership
     _journal: BusLog
     _acceptance: Acceptance
@@ -22,7 +22,7 @@ class Reception:
     _placements: Placements
     _presence: Presence
     _lifelines: Lifelines
-    _chronicle: Chronicle
+    _change_log: ChangeLog
     _counts: Counter[str]
     def connected(self, connection: int, fd: int) -> None: ...
     def control(self, connection: int, packet: bytes) -> None: ...

@@ -49,15 +49,15 @@ cdef class Reception:
     cdef public object _placements
     cdef public object _presence
     cdef public object _lifelines
-    cdef public object _chronicle
+    cdef public object _change_log
     cdef public object _counts
-    cdef public bint has_chronicle              # what changes is kept for after a restart
+    cdef public bint has_change_log             # whether changes are logged for after a crash
 
     def connected(self, connection, int fd):
         """Take note of a new client, or refuse it."""
         cdef Client client
-        if self.has_chronicle:
-            self._chronicle.numbered(connection)
+        if self.has_change_log:
+            self._change_log.numbered(connection)
         try:
             credentials = credentials_of(fd)
         except OSError as error:
@@ -74,8 +74,8 @@ cdef class Reception:
             return
         client = self._roster.add(connection, credentials, time(), fd)
         self._place(client)
-        if self.has_chronicle:
-            self._chronicle.opened(client)
+        if self.has_change_log:
+            self._change_log.opened(client)
         if self.is_heard():
             self._presence.connected(client)
         if _CONNECTED_PRIORITY <= self._journal.level:
@@ -96,7 +96,7 @@ cdef class Reception:
             elif packet == _WHOAMI:
                 self.switch.send(connection, _WHOAMI_HEAD + client.cred)
             elif packet.startswith(_SUB_HEAD) and len(packet) <= _LONGEST:
-                excess = self._accounts.charge_change(connection) if self.has_chronicle else None
+                excess = self._accounts.charge_change(connection) if self.has_change_log else None
                 if excess is None:
                     self._subscribe(client, packet[4:].partition(b"\0")[0])
                 else:
@@ -117,8 +117,8 @@ cdef class Reception:
         client = self._roster.remove(connection)
         if client is None:
             return
-        if self.has_chronicle:
-            self._chronicle.closed(client)
+        if self.has_change_log:
+            self._change_log.closed(client)
         if self.is_heard():
             self._presence.ended(client, counters.queued_packets)
         if end is not _HANGUP or _DISCONNECTED_PRIORITY <= self._journal.level:
@@ -169,7 +169,7 @@ cdef class Reception:
             return
         self.switch.subscribe(connection, pattern)
         client.subscriptions += 1
-        if self.has_chronicle:
-            self._chronicle.subscribed(client, pattern)
+        if self.has_change_log:
+            self._change_log.subscribed(client, pattern)
         if self.is_heard() or pattern.startswith(_EVENT_HEAD):
             self._presence.subscribed(client, pattern)

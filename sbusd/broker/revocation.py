@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from sbusd.broker import log_messages
-from sbusd.broker.durable_state import Parts
+from sbusd.broker.durable_state import BrokerComponents
 from sbusd.broker.roster import Client
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.printable import printable
@@ -16,50 +16,50 @@ PATTERNS_AT_ONCE = 16
 Unsubscribe = Callable[[Client, bytes], bool]
 
 
-def revocations(parts: Parts, unsubscribe: Unsubscribe) -> Iterator[None]:
-    """End the subscriptions of all clients that the rules of *parts* do not allow, a client, pattern or instance a step.
+def revocations(components: BrokerComponents, unsubscribe: Unsubscribe) -> Iterator[None]:
+    """End the subscriptions of all clients that the rules of *components* do not allow, a client, pattern or instance a step.
 
     *unsubscribe* removes one instance of a client's pattern, and returns whether there was one. Between steps the bus may work.
     """
     number = 0
-    while (client := parts.roster.following(number)) is not None:
+    while (client := components.roster.following(number)) is not None:
         number = client.connection
-        yield from _revoke(parts, unsubscribe, client)
+        yield from _revoke(components, unsubscribe, client)
         yield
 
 
-def _revoke(parts: Parts, unsubscribe: Unsubscribe, client: Client) -> Iterator[None]:
+def _revoke(components: BrokerComponents, unsubscribe: Unsubscribe, client: Client) -> Iterator[None]:
     """End the subscriptions of a client that the rules do not allow any more, and tell it which."""
     number = client.connection
     rule, count = None, 0
-    for pattern in _patterns(parts, number):
+    for pattern in _patterns(components, number):
         yield
-        if number not in parts.roster:
+        if number not in components.roster:
             break
-        verdict = parts.acceptance.subscription(pattern, client.credentials, number)
+        verdict = components.acceptance.subscription(pattern, client.credentials, number)
         if verdict.rule is None or verdict.is_allowed:
             continue
         before = count
         # Not as often as it was when this began: the client may have ended some itself since.
-        while number in parts.roster and unsubscribe(client, pattern):
+        while number in components.roster and unsubscribe(client, pattern):
             count += 1
             yield
-        if count > before and number in parts.roster:
+        if count > before and number in components.roster:
             words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
-            parts.refuse(client, ErrorCode.EPERM, words, b"SUB " + pattern)
+            components.refuse(client, ErrorCode.EPERM, words, b"SUB " + pattern)
             rule = rule or verdict.rule
     if rule is not None:
         who = client.credentials
-        parts.journal.record(
+        components.journal.record(
             log_messages.SUBSCRIPTIONS_REVOKED, uid=who.uid, pid=who.pid, connection=number, count=count, rule=rule.name
         )  # fmt: skip
 
 
-def _patterns(parts: Parts, number: int) -> Iterator[bytes]:
+def _patterns(components: BrokerComponents, number: int) -> Iterator[bytes]:
     """Iterate over the patterns of a client, which may change meanwhile, until it has ended."""
     last: bytes | None = None
-    while number in parts.roster:
-        found = parts.switch.patterns_after(number, last, PATTERNS_AT_ONCE)
+    while number in components.roster:
+        found = components.switch.patterns_after(number, last, PATTERNS_AT_ONCE)
         yield from found
         if len(found) < PATTERNS_AT_ONCE:
             return

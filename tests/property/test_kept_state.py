@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbusd.restart import snapshot
-from sbusd.restart.connection_store import ParkingLot
-from sbusd.restart.state_log import KeptChronicle
+from sbusd.restart.connection_store import ConnectionStore
+from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
@@ -64,16 +64,16 @@ class Machine:
 
     def __init__(self, kind: str) -> None:
         self.parlour = Parlour(kind)
-        self.lot = ParkingLot.create(lambda: [client.fd for client in self.parlour.broker.parts().roster])
+        self.store = ConnectionStore.create(lambda: [client.fd for client in self.parlour.broker.components().roster])
         self.file = StateFile.create()
-        self.kept = KeptChronicle(self.file, self.lot, self.parlour.broker.parts)
+        self.kept = StateLog(self.file, self.store, self.parlour.broker.components)
         self.kept.begin()
-        self.parlour.broker.set_chronicle(self.kept)
+        self.parlour.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}
 
     def close(self) -> None:
         self.parlour.close()
-        self.lot.close()
+        self.store.close()
         self.file.close()
 
     def model(self) -> Standing:

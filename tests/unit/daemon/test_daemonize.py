@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.daemon.daemonize import Presence, PresenceError, open_standard_streams
+from sbusd.daemon.daemonize import Daemonizer, PidFileError, open_standard_streams
 from sbusd.daemon.options import Options
 from tools.stage import ROOT
 
@@ -19,7 +19,7 @@ WAIT = 30.0
 
 DAEMON = """
 import os, signal, sys
-from sbusd.daemon.daemonize import Presence, open_standard_streams
+from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.options import parse_options
 from sbusd.protocol.errors import SbusError
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -27,7 +27,7 @@ control, *arguments = sys.argv[1:]
 open_standard_streams()
 options = parse_options(arguments)
 try:
-    presence = Presence.enter(options)
+    presence = Daemonizer.enter(options)
     with open(control) as commands:
         if commands.read() == "fail":
             sys.exit("the daemon has failed")
@@ -136,8 +136,8 @@ class TestPidFile:
     """Made for this process, without a fork."""
 
     @staticmethod
-    def _presence(pid_file: Path) -> Presence:
-        return Presence(parent=None, pid_file=pid_file)
+    def _presence(pid_file: Path) -> Daemonizer:
+        return Daemonizer(parent=None, pid_file=pid_file)
 
     def test_only_the_file_that_was_made_is_removed(self, tmp_path: Path) -> None:
         presence = self._presence(tmp_path / "pid")
@@ -157,12 +157,12 @@ class TestPidFile:
 
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "pid").symlink_to("elsewhere")
-        with pytest.raises(PresenceError, match="already exists"):
+        with pytest.raises(PidFileError, match="already exists"):
             self._presence(tmp_path / "pid").write_pid_file()
         assert not (tmp_path / "elsewhere").exists()
 
     def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
-        with pytest.raises(PresenceError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
+        with pytest.raises(PidFileError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
             self._presence(tmp_path / "none" / "pid").write_pid_file()
 
     def test_a_full_disk_is_told_and_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,13 +170,13 @@ class TestPidFile:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "write", fail)
-        with pytest.raises(PresenceError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
+        with pytest.raises(PidFileError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
             self._presence(tmp_path / "pid").write_pid_file()
         assert list(tmp_path.iterdir()) == []
 
 
 def test_in_the_foreground_nothing_is_made(tmp_path: Path) -> None:
-    presence = Presence.enter(Options(foreground=True, pid_file=tmp_path / "pid"))
+    presence = Daemonizer.enter(Options(foreground=True, pid_file=tmp_path / "pid"))
     assert not presence.is_background
     presence.leave()
     assert list(tmp_path.iterdir()) == []

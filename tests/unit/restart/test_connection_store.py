@@ -11,16 +11,16 @@ import pytest
 
 from sbusd.dataplane.closer import hang_up
 from sbusd.restart import connection_store as parking
-from sbusd.restart.connection_store import ParkingLot, close_parked
+from sbusd.restart.connection_store import ConnectionStore, close_stored
 
 
 class Street:
-    """Connections, a lot for them, and what is to be closed."""
+    """Connections, a store for them, and what is to be closed."""
 
     def __init__(self) -> None:
         self.live: list[socket.socket] = []
         self.peers: list[socket.socket] = []
-        self.lot = ParkingLot.create(self.follow)
+        self.store = ConnectionStore.create(self.follow)
 
     def fds(self) -> list[int]:
         return [each.fileno() for each in self.live]
@@ -33,9 +33,9 @@ class Street:
             place += 1
 
     def step(self) -> None:
-        """Let the lot do all that takes steps."""
-        while self.lot.has_work:
-            self.lot.step()
+        """Let the store do all that takes steps."""
+        while self.store.has_work:
+            self.store.step()
 
     def arrive(self, count: int = 1) -> None:
         for _ in range(count):
@@ -46,12 +46,12 @@ class Street:
     def park_new(self, count: int) -> None:
         for _ in range(count):
             self.arrive()
-            assert self.lot.park(self.live[-1].fileno())
+            assert self.store.add(self.live[-1].fileno())
 
     def seen_by_the_next(self) -> set[int]:
         """Return the inodes that the next process finds; each must be there once."""
-        other = ParkingLot.adopt(self.lot.descriptors, self.fds)
-        fds, is_cut = other.look()
+        other = ConnectionStore.adopt(self.store.descriptors, self.fds)
+        fds, is_cut = other.peek()
         assert not is_cut
         inodes = [os.fstat(fd).st_ino for fd in fds]
         for fd in fds:
@@ -62,8 +62,8 @@ class Street:
 
     def peek(self) -> set[int]:
         """Return the inodes that the next process would find, and leave both pairs as they are."""
-        sights = [parking._look_into(outlet) for _, outlet in self.lot._pairs]
-        assert max(sight.mark for sight in sights) == self.lot._mark
+        sights = [parking._content_of(outlet) for _, outlet in self.store._pairs]
+        assert max(sight.mark for sight in sights) == self.store._mark
         fds = [fd for sight in sights for fd in sight.fds]
         inodes = {os.fstat(fd).st_ino for fd in fds}
         for fd in fds:
@@ -81,7 +81,7 @@ def street() -> Iterator[Street]:
     yield made
     for each in (*made.live, *made.peers):
         each.close()
-    made.lot.close()
+    made.store.close()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
@@ -101,10 +101,10 @@ def test_a_full_queue_is_rewritten_without_the_dead(street: Street) -> None:
     street.park_new(420)
     street.step()
     assert street.seen_by_the_next() == street.inodes()
-    street.lot.park_all()
+    street.store.rewrite()
     assert street.seen_by_the_next() == street.inodes()
     assert not gone & street.seen_by_the_next() or gone & street.inodes()
-    assert street.lot.unparked == 0
+    assert street.store.failures == 0
 
 
 def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhile(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,9 +120,9 @@ def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhi
     monkeypatch.setattr(parking, "_send", count)
     street.park_new(parking.MOVE_AFTER)
     steps = 0
-    while street.lot.has_work:
+    while street.store.has_work:
         packets.clear()
-        street.lot.step()
+        street.store.step()
         assert len(packets) <= 1
         assert sum(packets) <= 20
         assert street.peek() == street.inodes()
@@ -133,22 +133,22 @@ def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhi
     # 128 and some that came, and the mark, went in; as many packets came out as had gone in one by one, and nothing.
     assert parking.MOVE_AFTER // 20 + parking.MOVE_AFTER < steps < 2 * parking.MOVE_AFTER
     assert street.seen_by_the_next() == street.inodes()
-    assert street.lot.unparked == 0
+    assert street.store.failures == 0
 
 
 def test_a_move_that_fails_leaves_all_where_they_are(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
     street.park_new(parking.MOVE_AFTER)
-    street.lot.step()
+    street.store.step()
     with monkeypatch.context() as patch:
         patch.setattr(parking, "_send", _refuse)
-        street.lot.step()
-    assert not street.lot.has_work
+        street.store.step()
+    assert not street.store.has_work
     assert street.seen_by_the_next() == street.inodes()
     street.park_new(300)  # more than the queue takes: those who waited for the move are counted if it fails
     with monkeypatch.context() as patch:
         patch.setattr(parking, "_send", _refuse)
         street.step()
-    assert 0 < street.lot.unparked == len(street.inodes()) - len(street.seen_by_the_next())
+    assert 0 < street.store.failures == len(street.inodes()) - len(street.seen_by_the_next())
 
 
 def test_a_connection_lives_while_it_is_parked_and_ends_by_shutdown(street: Street) -> None:
@@ -157,7 +157,7 @@ def test_a_connection_lives_while_it_is_parked_and_ends_by_shutdown(street: Stre
     street.live.pop().close()
     with pytest.raises(BlockingIOError):
         street.peers[0].recv(10)
-    fds, _ = ParkingLot.look(street.lot)
+    fds, _ = ConnectionStore.peek(street.store)
     hang_up(fds[0])
     assert street.peers[0].recv(10) == b""
 
@@ -165,20 +165,20 @@ def test_a_connection_lives_while_it_is_parked_and_ends_by_shutdown(street: Stre
 @pytest.mark.parametrize("step", ["sent", "marked", "emptied in part"])
 def test_a_kill_while_all_are_rewritten_loses_nobody(street: Street, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     street.park_new(7)
-    (_, outlet), (entrance, _) = street.lot._pairs
+    (_, outlet), (entrance, _) = street.store._pairs
     socket.send_fds(entrance, [b"\0"], street.fds()[:3] if step == "sent" else street.fds())
     if step != "sent":
-        entrance.send(parking._MARK.pack(street.lot._mark + 1))
+        entrance.send(parking._MARK.pack(street.store._mark + 1))
     if step == "emptied in part":
         for _ in range(4):
             outlet.recv(16)
-    other = ParkingLot.adopt(street.lot.descriptors, street.fds)
-    fds, _ = other.look()
+    other = ConnectionStore.adopt(street.store.descriptors, street.fds)
+    fds, _ = other.peek()
     assert {os.fstat(fd).st_ino for fd in fds} == street.inodes()
     for fd in fds:
         os.close(fd)
-    # What was half done is gone, and the next rewriting has the lot in order.
-    assert other.park_all()
+    # What was half done is gone, and the next rewriting has the store in order.
+    assert other.rewrite()
     other.close()
     assert street.seen_by_the_next() == street.inodes()
 
@@ -187,9 +187,9 @@ def test_where_no_descriptor_may_be_parked_it_is_counted(street: Street, monkeyp
     street.park_new(2)
     monkeypatch.setattr(parking, "_send", _refuse)
     street.arrive()
-    assert not street.lot.park(street.live[-1].fileno())
-    assert not street.lot.park_all()
-    assert street.lot.unparked == 1
+    assert not street.store.add(street.live[-1].fileno())
+    assert not street.store.rewrite()
+    assert street.store.failures == 1
     monkeypatch.undo()
     assert len(street.seen_by_the_next()) == 2
 
@@ -200,14 +200,14 @@ def _refuse(*_args: object) -> int:
 
 def test_who_finds_no_room_for_descriptors_is_told(street: Street) -> None:
     street.park_new(30)
-    street.lot.park_all()
+    street.store.rewrite()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    other = ParkingLot.adopt(street.lot.descriptors, street.fds)
+    other = ConnectionStore.adopt(street.store.descriptors, street.fds)
     free = os.dup(0)
     os.close(free)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 5, limits[1]))
-        fds, is_cut = other.look()
+        fds, is_cut = other.peek()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert is_cut
@@ -218,17 +218,17 @@ def test_who_finds_no_room_for_descriptors_is_told(street: Street) -> None:
 
 def test_a_lot_that_cannot_be_used_is_emptied_so_that_peers_see_the_end(street: Street) -> None:
     street.park_new(3)
-    assert sum(close_parked(end) for end in street.lot.descriptors) == 3
+    assert sum(close_stored(end) for end in street.store.descriptors) == 3
     assert [peer.recv(10) for peer in street.peers] == [b""] * 3
-    assert close_parked(1 << 20) == 0
+    assert close_stored(1 << 20) == 0
     with pytest.raises(ValueError, match="no part"):
-        street.lot.look()
+        street.store.peek()
 
 
-def test_what_is_no_lot_is_refused(street: Street) -> None:
-    with pytest.raises(ValueError, match="3 ends"):
-        ParkingLot.adopt(street.lot.descriptors[:3], street.fds)
+def test_invalid_ends_are_rejected(street: Street) -> None:
+    with pytest.raises(ValueError, match="3 descriptors instead of 4"):
+        ConnectionStore.adopt(street.store.descriptors[:3], street.fds)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wrong, pytest.raises(ValueError, match="kind"):
-        ParkingLot.adopt([*street.lot.descriptors[:3], wrong.fileno()], street.fds)
+        ConnectionStore.adopt([*street.store.descriptors[:3], wrong.fileno()], street.fds)
     with open(os.devnull, "rb") as null, pytest.raises(OSError):
-        ParkingLot.adopt([*street.lot.descriptors[:3], null.fileno()], street.fds)
+        ConnectionStore.adopt([*street.store.descriptors[:3], null.fileno()], street.fds)

@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.broker.durable_state import complete
+from sbusd.broker.durable_state import full_state
 from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
@@ -40,7 +40,7 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
             found[number] = Guest(mine, number, parlour.run)
         guests.extend(found.values())
         monkeypatch.setattr(restoration, "credentials_of", by_fd.__getitem__)
-        outcome = restoration.restore(parlour.broker.parts(), left, list(by_fd))
+        outcome = restoration.restore(parlour.broker.components(), left, list(by_fd))
         assert (outcome.restored, outcome.gone) == (len(there), len(left.connections) - len(there))
         for step in outcome.then:
             step()
@@ -54,7 +54,7 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
 def _left(parlour: Parlour) -> State:
     """Return what *parlour* leaves."""
     parlour.run()
-    return replay(image(complete(parlour.broker.parts())))
+    return replay(image(full_state(parlour.broker.components())))
 
 
 def _events(guest: Guest) -> list[tuple[bytes, object]]:

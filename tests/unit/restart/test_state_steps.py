@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.restart.handover import Handover
-from sbusd.restart.inherited_state import Heritage
-from sbusd.restart.state_log import KeptChronicle
+from sbusd.restart.inherited_state import InheritedState
+from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import syscalls
 from tests.support.parlour import MakeParlour, Parlour
@@ -23,25 +23,25 @@ MOST_BYTES = 64 << 10
 
 
 @pytest.fixture
-def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parlour, KeptChronicle]]:
+def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parlour, StateLog]]:
     """A bus whose state a service manager keeps."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("FDSTORE", "16")
         parlour = make_parlour()
-        chronicle = Handover.begin(parlour.broker, parlour.journal, Heritage())._chronicle
-    assert chronicle is not None
-    yield parlour, chronicle
-    chronicle.file.close()
-    chronicle.lot.close()
+        state_log = Handover.begin(parlour.broker, parlour.journal, InheritedState())._state_log
+    assert state_log is not None
+    yield parlour, state_log
+    state_log.file.close()
+    state_log.store.close()
 
 
 def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
-    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
-    parlour, chronicle = kept
+    parlour, state_log = kept
     written = 0
     write_at = syscalls.write_at
 
@@ -72,5 +72,5 @@ def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
         written = 0
         parlour.broker.settle()
         assert written < MOST_BYTES
-    assert chronicle.counts()["state_rewrites"] >= 3
-    assert chronicle.file.size < 8 * PATTERNS * PATTERN_BYTES
+    assert state_log.counts()["state_rewrites"] >= 3
+    assert state_log.file.size < 8 * PATTERNS * PATTERN_BYTES

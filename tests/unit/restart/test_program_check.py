@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.restart.reexec import Successor
+from sbusd.restart.program_check import ProgramCheck
 from tests.support.world import World
 
 
 def _verdict(world: World, command: list[str], folder: str = "/") -> str:
     """Return what is said of a program, once it has ended."""
-    successor = Successor(world.switch, command, folder)
-    successor.examine()
-    while (verdict := successor.take_verdict()) is None:
+    successor = ProgramCheck(world.switch, command, folder)
+    successor.start()
+    while (verdict := successor.take_result()) is None:
         world.switch.turn(30_000)
-    assert successor.take_verdict() is None
+    assert successor.take_result() is None
     successor.close()
     return verdict
 
@@ -47,19 +47,19 @@ def test_what_cannot_be_run_is_told(world: World) -> None:
 
 
 def test_to_ask_again_ends_the_first_examination(world: World) -> None:
-    successor = Successor(world.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
-    successor.examine()
-    successor.examine()
+    successor = ProgramCheck(world.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
+    successor.start()
+    successor.start()
     successor.close()
-    assert successor.take_verdict() is None
+    assert successor.take_result() is None
 
 
 def test_a_verdict_that_nobody_took_is_not_that_of_a_later_examination(world: World, tmp_path: Path) -> None:
     program = "import pathlib, time; p = pathlib.Path('mark'); p.exists() and time.sleep(600); p.touch()"
-    successor = Successor(world.switch, [sys.executable, "-c", program], str(tmp_path))
-    successor.examine()
+    successor = ProgramCheck(world.switch, [sys.executable, "-c", program], str(tmp_path))
+    successor.start()
     while not (tmp_path / "mark").exists() or not world.switch.turn(100):
         pass
-    successor.examine()
-    assert successor.take_verdict() is None
+    successor.start()
+    assert successor.take_result() is None
     successor.close()
