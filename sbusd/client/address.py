@@ -38,5 +38,5 @@ def _user_address() -> str:
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     if not folder.startswith("/"):
         why = "is not set" if not folder else "is not an absolute path"
-        raise NoBus("the user's bus", f"$XDG_RUNTIME_DIR {why}; log in through systemd-logind, or name an address")
+        raise NoBus("the user's bus", f"$XDG_RUNTIME_DIR {why}; log in through systemd-logind, or give an address")
     return os.path.join(folder, "sbus.socket")

@@ -57,7 +57,7 @@ class ReceiptCall(Call):
     __slots__ = ("recipients", "token")
 
     def __init__(self, token: bytes) -> None:
-        super().__init__("a publication with receipt", Expects.ANSWER, controls.RECEIPT)
+        super().__init__("a message with a receipt", Expects.ANSWER, controls.RECEIPT)
         self.token = token
         self.recipients: int | None = 0
 
@@ -139,7 +139,7 @@ def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:
         following = page["next"]
         return peers, None if following is None else _number(following)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus answered {controls.MEMBERS.decode()} with {payload[:64]!r}") from error
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid response to {controls.MEMBERS.decode()}: {payload[:64]!r}") from error
 
 
 def members_question(key: bytes, after: int | None = None) -> bytes:
@@ -150,5 +150,5 @@ def members_question(key: bytes, after: int | None = None) -> bytes:
 def _number(value: object) -> int:
     """Return the number of a connection. Raises ValueError if it is none."""
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no number of a connection")
+        raise ValueError(f"invalid number of a connection: {value!r}")
     return value

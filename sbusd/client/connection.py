@@ -38,9 +38,9 @@ def parse_target(text: str, *, reconnect: bool) -> Target:
     """
     place = parse_address(text)
     if isinstance(place, RandomAbstract):
-        raise NoBus(text, "only a server can use this form; it prints the address to use")
+        raise NoBus(text, "only a server can use this form; connect to the address that the server prints")
     if reconnect and isinstance(place, InheritedDescriptor):
-        raise BadAddressError(text, "is a descriptor and cannot be connected to again; leave out reconnect")
+        raise BadAddressError(text, "is a file descriptor and cannot be reconnected; leave out reconnect")
     return Target(text, place)
 
 
@@ -111,7 +111,7 @@ def _inherited(text: str, fd: int) -> socket.socket:
         raise no_bus(text, error) from error
     try:
         if sock.family != socket.AF_UNIX or sock.type != socket.SOCK_SEQPACKET:
-            raise NoBus(text, "that descriptor is not a Unix socket of type SEQPACKET, so it is not a bus")
+            raise NoBus(text, "the file descriptor is not a Unix socket of type SEQPACKET, so it is not a bus")
         sock.getpeername()
     except OSError as error:
         sock.close()

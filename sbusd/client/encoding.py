@@ -26,7 +26,7 @@ def to_bytes(text: str | bytes) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise ProtocolError(ErrorCode.EINVAL, f"{text[:24]!r} has a surrogate and is not text in UTF-8; give bytes instead") from error
+        raise ProtocolError(ErrorCode.EINVAL, f"invalid text {text[:24]!r}: contains a surrogate; give bytes instead") from error
 
 
 def publication(key: str | bytes, payload: str | bytes) -> bytes:
@@ -79,7 +79,7 @@ def control_key(key: str | bytes) -> bytes:
     """
     name = to_bytes(key)
     if name == controls.BATCH:
-        raise ProtocolError(ErrorCode.EINVAL, "batches are made of what is published: use coalesce()")
+        raise ProtocolError(ErrorCode.EINVAL, "cannot send a batch as a control message: use coalesce()")
     return name
 
 
@@ -91,7 +91,7 @@ def pattern_list(patterns: tuple[str | bytes, ...]) -> list[bytes]:
         ProtocolError: EINVAL if one has a NUL, or a str is not UTF-8.
     """
     if not patterns:
-        raise ValueError("a subscription wants at least one pattern; the empty one, b'', takes every key that is not reserved")
+        raise ValueError("cannot subscribe: give at least one pattern; the empty one, b'', matches every key that is not reserved")
     encoded = [to_bytes(pattern) for pattern in patterns]
     for pattern in encoded:
         subscribe_packet(pattern)

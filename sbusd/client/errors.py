@@ -61,7 +61,7 @@ class NoBus(SbusError, ConnectionError):
     """There is nobody to connect to. Not raised once a connection has been made: see :class:`Disconnected`."""
 
     def __init__(self, address: str, reason: str, errno: int | None = None) -> None:
-        super().__init__(f"no bus at {address}: {reason}")
+        super().__init__(f"cannot connect to {address}: {reason}")
         self.address = address
         self.reason = reason
         self.errno = errno
@@ -114,7 +114,7 @@ class Unanswered(SbusError, RuntimeError):
     """The bus took a control message and did not answer it, so it is one of those to ``tell``, or not known to this bus."""
 
     def __init__(self, request: str) -> None:
-        super().__init__(f"the bus does not answer {request}; send it with tell()")
+        super().__init__(f"the bus sends no response to {request}; send it with tell()")
         self.request = request
 
 
@@ -122,7 +122,7 @@ class Unsupported(SbusError, RuntimeError):
     """The bus is of a version that does not know ``feature``; *advice* says what to do."""
 
     def __init__(self, feature: str, advice: str) -> None:
-        super().__init__(f"this bus does not know {feature}: restart it with a newer sbusd, or {advice}")
+        super().__init__(f"the bus does not support {feature}; restart it with a newer sbusd, or {advice}")
         self.feature = feature
 
 
@@ -130,7 +130,7 @@ class AnswerLost(SbusError, RuntimeError):
     """The bus discarded packets for this client, an answer perhaps among them: whether the request was done is not known."""
 
     def __init__(self, request: str) -> None:
-        super().__init__(f"the answer to {request} may be among packets that were lost because this client reads too slowly; ask again")
+        super().__init__(f"the response to {request} may be lost: this client reads too slowly; send the request again")
         self.request = request
 
 
@@ -151,7 +151,7 @@ class InboxFull(SbusError, BufferError):
 
     def __init__(self, patterns: tuple[bytes, ...], packets: int) -> None:
         names = " ".join(repr(pattern)[1:] for pattern in patterns)
-        super().__init__(f"the subscription to {names} is full ({packets} packets): read it, or use Overflow.DISCARD or a second Bus")
+        super().__init__(f"the subscription to {names} is full: {packets} packets unread; read it, or use Overflow.DISCARD or a second Bus")
         self.patterns = patterns
         self.packets = packets
 
@@ -160,7 +160,7 @@ class PayloadTooLarge(SbusError, ValueError):
     """A packet of ``size`` bytes, its head and key included; ``limit`` is the largest that this connection can send."""
 
     def __init__(self, size: int, limit: int) -> None:
-        super().__init__(f"packet of {size} bytes; the largest this connection can send is {limit}")
+        super().__init__(f"packet too long: {size} bytes, this connection can send at most {limit}")
         self.size = size
         self.limit = limit
 
@@ -169,7 +169,7 @@ class NotSubscribed(SbusError, LookupError):
     """No subscription of this bus object holds ``pattern``."""
 
     def __init__(self, pattern: bytes) -> None:
-        super().__init__(f"no subscription to {repr(pattern)[1:]}")
+        super().__init__(f"not subscribed to {repr(pattern)[1:]}")
         self.pattern = pattern
 
 
@@ -177,7 +177,7 @@ class CallTimeout(TimedOut):
     """No answer came in time from those who serve ``command``: ``callees``, still connected. Whether they have run it is not known."""
 
     def __init__(self, command: str, seconds: float, callees: tuple[Peer, ...] = ()) -> None:
-        super().__init__(f"the answer to {command!r}{_from(callees)}", seconds)
+        super().__init__(f"the response to {command!r}{_from(callees)}", seconds)
         self.command = command
         self.callees = callees
 
@@ -187,7 +187,7 @@ class NoRecipient(SbusError, LookupError):
 
     def __init__(self, command: str, member: Peer | None = None) -> None:
         where = "" if member is None else f" at {member.address.decode('ascii')}"
-        super().__init__(f"nobody serves {command!r}{where}")
+        super().__init__(f"no service for {command!r}{where}")
         self.command = command
         self.member = member
 
@@ -196,7 +196,7 @@ class PeerDisconnected(SbusError, ConnectionError):
     """All who were to answer, ``callees``, have gone: known at once. Whether they have run ``command`` before is not known."""
 
     def __init__(self, command: str, callees: tuple[Peer, ...] = ()) -> None:
-        super().__init__(f"who was to answer {command!r} has disconnected{_from(callees)}")
+        super().__init__(f"no response to {command!r}{_from(callees)}: disconnected")
         self.command = command
         self.callees = callees
 
@@ -241,13 +241,13 @@ def systemctl(address: str) -> str:
 
 
 _REASONS = {
-    errnos.ENOENT: "there is no such socket; start the bus ({start}) or name another address",
-    errnos.ECONNREFUSED: "the socket is there but nobody listens on it; start the bus ({start})",
-    errnos.EACCES: "permission denied; the socket's mode or its folder does not let this user in",
-    errnos.EPERM: "permission denied by a security policy of this machine",
-    errnos.EPROTOTYPE: "the socket there is not of type SEQPACKET, so it is not a bus",
-    errnos.ENOTSOCK: "that is not a socket",
-    errnos.ENOTDIR: "a part of the path is not a folder",
-    errnos.EAGAIN: "it did not accept the connection in time; too many clients wait for it",
+    errnos.ENOENT: "no such socket; start the bus ({start}) or give another address",
+    errnos.ECONNREFUSED: "no process listens on this socket; start the bus ({start})",
+    errnos.EACCES: "permission denied; check the modes of the socket and of its directory",
+    errnos.EPERM: "a security policy of this machine denies it",
+    errnos.EPROTOTYPE: "the socket is not of type SEQPACKET, so it is not a bus",
+    errnos.ENOTSOCK: "not a socket",
+    errnos.ENOTDIR: "a component of the path is not a directory",
+    errnos.EAGAIN: "the bus did not accept the connection in time; too many clients are waiting",
 }
 """What connect(2) on a Unix socket says, unix(7), in words for the person who must act."""

@@ -55,7 +55,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         if self.packets < 1 or self.bytes < 1:
-            raise ValueError(f"a queue of {self.packets} packets and {self.bytes} bytes can hold nothing; both are at least 1")
+            raise ValueError(f"invalid limit of {self.packets} packets and {self.bytes} bytes: both must be at least 1")
 
 
 class Inbox:

@@ -27,7 +27,7 @@ def members(session: Session, key: bytes, deadline: Deadline) -> Procedure[tuple
         ProtocolError: EPROTO if the answer is not what a bus says; EINVAL if *key* has a NUL.
     """
     if b"\0" in key:
-        raise ProtocolError(ErrorCode.EINVAL, f"key {key[:24]!r} has a NUL byte; keys cannot")
+        raise ProtocolError(ErrorCode.EINVAL, f"invalid key {key[:24]!r}: it contains a NUL byte")
     found: list[Peer] = []
     after: int | None = None
     while True:
@@ -43,7 +43,7 @@ def members(session: Session, key: bytes, deadline: Deadline) -> Procedure[tuple
         if following is None:
             return tuple(found)
         if after is not None and following <= after:
-            raise ProtocolError(ErrorCode.EPROTO, "the bus answers with pages that go round in a circle")
+            raise ProtocolError(ErrorCode.EPROTO, "the bus sent an invalid list of members: its pages repeat")
         after = following
 
 

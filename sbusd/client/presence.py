@@ -59,7 +59,7 @@ def presence_item(item: Item) -> PresenceItem:
         pattern = rest.partition(b"/")[2] if change in (Change.SUBSCRIBE, Change.UNSUBSCRIBE) else None
         return PresenceEvent(change, peer, int(value["time"]) / 1e9, pattern)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent the event {item.key[:64]!r} with {item.payload[:64]!r}") from error
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid event: {item.key[:64]!r} with {item.payload[:64]!r}") from error
 
 
 def pattern_of(value: dict[str, object]) -> bytes | None:

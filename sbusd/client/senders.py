@@ -38,5 +38,5 @@ class Senders:
             self._peers[head] = sender
         message = message_of(inner, sender)
         if message is None:
-            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {inner[:24]!r}… with a sender, which is no MSG")
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message with a sender: {inner[:24]!r}…")
         return message

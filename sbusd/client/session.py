@@ -377,7 +377,7 @@ class Session:
         # Not parse_packet(): what a tap is told is longer than the largest packet by its line.
         head, nul, payload = packet.partition(b"\0")
         if not nul or not head.startswith(b"CMSG "):
-            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {packet[:24]!r}…, which no bus sends to a client")
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid packet: {packet[:24]!r}…")
         key = head[5:]
         if key == controls.ERROR:
             self._receive_error(payload)
@@ -487,5 +487,5 @@ class Session:
 def _parse_count(key: bytes, payload: bytes) -> int:
     """Return the count in a notice of the bus. Raises ProtocolError if it is none."""
     if not (payload.isdigit() and len(payload) < 20):
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {key.decode()} with {payload[:24]!r} in place of a count")
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent {key.decode()} with an invalid count: {payload[:24]!r}")
     return int(payload)

@@ -58,7 +58,7 @@ def begin_tap(session: Session, pattern: bytes, made: list[tuple[Inbox, Call]]) 
         ValueError: the connection has a tap.
     """
     if session.tap_inbox is not None:
-        raise ValueError("a connection has one tap: close the one that there is, or use a second bus object")
+        raise ValueError("this connection already has a tap: close it, or use a second bus object")
     session.want_batches()
     inbox = session.new_inbox([pattern])
     packet = control_packet(controls.TAP_ON, pattern)
@@ -98,11 +98,11 @@ def tap_item(item: Item) -> TapItem:
         peer = make_peer(int(fields["id"]), cred.encode("ascii")) if isinstance(cred, str) else None
         kind, time = str(fields["kind"]), int(fields["time"]) / 1e9
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EPROTO, f"the bus told the tap {line[:64]!r}") from error
+        raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid tap record: {line[:64]!r}") from error
     message: Message | None = None
     if kind == "message":
         parsed = parse_packet(packet)
         if not isinstance(parsed, Publish):
-            raise ProtocolError(ErrorCode.EPROTO, f"the bus told the tap of a message that is {packet[:24]!r}")
+            raise ProtocolError(ErrorCode.EPROTO, f"the bus sent an invalid message in a tap record: {packet[:24]!r}")
         message = Message(parsed.key, parsed.payload, peer)
     return TapRecord(kind, time, peer, fields, message)

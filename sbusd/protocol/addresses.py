@@ -73,24 +73,24 @@ def parse_address(text: str) -> Address:
             or names a descriptor past the last.
     """
     if not text or "\0" in text:
-        raise BadAddressError(text, "is empty" if not text else "has a NUL byte")
+        raise BadAddressError(text, "is empty" if not text else "contains a NUL byte")
     if match := _DESCRIPTOR.fullmatch(text):
         fd = int(match.group(1))
         if fd > LAST_FD:
-            raise BadAddressError(text, f"is no descriptor; the last is {LAST_FD}")
+            raise BadAddressError(text, f"is not a file descriptor; the largest is {LAST_FD}")
         return InheritedDescriptor(fd)
     if text == ABSTRACT_HEAD:
         return RandomAbstract()
     if match := _HEX_NAME.fullmatch(text):
         name = bytes.fromhex(match.group(1))
         if len(name) > SUN_PATH_BYTES:
-            raise BadAddressError(text, f"is {len(name)} bytes; a socket address has {SUN_PATH_BYTES}")
+            raise BadAddressError(text, f"has {len(name)} bytes; a socket address has at most {SUN_PATH_BYTES}")
         # The original always binds the whole structure, so the zeros are part of an abstract name.
         return UnixName(name.ljust(SUN_PATH_BYTES, b"\0") if name.startswith(b"\0") else _checked_path(text, name.rstrip(b"\0")))
     try:
         path = os.fsencode(text)
     except UnicodeEncodeError as error:
-        raise BadAddressError(text, f"has {text[error.start]!r}, a character that no path can have") from None
+        raise BadAddressError(text, f"contains {text[error.start]!r}, which cannot be in a path") from None
     return UnixName(_checked_path(text, path))
 
 
@@ -102,7 +102,7 @@ def _is_special(text: str) -> bool:
 def _checked_path(text: str, path: bytes) -> bytes:
     """Return *path* if it fits into a socket address."""
     if b"\0" in path:
-        raise BadAddressError(text, "has a NUL byte")
+        raise BadAddressError(text, "contains a NUL byte")
     if len(path) >= SUN_PATH_BYTES:
-        raise BadAddressError(text, f"is {len(path)} bytes; a socket's path has at most {SUN_PATH_BYTES - 1}")
+        raise BadAddressError(text, f"has {len(path)} bytes; the path of a socket has at most {SUN_PATH_BYTES - 1}")
     return path

@@ -45,16 +45,16 @@ def join_batch(packets: Iterable[bytes]) -> bytes:
     append = parts.append
     for packet in packets:
         if not packet:
-            raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains an empty packet")
         if packet[0] == _FIRST and is_batch(packet):
-            raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains another batch")
         append(len(packet).to_bytes(LENGTH_BYTES, "little"))
         append(packet)
     if len(parts) == 1:
-        raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
+        raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains no packet")
     batch = b"".join(parts)
     if len(batch) > MAX_PACKET_BYTES:
-        raise ProtocolError(ErrorCode.EMSGSIZE, f"batch of {len(batch)} bytes; the largest is {MAX_PACKET_BYTES}")
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"batch too long: {len(batch)} bytes, at most {MAX_PACKET_BYTES} are allowed")
     return batch
 
 
@@ -69,18 +69,18 @@ def parse_batch(packet: bytes, place: int = len(BATCH_HEAD)) -> Iterator[bytes]:
     """
     end = len(packet)
     if place >= end:
-        raise ProtocolError(ErrorCode.EINVAL, "batch of no packets")
+        raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains no packet")
     while place < end:
         start = place + LENGTH_BYTES
         if start > end:
-            raise ProtocolError(ErrorCode.EINVAL, f"batch with {end - place} bytes at its end where a length of {LENGTH_BYTES} must be")
+            raise ProtocolError(ErrorCode.EINVAL, f"malformed batch: {end - place} bytes left for a length of {LENGTH_BYTES} bytes")
         length = int.from_bytes(packet[place:start], "little")
         place = start + length
         if place > end:
-            raise ProtocolError(ErrorCode.EINVAL, f"batch with a packet of {length} bytes where {end - start} are left")
+            raise ProtocolError(ErrorCode.EINVAL, f"malformed batch: {end - start} bytes left for a packet of {length} bytes")
         inner = packet[start:place]
         if not inner:
-            raise ProtocolError(ErrorCode.EINVAL, "packet of no bytes in a batch")
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains an empty packet")
         if is_batch(inner):
-            raise ProtocolError(ErrorCode.EINVAL, "batch inside a batch")
+            raise ProtocolError(ErrorCode.EINVAL, "malformed batch: it contains another batch")
         yield inner

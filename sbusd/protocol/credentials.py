@@ -56,10 +56,10 @@ def parse_secret_pattern(pattern: bytes, prefix: bytes = b"") -> SecretPattern:
     """
     head = prefix + b"/" + SECRET_HEAD if prefix else SECRET_HEAD
     if not pattern.startswith(head):
-        raise ProtocolError(ErrorCode.EACCES, f"a secret pattern on this bus begins with {head.decode('ascii', 'replace')}")
+        raise ProtocolError(ErrorCode.EACCES, f"invalid private key: on this bus it must begin with {head.decode('ascii', 'replace')}")
     match = _IDS.fullmatch(pattern, len(head))
     if match is None:
-        raise ProtocolError(ErrorCode.EACCES, "a secret pattern is !/cred/<gid>/<uid>/<pid>/<rest>, each id decimal or empty")
+        raise ProtocolError(ErrorCode.EACCES, "invalid private key: it must be !/cred/<gid>/<uid>/<pid>/<rest>, each id decimal or empty")
     gid, uid, pid = (_parse_id(text) for text in match.groups()[:3])
     return SecretPattern(gid, uid, pid, match.group(4))
 

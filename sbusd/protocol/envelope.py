@@ -113,7 +113,7 @@ def parse_envelope(payload: bytes) -> Envelope:
     value = load_object(payload)
     version = value.get("ver")
     if type(version) is not int or version != VERSION:
-        raise _wrong("ver", f"is not {VERSION}")
+        raise _wrong("ver", f"must be {VERSION}")
     numbers = {name: _number(value, name) for name in NUMBER_LIMITS}
     texts = {name: _text(value, name) for name in TEXT_LIMITS}
     for name in ("uid", "cmd"):
@@ -145,9 +145,9 @@ def load_object(payload: bytes) -> dict[str, object]:
     try:
         value = json.loads(payload.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(ErrorCode.EINVAL, "the envelope is not JSON") from error
+        raise ProtocolError(ErrorCode.EINVAL, "invalid envelope: not JSON") from error
     if not isinstance(value, dict):
-        raise ProtocolError(ErrorCode.EINVAL, "the envelope is JSON, but no object")
+        raise ProtocolError(ErrorCode.EINVAL, "invalid envelope: not a JSON object")
     return {name: member for name, member in value.items() if name in _MEMBERS}
 
 
@@ -156,9 +156,9 @@ def command_problem(command: str) -> str:
     if not command:
         return "is empty"
     if not command.isprintable():
-        return "has a character that does not print"
+        return "contains an unprintable character"
     if "*" in command:
-        return "has a *, which means something in patterns"
+        return "contains *, which is a wildcard in patterns"
     if len(command.encode("utf-8", "surrogatepass")) > TEXT_LIMITS["cmd"]:
         return f"is longer than {TEXT_LIMITS['cmd']} bytes"
     return ""
@@ -219,7 +219,7 @@ def call_digest(caller: int, return_key: bytes, uid: str) -> str:
 def decode_data(text: object) -> bytes:
     """Return the bytes that ``dat`` stands for. Raises ProtocolError (EINVAL) if it is not base64."""
     if not isinstance(text, str):
-        raise _wrong("dat", "is not text")
+        raise _wrong("dat", "must be text")
     try:
         return base64.b64decode(text, validate=True)
     except ValueError as error:
@@ -233,11 +233,11 @@ def text_problem(name: str, text: str) -> str:
     try:
         size = len(text.encode("utf-8"))
     except UnicodeEncodeError:
-        return "has half of a character"
+        return "contains an unpaired surrogate"
     if size > TEXT_LIMITS[name]:
         return f"is longer than {TEXT_LIMITS[name]} bytes"
     if name in ("uid", "ret") and not text.isprintable():
-        return "has a character that does not print"
+        return "contains an unprintable character"
     return ""
 
 
@@ -258,7 +258,7 @@ def _text(value: Mapping[str, object], name: str) -> str:
     """Return the text under *name*, empty if it is not there."""
     text = value.get(name, "")
     if not isinstance(text, str):
-        raise _wrong(name, "is not text")
+        raise _wrong(name, "must be text")
     if problem := text_problem(name, text):
         raise _wrong(name, problem)
     return text
@@ -268,20 +268,20 @@ def _number(value: Mapping[str, object], name: str) -> int:
     """Return the number under *name*, 0 if it is not there."""
     number = value.get(name, 0)
     if type(number) is not int or not 0 <= number <= NUMBER_LIMITS[name]:
-        raise _wrong(name, f"is not a whole number from 0 to {NUMBER_LIMITS[name]}")
+        raise _wrong(name, f"must be an integer from 0 to {NUMBER_LIMITS[name]}")
     return number
 
 
 def _destinations(value: object) -> tuple[int, ...]:
     """Return the twins of ``dst``."""
     if not isinstance(value, list) or len(value) > MAX_DESTINATIONS:
-        raise _wrong("dst", f"is not a list of at most {MAX_DESTINATIONS} numbers")
+        raise _wrong("dst", f"must be a list of at most {MAX_DESTINATIONS} numbers")
     for each in value:
         if type(each) is not int or not 0 <= each <= NUMBER_LIMITS["src"]:
-            raise _wrong("dst", f"has something that is no number from 0 to {NUMBER_LIMITS['src']}")
+            raise _wrong("dst", f"must contain only integers from 0 to {NUMBER_LIMITS['src']}")
     return tuple(value)
 
 
 def _wrong(name: str, problem: str) -> ProtocolError:
     """Return the error for the member *name*."""
-    return ProtocolError(ErrorCode.EINVAL, f"the envelope's {name} {problem}")
+    return ProtocolError(ErrorCode.EINVAL, f"invalid envelope: {name} {problem}")

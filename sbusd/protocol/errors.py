@@ -21,12 +21,12 @@ class ErrorCode(enum.Enum):
     EPROTO = "malformed packet"
     EACCES = "credentials do not match"
     EPERM = "not permitted"
-    EDQUOT = "quota used up"
-    EMSGSIZE = "too long"
+    EDQUOT = "quota exceeded"
+    EMSGSIZE = "key, pattern or packet too long"
     ENOSYS = "unknown control message"
-    EINVAL = "bad control payload"
+    EINVAL = "malformed payload"
     ENOBUFS = "queue is full"
-    EMFILE = "the bus is out of file descriptors"
+    EMFILE = "the bus has no file descriptor left"
 
     @property
     def disconnects(self) -> bool:
@@ -54,6 +54,6 @@ class BadAddressError(ProtocolError):
     """An address that names no socket this project can open."""
 
     def __init__(self, address: str, reason: str) -> None:
-        super().__init__(ErrorCode.EINVAL, f"address {address!r}: {reason}")
+        super().__init__(ErrorCode.EINVAL, f"invalid address {address!r}: {reason}")
         self.address = address
         self.reason = reason

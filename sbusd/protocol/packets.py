@@ -51,14 +51,14 @@ def parse_packet(data: bytes) -> Packet:
         ProtocolError: EMSGSIZE if it is longer than 409,600 bytes; EPROTO if it is none of the four kinds, or a MSG without NUL.
     """
     if len(data) > MAX_PACKET_BYTES:
-        raise ProtocolError(ErrorCode.EMSGSIZE, f"packet of {len(data)} bytes; the largest is {MAX_PACKET_BYTES}")
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"packet too long: {len(data)} bytes, at most {MAX_PACKET_BYTES} are allowed")
     verb, space, rest = data.partition(b" ")
     if not space:
-        raise ProtocolError(ErrorCode.EPROTO, f"packet starts with {_excerpt(data)}; expected MSG, SUB, UNSUB or CMSG and a space")
+        raise ProtocolError(ErrorCode.EPROTO, f"malformed packet {_excerpt(data)}: it must start with MSG, SUB, UNSUB or CMSG and a space")
     head, nul, tail = rest.partition(b"\0")
     if verb == b"MSG":
         if not nul:
-            raise ProtocolError(ErrorCode.EPROTO, "MSG without a NUL between key and payload")
+            raise ProtocolError(ErrorCode.EPROTO, "malformed packet: MSG has no NUL between key and payload")
         return Publish(head, tail)
     if verb == b"SUB":
         return Subscribe(head)
@@ -66,7 +66,7 @@ def parse_packet(data: bytes) -> Packet:
         return Unsubscribe(head)
     if verb == b"CMSG":
         return Control(head, tail if nul else None)
-    raise ProtocolError(ErrorCode.EPROTO, f"packet starts with {_excerpt(data)}; expected MSG, SUB, UNSUB or CMSG and a space")
+    raise ProtocolError(ErrorCode.EPROTO, f"malformed packet {_excerpt(data)}: it must start with MSG, SUB, UNSUB or CMSG and a space")
 
 
 def subscribe_packet(pattern: bytes) -> bytes:
@@ -87,7 +87,7 @@ def publish_packet(key: bytes, payload: bytes = b"") -> bytes:
     """
     packet = b"MSG %b\0%b" % (_without_nul("key", key), payload)
     if len(packet) > MAX_PACKET_BYTES:
-        raise ProtocolError(ErrorCode.EMSGSIZE, f"packet of {len(packet)} bytes; the largest is {MAX_PACKET_BYTES}")
+        raise ProtocolError(ErrorCode.EMSGSIZE, f"packet too long: {len(packet)} bytes, at most {MAX_PACKET_BYTES} are allowed")
     return packet
 
 
@@ -111,7 +111,7 @@ def parse_error(payload: bytes) -> tuple[ErrorCode | None, str]:
 def _without_nul(what: str, value: bytes) -> bytes:
     """Return *value*, which goes in front of a NUL: with one inside, the receiver would cut it short there."""
     if b"\0" in value:
-        raise ProtocolError(ErrorCode.EINVAL, f"{what} {_excerpt(value)} has a NUL byte; keys and patterns cannot")
+        raise ProtocolError(ErrorCode.EINVAL, f"invalid {what} {_excerpt(value)}: it contains a NUL byte")
     return value
 
 

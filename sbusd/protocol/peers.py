@@ -55,7 +55,7 @@ def parse_address(address: bytes) -> int:
     """Return the number of the connection whose ``!/conn/<id>/`` that is. Raises ProtocolError (EPROTO) if it is none."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
-        raise ProtocolError(ErrorCode.EPROTO, f"{address[:64]!r} is no address of a connection")
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid address of a connection: {address[:64]!r}")
     return int(match[1])
 
 
@@ -67,7 +67,7 @@ def make_peer(connection: int, key: bytes) -> Peer:
     """
     match = _OWN.fullmatch(key)
     if match is None:
-        raise ProtocolError(ErrorCode.EPROTO, f"{key[:64]!r} are no credentials")
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid credentials: {key[:64]!r}")
     gid, uid, pid = (int(digits) for digits in match.groups())
     return Peer(connection, uid, gid, pid, key)
 
@@ -76,5 +76,5 @@ def parse_sender(key: bytes) -> Peer:
     """Return the sender that ``!/from/<id>/<cred>`` names. Raises ProtocolError (EPROTO) if that is not its form."""
     match = _SENDER.fullmatch(key)
     if match is None:
-        raise ProtocolError(ErrorCode.EPROTO, f"{key[:64]!r} names no sender")
+        raise ProtocolError(ErrorCode.EPROTO, f"invalid sender: {key[:64]!r}")
     return make_peer(int(match[1]), match[2])

@@ -62,13 +62,13 @@ def test_events_first_subscribe_then_load_the_state(bus: Daemon, tmp_path: Path)
 
 
 def test_a_service_of_which_there_is_one(bus: Daemon) -> None:
-    assert run(bus, CALLER) == "nobody is there\n"
+    assert run(bus, CALLER) == "no service is running\n"
     with started(bus, SINGLETON) as service:
         assert line(service) == "serving"
         assert run(bus, CALLER) == f"you are user {os.getuid()} says user {os.getuid()}\n"
         with started(bus, SINGLETON) as second:
             _, err = second.communicate(timeout=TIMEOUT_SECONDS)
-            assert (second.returncode, err) == (1, f"process {service.pid} serves it already\n")
+            assert (second.returncode, err) == (1, f"process {service.pid} already serves it\n")
         assert run(bus, CALLER).startswith("you are user")
 
 
@@ -78,7 +78,7 @@ def test_a_call_to_many_who_come_and_go(bus: Daemon) -> None:
     worker += "    bus.service('worker/status')(lambda request: {})\n    bus.serve(ready=lambda: print('ready', flush=True))"
     with started(bus, worker.format("'at work'")) as one, started(bus, worker.format("os._exit(0)")) as two:
         assert (line(one), line(two)) == ("ready", "ready")
-        assert sorted(run(bus, MANY).splitlines()) == sorted([f"{one.pid} at work", f"{two.pid} has gone"])
+        assert sorted(run(bus, MANY).splitlines()) == sorted([f"{one.pid} at work", f"{two.pid} disconnected"])
 
 
 def test_two_clients_that_prove_to_each_other_who_they_are(bus: Daemon) -> None:
@@ -86,5 +86,5 @@ def test_two_clients_that_prove_to_each_other_who_they_are(bus: Daemon) -> None:
         assert line(b) == "waiting"
         with started(bus, PROVES_A) as a:
             out, err = a.communicate(timeout=TIMEOUT_SECONDS)
-            assert (out, err) == (f"A knows !/cred/{os.getgid()}/{os.getuid()}/{b.pid}\n", "")
-            assert line(b) == f"B knows !/cred/{os.getgid()}/{os.getuid()}/{a.pid}"
+            assert (out, err) == (f"A authenticated !/cred/{os.getgid()}/{os.getuid()}/{b.pid}\n", "")
+            assert line(b) == f"B authenticated !/cred/{os.getgid()}/{os.getuid()}/{a.pid}"

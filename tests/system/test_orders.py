@@ -77,32 +77,63 @@ assert bus.recv(1000).startswith(b"CMSG !/bus/ping")
 """Fails if the user may not see all traffic."""
 
 
-@pytest.mark.parametrize("purges_at_once", [True, False], ids=["purged", "removed-then-purged"])
-@pytest.mark.parametrize("number", range(len(ORDERS)))
-def test_in_every_order_the_bus_serves_after_each_step(shared: Container, built: Packages, number: int, *, purges_at_once: bool) -> None:
-    files = {"sbusd": built.bus.name, "sbus-relay": built.relay.name, "sbus-recorder": built.recorder.name}
-    installed: set[str] = set()
-    # Each order is once that of installation, once that of removal, and once that of purge.
-    for package in ORDERS[number]:
-        shared.run(f"dpkg --install /opt/packages/{files[package]}")
-        installed.add(package)
-        _check(shared, installed)
-    for package in ORDERS[-1 - number]:
-        shared.run(f"dpkg {'--purge' if purges_at_once else '--remove'} {package}")
-        installed.remove(package)
-        _check(shared, installed)
-    for package in () if purges_at_once else ORDERS[(number + 2) % len(ORDERS)]:
-        shared.run(f"dpkg --purge {package}")
-        _check(shared, installed)
-    left = shared.run(
+def _check_that_nothing_is_left(machine: Container) -> None:
+    """No file of a purged package is left, and its users stay, locked: their numbers must not pass to other users."""
+    left = machine.run(
         "find /etc/sbus /usr/lib/sbus /usr/share/sbus /run/sbus /var/lib/systemd/timers /var/lib/sbus* -name '*sbus*'", check=False
     )
     assert left.stdout == ""
-    # Locked, and without a home: the number is nobody else's.
     names = {"sbus", "sbus-feed", "sbus-relay", "sbus-recorder", "sbus-pipeline"}
-    users = {line.split(":")[0] for line in shared.output("getent passwd").splitlines() if "sbus" in line}
+    users = {line.split(":")[0] for line in machine.output("getent passwd").splitlines() if "sbus" in line}
     assert users == names
-    assert all(line.split(":")[1].startswith("!") for line in shared.output("getent shadow").splitlines() if "sbus" in line)
+    assert all(line.split(":")[1].startswith("!") for line in machine.output("getent shadow").splitlines() if "sbus" in line)
+
+
+def _files(built: Packages) -> dict[str, str]:
+    """Return the file of each package."""
+    return {"sbusd": built.bus.name, "sbus-relay": built.relay.name, "sbus-recorder": built.recorder.name}
+
+
+def _every_change() -> list[str]:
+    """Return packages to install or purge in turn, each once beside every set of the others: an Eulerian circuit."""
+    unused = {frozenset(each): list(ORDERS[0]) for count in range(4) for each in itertools.combinations(ORDERS[0], count)}
+    path: list[tuple[frozenset[str], str]] = [(frozenset(), "")]
+    circuit: list[str] = []
+    while path:
+        installed, _ = path[-1]
+        if unused[installed]:
+            package = unused[installed].pop()
+            path.append((installed ^ {package}, package))
+        else:
+            circuit.append(path.pop()[1])
+    return [package for package in reversed(circuit) if package]
+
+
+@pytest.mark.timeout(1800)  # 24 steps
+def test_the_bus_serves_after_each_installation_and_purge_beside_every_set_of_packages(shared: Container, built: Packages) -> None:
+    files, installed, seen = _files(built), set[str](), set[tuple[str, frozenset[str]]]()
+    for package in _every_change():
+        seen.add((package, frozenset(installed)))
+        shared.run(f"dpkg --purge {package}" if package in installed else f"dpkg --install /opt/packages/{files[package]}")
+        installed ^= {package}
+        _check(shared, installed)
+    assert len(seen) == len(files) * 2 ** len(files)
+    _check_that_nothing_is_left(shared)
+
+
+@pytest.mark.parametrize("number", range(len(ORDERS)))
+def test_the_bus_serves_after_each_removal_and_later_purge_in_every_order(shared: Container, built: Packages, number: int) -> None:
+    files, installed = _files(built), set(ORDERS[number])
+    for package in ORDERS[number]:
+        shared.run(f"dpkg --install /opt/packages/{files[package]}")
+    for package in ORDERS[-1 - number]:
+        shared.run(f"dpkg --remove {package}")
+        installed.remove(package)
+        _check(shared, installed)
+    for package in ORDERS[(number + 2) % len(ORDERS)]:
+        shared.run(f"dpkg --purge {package}")
+        _check(shared, installed)
+    _check_that_nothing_is_left(shared)
 
 
 def test_rules_that_were_linked_as_the_manual_once_said_do_not_stop_the_bus(bare: Container, built: Packages) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker import control_messages, subscription_list
+from sbusd.broker import blocking_report, connection_settings, control_messages, subscription_list, tap_events
 from sbusd.broker.log import LogCounters
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
@@ -30,11 +30,12 @@ SECTIONS = {
     1: "TRANSPORT",
     2: "PACKETS",
     3: "ROUTING KEYS AND PATTERNS",
-    4: "SECRET KEYS",
+    4: "PRIVATE KEYS",
     5: "THE RESERVED NAMESPACE",
     6: "CONTROL MESSAGES",
     7: "QUEUES AND LOSSES",
     8: "ERRORS",
+    9: "LIMITS",
 }
 
 _CITATION = re.compile(r"sbus-protocol\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
@@ -86,9 +87,9 @@ def test_a_section_that_is_referred_to_within_the_page_exists() -> None:
 
 
 def test_the_largest_sizes_are_the_codes() -> None:
-    assert f"The largest packet that the bus accepts is {MAX_PACKET_BYTES} bytes." in _words(1)
-    assert f"bytes, {MAX_KEY_BYTES} unless configured otherwise, and a packet of more than {MAX_PACKET_BYTES} bytes" in _words(2)
-    assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes:" in _words(6)
+    assert f"The bus accepts packets of at most {MAX_PACKET_BYTES} bytes." in _words(1)
+    assert f"by default {MAX_KEY_BYTES} bytes. It also rejects any packet of more than {MAX_PACKET_BYTES} bytes." in _words(2)
+    assert f"The bus makes no batch of more than {MAX_BATCH_BYTES} bytes." in _words(6)
 
 
 def test_the_example_bytes_are_what_the_code_sends() -> None:
@@ -107,7 +108,7 @@ def test_the_table_of_matches_is_the_codes() -> None:
 
 
 def test_the_reserved_namespaces_are_the_codes() -> None:
-    shown = [(head.encode(), who != "nobody") for head, who, _ in _rows(5)]
+    shown = [(head.encode(), who != "no client") for head, who, _ in _rows(5)]
     assert shown == [(namespace.head, namespace.public) for namespace in KeySpace().namespaces]
 
 
@@ -124,10 +125,12 @@ def test_the_features_are_the_codes() -> None:
 
 
 def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
-    assert f"A page is of at most {control_messages.PAGE_CLIENTS} connections" in _words(6)
-    assert f"A page is of at most {control_messages.PAGE_USERS} users" in _words(6)
-    assert f"A page is of at most {subscription_list.PAGE_PATTERNS} subscriptions" in _words(6)
-    assert f"where a connection has more than {control_messages.TRACED_PATTERNS}," in _words(6)
+    assert _words(6).count(f"A page has at most {control_messages.PAGE_CLIENTS} connections") == 2
+    assert f"A page has at most {control_messages.PAGE_MEMBERS} connections" in _words(6)
+    assert f"A page has at most {control_messages.PAGE_USERS} users" in _words(6)
+    assert f"A page has at most {subscription_list.PAGE_PATTERNS} subscriptions" in _words(6)
+    assert f"if the connection has more than {control_messages.TRACED_PATTERNS} patterns," in _words(6)
+    assert f"blocked now by at most {blocking_report.LISTED_BLOCKERS} recipients" in _words(6)
 
 
 def test_the_counters_are_the_codes() -> None:
@@ -135,12 +138,13 @@ def test_the_counters_are_the_codes() -> None:
     described |= {"pace", "blocked_ms", "blocked_by_count", "blocked_by", "blocked_others_ms", "blocks_count", "blocks"}
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
-    records = _section(6).split(".Cm log\ncounts")[1].split(".Ss ")[0]
+    records = _section(6).split(".Cm log\nhas")[1].split(".Ss ")[0]
     assert tuple(re.findall(r"^\.Cm (\w+)", records, re.MULTILINE)) == LogCounters._fields
 
 
 def test_the_bounds_are_the_defaults_of_the_code() -> None:
-    assert f"while all connections of a user hold more than {contract.UNREAD_BYTES >> 20} MiB of it" in _words(7)
+    assert f"While all connections of a user hold more than {contract.UNREAD_BYTES >> 20} MiB of them" in _words(7)
+    assert f"Each queued key needs {contract.KNOWN_KEY_BYTES} bytes of memory" in _words(7)
     limits = LimitSettings()
     assert {name: default for name, default, _ in _rows(7)} == {
         "queue_packets": "none" if limits.queue_packets == NO_BOUND else str(limits.queue_packets),
@@ -154,6 +158,18 @@ def test_the_bounds_are_the_defaults_of_the_code() -> None:
         "turn_time": f"{limits.turn_time * 1e6:g}us",
         "queued_memory": show_size(limits.queued_memory),
     }
+
+
+def test_the_limits_are_the_codes() -> None:
+    assert [limit for limit, _ in _rows(9)] == [
+        f"{MAX_PACKET_BYTES} bytes",
+        f"{MAX_BATCH_BYTES} bytes",
+        f"{connection_settings.MAX_TOKEN_BYTES} bytes",
+        f"{tap_events.TOLD_KEY_BYTES} bytes",
+        str(contract.MISSED),
+        str(contract.RANDOM_PACKETS),
+        f"{contract.UNREAD_BYTES >> 20} MiB",
+    ]
 
 
 def test_the_errors_are_the_codes() -> None:

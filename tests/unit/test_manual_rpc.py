@@ -17,15 +17,15 @@ from tools.stage import ROOT
 PAGE = ROOT / "man" / "sbus-rpc.7"
 
 SECTIONS = {
-    1: "PLACES",
+    1: "KEYS",
     2: "THE ENVELOPE",
     3: "A CALL",
-    4: "WHOSE ANSWER COUNTS",
-    5: "HOW A CALL FAILS",
-    6: "A CALL TO MANY",
-    7: "SERVING",
-    8: "WHAT IS COUNTED",
-    9: "OTHER HOSTS",
+    4: "VALID RESPONSES",
+    5: "FAILURES",
+    6: "CALLS TO A GROUP",
+    7: "SERVICES",
+    8: "STATISTICS",
+    9: "REMOTE HOSTS",
 }
 
 _CITATION = re.compile(r"sbus-rpc\(7\) (§\d+(?:(?:, | and | to )§\d+)*)")
@@ -57,7 +57,10 @@ def test_the_members_of_the_envelope_and_their_bounds() -> None:
 
 def test_the_bounds_in_the_text() -> None:
     assert f"at most {TEXT_LIMITS['cmd']} bytes" in " ".join(_section(1).split())
-    assert f"at\nmost {WAITING_PER_USER}," in _section(7)
+    assert f"queues at most {WAITING_PER_USER} requests for each user" in " ".join(_section(7).split())
+    assert f"remembers the last {service._REMEMBERED_UIDS} .Cm uid of each of {service._REMEMBERED_CONNECTIONS} connections" in " ".join(
+        _section(7).split()
+    )
     assert f"at most {MAX_ANSWER_BYTES} bytes" in (ROOT / "man" / "sbusctl.1").read_text("utf-8")
     assert SERVICE_HEAD.decode() in _section(1)
 
@@ -67,7 +70,7 @@ def test_the_counts_are_those_of_the_code() -> None:
     written = "".join(
         (ROOT / "sbusd" / "client" / name).read_text("utf-8") for name in ("rpc/service.py", "sync/server.py", "asyncio/server.py")
     )
-    counted = set(re.findall(r'counts\["(\w+)"\]', written)) | set(re.findall(r'_drop\("(\w+)"', written)) | {"unknown"}
+    counted = set(re.findall(r'counts\["(\w+)"\]', written)) | set(re.findall(r'_drop\("(\w+)"', written))
     assert Path(service.__file__).name == "service.py"
     assert documented == counted
 

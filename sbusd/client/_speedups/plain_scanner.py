@@ -26,7 +26,7 @@ def measure_run(batch: bytes, place: int) -> tuple[int, int]:
         ValueError: *place* is negative.
     """
     if place < 0:
-        raise ValueError("a place in a batch is 0 or more")
+        raise ValueError("invalid place in a batch: must be 0 or more")
     unpack, find, starts, count, size = _LENGTH.unpack_from, batch.find, batch.startswith, 0, len(batch)
     while place <= size - LENGTH_BYTES - _LEAST_BYTES:
         begin = place + LENGTH_BYTES
@@ -45,7 +45,7 @@ def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
         ValueError: there stand no messages, or others.
     """
     if not 0 <= place <= end <= len(batch):
-        raise ValueError("the run is not in the batch")
+        raise ValueError("invalid run: not in the batch")
     unpack, find, starts = _LENGTH.unpack_from, batch.find, batch.startswith
     messages: list[Message] = []
     while place < end:
@@ -53,7 +53,7 @@ def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
         place = begin + (unpack(batch, place)[0] if begin <= end else 0)
         nul = find(b"\0", begin, place)
         if place > end or nul < 0 or not starts(_VERB, begin, place):
-            raise ValueError("that is no run of messages")
+            raise ValueError("invalid run: not all of it are messages")
         messages.append(Message(batch[begin + len(_VERB) : nul], batch[nul + 1 : place]))
     return messages
 

@@ -35,7 +35,7 @@ def measure_run(bytes batch not None, Py_ssize_t place):
     cdef Py_ssize_t length
     cdef Py_ssize_t count = 0
     if place < 0:
-        raise ValueError("a place in a batch is 0 or more")
+        raise ValueError("invalid place in a batch: must be 0 or more")
     while place <= size - LENGTH_BYTES - LEAST_BYTES:
         length = length_at(data + place)
         if length > size - place - LENGTH_BYTES or not is_message(data + place + LENGTH_BYTES, length):
@@ -51,12 +51,12 @@ def take_apart(bytes batch not None, Py_ssize_t place, Py_ssize_t end):
     cdef list messages = []
     cdef bytes key = b""
     if not 0 <= place <= end <= PyBytes_GET_SIZE(batch):
-        raise ValueError("the run is not in the batch")
+        raise ValueError("invalid run: not in the batch")
     while place < end:
         length = length_at(data + place) if place <= end - LENGTH_BYTES - LEAST_BYTES else 0
         place += LENGTH_BYTES
         if length > end - place or not is_message(data + place, length):
-            raise ValueError("that is no run of messages")
+            raise ValueError("invalid run: not all of it are messages")
         key = key_of(data + place, length, key)
         messages.append(make_message(data + place, length, key, None))
         place += length
@@ -80,7 +80,7 @@ def join_batch(list packets not None):
     cdef char* place
     for packet in packets:
         if not isinstance(packet, bytes):
-            raise TypeError(f"a packet is bytes, not {type(packet).__name__}")
+            raise TypeError(f"invalid packet: must be bytes, not {type(packet).__name__}")
         length = PyBytes_GET_SIZE(packet)
         total += LENGTH_BYTES + length
         # What is refused, or may be, is judged in one place.

@@ -209,7 +209,7 @@ class AsyncBus:
             calls.append(self._session.ping())
             return calls
 
-        await self._link.call("the answer to a ping", start)
+        await self._link.call("the response to a ping", start)
         seconds = time.perf_counter() - begun
         calls[0].result()
         self._session.raise_refusal()
@@ -229,7 +229,7 @@ class AsyncBus:
             calls.append(self._session.control(control_key(key), None if payload is None else to_bytes(payload)))
             return calls
 
-        await self._link.call(f"the answer to {key!r}", start)
+        await self._link.call(f"the response to {key!r}", start)
         return calls[0].result()
 
     async def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
@@ -250,7 +250,7 @@ class AsyncBus:
 
         Await it; the bus is asked once. Raises what ``control`` raises.
         """
-        return self._link.run(own_address(self._session, Deadline("the own address", self._link.timeout)))
+        return self._link.run(own_address(self._session, Deadline("requesting the address", self._link.timeout)))
 
     async def members(self, key: str | bytes) -> tuple[Peer, ...]:
         """Return who would get a message with *key* now, in the order of their numbers.
@@ -259,7 +259,7 @@ class AsyncBus:
             RemoteRefusal: this client may not publish to *key*, or not know its members.
             AnswerLost, TimedOut, Disconnected: the answer did not come.
         """
-        return await self._link.run(members(self._session, to_bytes(key), Deadline(f"the members of {key!r}", self._link.timeout)))
+        return await self._link.run(members(self._session, to_bytes(key), Deadline(f"listing the members of {key!r}", self._link.timeout)))
 
     def presence(self) -> AsyncPresence:
         """Subscribe to who comes and goes, and to what they subscribe to, as far as this client may know; begin with ``async with``.
@@ -315,7 +315,7 @@ class AsyncBus:
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
         if member is not None and twin is not None:
-            raise ValueError("a call goes to a member of a group here, or to another host; give member or twin, not both")
+            raise ValueError("cannot call both a member and a remote host: give member or twin, not both")
         return await self._invoke(Invocation(command, to_bytes(data), timeout, twin, tries), member)
 
     async def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> AsyncIterator[Outcome]:
@@ -433,7 +433,7 @@ class AsyncBus:
                 calls.append(self._session.ask_pacing())
                 return calls
 
-            await self._link.call("whether the bus knows pacing", start)
+            await self._link.call("enabling pacing", start)
             calls[0].result()
 
     def _begin_calls(self) -> Caller:

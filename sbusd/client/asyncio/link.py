@@ -206,7 +206,7 @@ class AioLink:
     async def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with those behind it that are here."""
         if limit < 1:
-            raise ValueError(f"a limit of {limit} items; it is at least 1")
+            raise ValueError(f"invalid limit {limit}: must be at least 1")
         first = await self.receive(inbox, timeout)
         items = [first, *inbox.take_many(limit - 1)]
         if self.is_paused:
@@ -242,7 +242,7 @@ class AioLink:
             if is_gone(error):
                 # The kernel reports a reset once, before the packets that came ahead of it, the reason among them.
                 return self._read(sock)
-            self.hang_up(f"receiving from it failed: {error.strerror}")
+            self.hang_up(f"cannot receive: {error.strerror}")
             return True
         self._taken_bytes += size
         if 0 < size < RECEIVE_BYTES:
@@ -336,7 +336,7 @@ class AioLink:
                 await self._connect_again()
         except Exception as error:
             # Whoever waits must not wait for a task that is gone.
-            self._fail(disconnection(self.target.text, fault=f"connecting again failed: {error}"))
+            self._fail(disconnection(self.target.text, fault=f"cannot reconnect: {error}"))
             raise
         finally:
             self._reviver = None
@@ -368,5 +368,5 @@ class AioLink:
                 # It was accepted once and is not any more: to try again and again would not change that.
                 self._fail(rejection(self.target.text, call.error))
             elif isinstance(call.error, AnswerLost):
-                self.hang_up("answers were lost while subscribing again")
+                self.hang_up("the bus discarded responses while this client subscribed again")
         self.writer.drain()

@@ -29,7 +29,7 @@ class AsyncServer:
     async def run(self, ready: Callable[[], None] | None) -> None:
         """Serve until the bus is closed, or this is cancelled."""
         link = self._link
-        inbox = await link.run(begin_serving(link.session, self._reception, Deadline("beginning to serve", link.timeout)))
+        inbox = await link.run(begin_serving(link.session, self._reception, Deadline("starting the service", link.timeout)))
         try:
             if ready is not None:
                 ready()
@@ -86,7 +86,7 @@ class AsyncServer:
         except Exception as error:
             packet = self._reception.failed(task, error)
         except BaseException:
-            await self._send_last(task.error("the service has stopped while it ran this"))
+            await self._send_last(task.error("the service stopped while it ran the request"))
             raise
         await self._send(packet, task)
 
@@ -102,7 +102,7 @@ class AsyncServer:
         except (TimedOut, Closed, ConnectionError) as error:
             # The end of the connection is told to the one who serves; this is about one answer.
             self._reception.counts["unsent"] += 1
-            LOG.error("an answer could not be sent: %s", error)
+            LOG.error("cannot send a response: %s", error)
 
     async def _send_last(self, packet: bytes) -> None:
         """Send an answer if that can still be done."""

@@ -55,7 +55,7 @@ class AsyncSubscription:
             RuntimeError: the subscription has not begun.
         """
         if not self._is_begun:
-            raise RuntimeError("a subscription begins with 'async with' or 'await'")
+            raise RuntimeError("the subscription is not open: use 'async with' or 'await' first")
         return await self._link.receive(self._inbox, timeout)
 
     async def receive_many(self, limit: int = AT_ONCE, timeout: float | None = None) -> list[Item]:
@@ -64,7 +64,7 @@ class AsyncSubscription:
         Raises what ``receive`` raises, and ValueError where *limit* is below 1.
         """
         if not self._is_begun:
-            raise RuntimeError("a subscription begins with 'async with' or 'await'")
+            raise RuntimeError("the subscription is not open: use 'async with' or 'await' first")
         return await self._link.receive_many(self._inbox, limit, timeout)
 
     async def batches(self, limit: int = AT_ONCE) -> AsyncIterator[list[Item]]:

@@ -201,7 +201,7 @@ class AioWriter:
                     return False
             except (OSError, PayloadTooLarge) as error:
                 # Nobody else can be told, and what comes after it must not overtake it.
-                self._line.hang_up(f"sending to it failed: {error}")
+                self._line.hang_up(f"cannot send: {error}")
                 return False
             outgoing.sent()
         return self._sock is not None

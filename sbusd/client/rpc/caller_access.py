@@ -66,7 +66,7 @@ class Twins:
     def __post_init__(self) -> None:
         for number in self.numbers:
             if not 0 < number <= NUMBER_LIMITS["src"]:
-                raise ValueError(f"a twin is a number from 1 to {NUMBER_LIMITS['src']}, and {number} is not")
+                raise ValueError(f"invalid twin {number}: must be 1 to {NUMBER_LIMITS['src']}")
         for user in self.relays:
             _user_id(user)
 
@@ -91,7 +91,7 @@ def _user_id(user: str | int) -> int:
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise LookupError(f"there is no user {user!r} on this machine") from None
+        raise LookupError(f"unknown user {user!r}") from None
 
 
 def _group_id(group: str | int) -> int:
@@ -101,7 +101,7 @@ def _group_id(group: str | int) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:
-        raise LookupError(f"there is no group {group!r} on this machine") from None
+        raise LookupError(f"unknown group {group!r}") from None
 
 
 _known_groups: OrderedDict[int, tuple[float, frozenset[int]]] = OrderedDict()

@@ -76,7 +76,7 @@ class Outcome:
         if self.error is not None:
             raise self.error
         if self.answer is None:
-            raise ValueError("an outcome has an answer or an error")
+            raise ValueError("invalid outcome: neither a response nor an error")
         return self.answer
 
 
@@ -95,9 +95,9 @@ class Invocation:
         if problem := command_problem(self.command):
             raise ValueError(f"the command {self.command!r} {problem}")
         if self.twin is not None and not 0 <= self.twin <= NUMBER_LIMITS["src"]:
-            raise ValueError(f"a twin is a number from 0 to {NUMBER_LIMITS['src']}, and {self.twin} is not")
+            raise ValueError(f"invalid twin {self.twin}: must be 0 to {NUMBER_LIMITS['src']}")
         if not 0 <= self.tries <= NUMBER_LIMITS["try"]:
-            raise ValueError(f"tries are a number from 0 to {NUMBER_LIMITS['try']}, and {self.tries} is not")
+            raise ValueError(f"invalid tries {self.tries}: must be 0 to {NUMBER_LIMITS['try']}")
 
     @property
     def key(self) -> bytes:
@@ -106,7 +106,7 @@ class Invocation:
 
     def deadline(self) -> Deadline:
         """Return the end of the wait, if it begins now."""
-        return Deadline(f"the answer to {self.command!r}", self.timeout)
+        return Deadline(f"the response to {self.command!r}", self.timeout)
 
     def envelope(self, uid: str, reply_to: bytes, deadline: Deadline) -> bytes:
         """Return the request as it is sent now."""
@@ -236,7 +236,7 @@ class Caller:
         mode = control_packet(controls.SENDER_ON)
         session.remember_mode(controls.SENDER_ON, mode)
         pattern = session.address + ANSWERS
-        return [session.send_call(Call("a place for answers", Expects.SILENCE, pattern), mode, subscribe_packet(pattern))]
+        return [session.send_call(Call("a key for responses", Expects.SILENCE, pattern), mode, subscribe_packet(pattern))]
 
     def _identify(self, outstanding: Outstanding, call: RequestCall, deadline: Deadline) -> Procedure[None]:
         """Find out who was called by a request that has been sent."""

@@ -65,7 +65,7 @@ class EnvelopeModel(BaseModel):
             first = error.errors(include_url=False, include_context=False, include_input=False)[0]
             name = str(first["loc"][0]) if first["loc"] else "whole"
             words = first["msg"].removeprefix("Value error, ")
-            raise ProtocolError(ErrorCode.EINVAL, f"the envelope's {name}: {words}") from None
+            raise ProtocolError(ErrorCode.EINVAL, f"invalid envelope: {name}: {words}") from None
 
     def envelope(self) -> Envelope:
         """Return the plain envelope with the same content."""

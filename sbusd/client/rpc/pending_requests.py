@@ -280,7 +280,7 @@ class CallTable:
             envelope = self._read_envelope(message.payload)
         except ProtocolError as error:
             # From one who was called it is the answer, and there will be no better one.
-            envelope = Envelope(outstanding.command, outstanding.uid, error=f"the answer is not to be read: {error.words}")
+            envelope = Envelope(outstanding.command, outstanding.uid, error=f"invalid response: {error.words}")
         return envelope.uid == outstanding.uid and outstanding.answered(message.sender, envelope)
 
     def _ask_again(self, doubtful: Iterable[Outstanding]) -> None:

@@ -100,9 +100,9 @@ class Task:
         """
         data = b"" if result is None else result.encode() if isinstance(result, str) else result
         if not isinstance(data, bytes | bytearray | memoryview):
-            raise TypeError(f"a handler returns bytes, text or None, and this one a {type(result).__name__}")
+            raise TypeError(f"invalid result: must be bytes, str or None, not {type(result).__name__}")
         packet = self._packet(bytes(data), "")
-        return packet or self.error(f"the answer of {len(data)} bytes is too long for a packet of {MAX_PACKET_BYTES}")
+        return packet or self.error(f"response too long: {len(data)} bytes do not fit into a packet of {MAX_PACKET_BYTES}")
 
     def error(self, words: str) -> bytes:
         """Return the packet of the answer that it failed, or no bytes where none is wanted."""
@@ -192,13 +192,13 @@ class Reception:
         if problem := command_problem(command):
             raise ValueError(f"the command {command!r} {problem}")
         if command in self._services:
-            raise ValueError(f"{command!r} is served already on this bus object")
+            raise ValueError(f"cannot serve {command!r}: this bus object already serves it")
         self._services[command] = Service(handler, allow, twins)
 
     def patterns(self, address: bytes) -> list[bytes]:
         """Return what to subscribe to: each command's own keys, and the same at *address*, the connection's own."""
         if not self._services:
-            raise ValueError("there is nothing to serve: decorate a function with service() first")
+            raise ValueError("nothing to serve: decorate a function with service() first")
         keys = [service_key(command) for command in self._services]
         keys += [relayed_key(command) for command, service in self._services.items() if service.twins is not None]
         return [each for key in keys for each in (key, address + key)]
@@ -211,17 +211,19 @@ class Reception:
         self.counts["requests"] += 1
         caller = message.sender
         command, service = self.find(message.key)
-        if caller is None or service is None:
-            return self._drop("without_sender" if caller is None else "unknown", message, "it names no command that is served here")
+        if caller is None:
+            return self._drop("without_sender", message, "the bus named no sender")
+        if service is None:
+            return self._drop("unknown", message, "no service for its command")
         try:
             envelope = self._read_envelope(message.payload)
         except ProtocolError as error:
             return self._drop("malformed", message, error.words)
         reply_key = envelope.reply_to.encode()
         if reply_key and not reply_key.startswith(caller.address):
-            return self._drop("foreign_ret", message, f"its answer would go to {printable(reply_key, 64)}, which is not the caller's own")
+            return self._drop("foreign_ret", message, f"ret is {printable(reply_key, 64)}, which is not at the address of the caller")
         if envelope.command != command:
-            return self._drop("malformed", message, f"it asks for {printable(envelope.command, 64)}")
+            return self._drop("malformed", message, f"cmd is {printable(envelope.command, 64)}, which is not the command of the key")
         if is_relayed(message.key):
             request = _request(envelope, remote_peer(caller, envelope.source), envelope.source)
             problem = _relaying_problem(request, service.twins or Twins(), caller)
@@ -261,26 +263,26 @@ class Reception:
             if not task.envelope.is_expired(now):
                 return task, packets
             self.counts["expired"] += 1
-            packets.append(task.error("it waited too long and was not run"))
+            packets.append(task.error("the request expired while it was queued, and was not run"))
         return None, [packet for packet in packets if packet]
 
     def note_refusal(self, refusal: RemoteRefusal) -> None:
         """Take note that the bus refused an answer: a rule of its own forbids to publish it."""
         self.counts["refused"] += 1
         if self._is_news("refused", None):
-            LOG.warning("the bus refused an answer: %s", refusal.said)
+            LOG.warning("the bus refused a response: %s", refusal.said)
 
     def note_missing(self, lost: int) -> None:
         """Take note that *lost* packets are missing, requests among them perhaps; their callers will wait in vain."""
         self.counts["lost"] += lost
         if lost and self._is_news("lost", None):
-            LOG.warning("%d packets were lost, requests among them perhaps: this service is too slow for its callers", lost)
+            LOG.warning("the bus discarded %d packets, requests perhaps among them: this service reads too slowly", lost)
 
     def stop(self) -> Iterable[bytes]:
         """Yield the packets for all who still wait, and will not be served."""
         while (task := self.docket.take()) is not None:
             self.counts["stopped"] += 1
-            if packet := task.error("the service has stopped, and has not run it"):
+            if packet := task.error("the service stopped before it ran the request"):
                 yield packet
 
     def judge(self, task: Task, problem: str, now: float) -> bytes:
@@ -293,15 +295,15 @@ class Reception:
         if problem:
             self.counts["denied"] += 1
             if self._is_news("denied", request.caller):
-                LOG.warning("%s refused to %s: %s", request.command, _name(request.caller), problem)
+                LOG.warning("rejected a call of %s by %s: %s", request.command, _name(request.caller), problem)
             return task.error(problem)
         if task.envelope.is_expired(now):
             self.counts["expired"] += 1
-            return task.error("it came too late and was not run")
+            return task.error("the request expired before it arrived, and was not run")
         if not self.docket.put(task):
             self.counts["busy"] += 1
             party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
-            return task.error(f"busy: {WAITING_PER_USER} requests of {party} wait already")
+            return task.error(f"busy: {WAITING_PER_USER} requests of {party} are already queued")
         return b""
 
     def _is_new(self, connection: int, uid: str) -> bool:
@@ -320,9 +322,9 @@ class Reception:
     def _drop(self, reason: str, message: Message, words: str) -> bytes:
         """Count a message that is no request, or none that can be answered, and say so in the log."""
         self.counts[reason] += 1
-        sender = "nobody known" if message.sender is None else _name(message.sender)
+        sender = "an unknown sender" if message.sender is None else _name(message.sender)
         if self._is_news(reason, message.sender):
-            LOG.warning("dropped a request under %s from %s: %s", printable(message.key, 128), sender, words)
+            LOG.warning("discarded a request to %s from %s: %s", printable(message.key, 128), sender, words)
         return b""
 
     def _is_news(self, reason: str, peer: Peer | None) -> bool:
@@ -344,7 +346,7 @@ def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
 def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
     """Return why a request that says to be of another host is not served, or no words."""
     if not twins.believes(sender):
-        return f"user {sender.uid} is no relay, and cannot call as another host"
+        return f"user {sender.uid} is not a relay and cannot call for a remote host"
     return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
 
 

@@ -218,7 +218,7 @@ class Bus:
             calls.append(self._session.ping())
             return calls
 
-        self._link.call("the answer to a ping", start)
+        self._link.call("the response to a ping", start)
         seconds = time.perf_counter() - begun
         calls[0].result()
         self._session.raise_refusal()
@@ -238,7 +238,7 @@ class Bus:
             calls.append(self._session.control(control_key(key), None if payload is None else to_bytes(payload)))
             return calls
 
-        self._link.call(f"the answer to {key!r}", start)
+        self._link.call(f"the response to {key!r}", start)
         return calls[0].result()
 
     def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
@@ -259,7 +259,7 @@ class Bus:
 
         It is asked for once. Raises what ``control`` raises.
         """
-        return self._link.run(own_address(self._session, Deadline("the own address", self._link.timeout)))
+        return self._link.run(own_address(self._session, Deadline("requesting the address", self._link.timeout)))
 
     def members(self, key: str | bytes) -> tuple[Peer, ...]:
         """Return who would get a message with *key* now, in the order of their numbers.
@@ -268,7 +268,7 @@ class Bus:
             RemoteRefusal: this client may not publish to *key*, or not know its members.
             AnswerLost, TimedOut, Disconnected: the answer did not come.
         """
-        return self._link.run(members(self._session, to_bytes(key), Deadline(f"the members of {key!r}", self._link.timeout)))
+        return self._link.run(members(self._session, to_bytes(key), Deadline(f"listing the members of {key!r}", self._link.timeout)))
 
     def presence(self) -> Presence:
         """Subscribe to who comes and goes, and to what they subscribe to, as far as this client may know; begin with ``with``.
@@ -324,7 +324,7 @@ class Bus:
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
         if member is not None and twin is not None:
-            raise ValueError("a call goes to a member of a group here, or to another host; give member or twin, not both")
+            raise ValueError("cannot call both a member and a remote host: give member or twin, not both")
         caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout, twin, tries)
         deadline = request.deadline()
         outstanding = self._link.run(caller.open(request, deadline, member))
@@ -430,7 +430,7 @@ class Bus:
                 calls.append(self._session.ask_pacing())
                 return calls
 
-            self._link.call("whether the bus knows pacing", start)
+            self._link.call("enabling pacing", start)
             calls[0].result()
 
     def _begin_calls(self) -> Caller:

@@ -175,7 +175,7 @@ class SyncLink:
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
         """Wait for the next item of *inbox*, and return it with those behind it that are here."""
         if limit < 1:
-            raise ValueError(f"a limit of {limit} items; it is at least 1")
+            raise ValueError(f"invalid limit {limit}: must be at least 1")
         first = self.receive(inbox, timeout)
         return [first, *inbox.take_many(limit - 1)]
 
@@ -260,7 +260,7 @@ class SyncLink:
             return False
         except OSError as error:
             if not is_gone(error):
-                self._hang_up(f"receiving from it failed: {error.strerror}")
+                self._hang_up(f"cannot receive: {error.strerror}")
                 return True
             # The kernel reports a reset once, before the packets that came ahead of it, the reason among them.
             return self._read(flags)
@@ -295,7 +295,7 @@ class SyncLink:
                     return False
             except (OSError, PayloadTooLarge) as error:
                 # Nobody else can be told, and what comes after it must not overtake it.
-                self._hang_up(f"sending to it failed: {error}")
+                self._hang_up(f"cannot send: {error}")
                 return False
             outgoing.sent()
         return self._sock is not None
@@ -398,7 +398,7 @@ class SyncLink:
                     self._end()
                     self._make_failure = rejection(self.target.text, call.error)
                 elif isinstance(call.error, AnswerLost):
-                    self._hang_up("answers were lost while subscribing again")
+                    self._hang_up("the bus discarded responses while this client subscribed again")
         if self._make_failure is not None:
             raise self._failure()
 

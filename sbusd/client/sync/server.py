@@ -26,7 +26,7 @@ class Server:
     def run(self, ready: Callable[[], None] | None) -> None:
         """Serve until the bus is closed."""
         link = self._link
-        inbox = link.run(begin_serving(link.session, self._reception, Deadline("beginning to serve", link.timeout)))
+        inbox = link.run(begin_serving(link.session, self._reception, Deadline("starting the service", link.timeout)))
         try:
             if ready is not None:
                 ready()
@@ -77,7 +77,7 @@ class Server:
             packet = self._reception.failed(task, error)
         except BaseException:
             with contextlib.suppress(SbusError, OSError):
-                self._send(task.error("the service has stopped while it ran this"))
+                self._send(task.error("the service stopped while it ran the request"))
             raise
         self._send(packet, task)
 
@@ -92,7 +92,7 @@ class Server:
                 self._send(task.error(str(error)))
         except TimedOut as error:
             self._reception.counts["unsent"] += 1
-            LOG.error("an answer could not be sent: %s", error)
+            LOG.error("cannot send a response: %s", error)
 
     def _stop(self, inbox: Inbox) -> None:
         """End the subscription, and tell those who wait."""
@@ -110,4 +110,4 @@ def _plain(result: Result | Awaitable[Result]) -> Result:
         return result
     if inspect.iscoroutine(result):
         result.close()
-    raise TypeError("the handler is a coroutine function; serve it on an AsyncBus")
+    raise TypeError("cannot run a coroutine function as a handler; serve it on an AsyncBus")

@@ -262,7 +262,7 @@ def test_an_answer_that_no_packet_of_the_bus_holds(towns: MakeTowns) -> None:
         calling.start()
         b.host.reply(b.host.receive("msgbus.big"), bytes(400_000))
         calling.join(60)
-    assert [words.startswith("the answer of 400000 bytes is too long for a packet") for words in errors] == [True]
+    assert [words.startswith("response too long: 400000 bytes do not fit into a packet") for words in errors] == [True]
 
 
 def test_everybody_has_an_answer(towns: MakeTowns) -> None:

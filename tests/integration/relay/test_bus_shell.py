@@ -30,4 +30,4 @@ def test_a_program_is_called_from_another_host(towns: MakeTowns, stage: Stage) -
     a.host.relay.stop()
     done = here.run("call", "--twin", str(SECOND), "greet", "x")
     assert done.returncode == 3
-    assert b"nobody" in done.stderr
+    assert b"no service" in done.stderr

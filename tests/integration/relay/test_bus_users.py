@@ -103,7 +103,7 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         assert a.host.receive(ret)["err"] == "the service for slow on host 1002 ended before it responded; it may have run the request"
     with serving(b.path, twins=Twins(), who=describe):
         said = first_user.call(partial(called, a.path, "who", SECOND))
-        assert said == f"'who' failed: user {second_user.uid} is no relay, and cannot call as another host"
+        assert said == f"'who' failed: user {second_user.uid} is not a relay and cannot call for a remote host"
 
 
 def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_user: User) -> None:
@@ -135,7 +135,7 @@ def test_what_comes_to_an_address_is_checked_without_rules_too(towns: MakeTowns,
         (service,) = bus.members("relayed/who")
         said = second_user.call(partial(reach_around, service.address + b"relayed/who", "who", SECOND))
         assert said is not None
-        assert (said.error, said.data) == (f"user {second_user.uid} is no relay, and cannot call as another host", b"")
+        assert (said.error, said.data) == (f"user {second_user.uid} is not a relay and cannot call for a remote host", b"")
         second_user.call(partial(reach_around, relay.address + b"relay/%d/echo" % SECOND, "echo", 0))
         a.host.wait_counted("bus-unknown")
     assert a.host.counters().get("requests", 0) == 0

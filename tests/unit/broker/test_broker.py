@@ -405,7 +405,7 @@ def test_the_end_of_a_protected_user_s_connection_is_critical_only_if_the_bus_en
         assert guest.receive_all()[-1] == b""
     (record,) = [record for record in parlour.recorded() if record.message.priority == Priority.CRIT]
     assert (record.message.name, record.uid, record.pid) == ("protected-user-ended", ALICE, 55)
-    assert str(record.facts["reason"]).startswith("EPROTO packet starts with")
+    assert str(record.facts["reason"]).startswith("EPROTO malformed packet")
 
 
 def test_a_protected_user_who_is_not_admitted_is_critical_too(make_parlour: MakeParlour) -> None:

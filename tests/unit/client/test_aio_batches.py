@@ -172,7 +172,7 @@ def test_a_malformed_batch_ends_the_connection_behind_what_was_good_of_it(fake: 
         async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
             fake.peer().say(b"CMSG !/batch\0\7\0\0\0MSG a\x000\xff")
             assert await sub.receive() == MESSAGES[0]
-            with pytest.raises(Disconnected, match="the bus sent a batch with 1 bytes at its end"):
+            with pytest.raises(Disconnected, match="the bus sent a malformed batch: 1 bytes left for a length"):
                 await sub.receive()
 
     run(main)

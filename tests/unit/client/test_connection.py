@@ -64,9 +64,9 @@ def test_a_descriptor_that_is_no_bus(tmp_path: Path) -> None:
 
 
 def test_nothing_there(tmp_path: Path, listener: socket.socket) -> None:
-    with pytest.raises(NoBus, match="there is no such socket; start the bus"):
+    with pytest.raises(NoBus, match="no such socket; start the bus"):
         connect(str(tmp_path / "other"))
-    with listener, pytest.raises(NoBus, match="nobody listens"):
+    with listener, pytest.raises(NoBus, match="no process listens"):
         connect(listener.getsockname())
 
 

@@ -20,9 +20,9 @@ def test_a_surrogate_is_one_clear_line() -> None:
 
 
 def test_a_nul_in_a_key_is_refused() -> None:
-    with pytest.raises(ProtocolError, match="has a NUL byte"):
+    with pytest.raises(ProtocolError, match="contains a NUL byte"):
         publication("a\0b", "")
-    with pytest.raises(ProtocolError, match="has a NUL byte"):
+    with pytest.raises(ProtocolError, match="contains a NUL byte"):
         pattern_list((b"a\0b",))
 
 

@@ -10,7 +10,7 @@ from sbusd.client import errors
 from sbusd.client.errors import SbusError, no_bus
 
 EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
-    (errors.NoBus("/s", "why"), ConnectionError, "no bus at /s: why"),
+    (errors.NoBus("/s", "why"), ConnectionError, "cannot connect to /s: why"),
     (errors.Closed("the bus"), RuntimeError, "the bus is closed"),
     (errors.Disconnected("/s"), ConnectionError, "disconnected from /s"),
     (
@@ -20,20 +20,20 @@ EXAMPLES: list[tuple[SbusError, type[Exception], str]] = [
     ),
     (errors.Disconnected("/s", fault="nonsense"), ConnectionError, "disconnected from /s: nonsense"),
     (errors.RemoteRefusal(errors.ErrorCode.EPERM, "no", "SUB 'a'"), RuntimeError, "the bus refused SUB 'a': EPERM no"),
-    (errors.Unanswered("CMSG 'x'"), RuntimeError, "the bus does not answer CMSG 'x'; send it with tell()"),
+    (errors.Unanswered("CMSG 'x'"), RuntimeError, "the bus sends no response to CMSG 'x'; send it with tell()"),
     (
         errors.AnswerLost("ping"),
         RuntimeError,
-        "the answer to ping may be among packets that were lost because this client reads too slowly; ask again",
+        "the response to ping may be lost: this client reads too slowly; send the request again",
     ),
     (errors.TimedOut("it", 1.5), TimeoutError, "it took longer than 1.5 s"),
     (
         errors.InboxFull((b"a/", b""), 5),
         BufferError,
-        "the subscription to 'a/' '' is full (5 packets): read it, or use Overflow.DISCARD or a second Bus",
+        "the subscription to 'a/' '' is full: 5 packets unread; read it, or use Overflow.DISCARD or a second Bus",
     ),
-    (errors.PayloadTooLarge(9, 8), ValueError, "packet of 9 bytes; the largest this connection can send is 8"),
-    (errors.NotSubscribed(b"a"), LookupError, "no subscription to 'a'"),
+    (errors.PayloadTooLarge(9, 8), ValueError, "packet too long: 9 bytes, this connection can send at most 8"),
+    (errors.NotSubscribed(b"a"), LookupError, "not subscribed to 'a'"),
 ]
 
 

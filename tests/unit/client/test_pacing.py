@@ -134,7 +134,7 @@ def test_a_paced_connection_of_asyncio_says_so_once(pacing: FakeBus) -> None:
 @pytest.mark.parametrize("knows", ["nothing", "batches"])
 def test_a_bus_without_pacing_is_an_error_before_anything_is_sent(fake: FakeBus, knows: str) -> None:
     fake.takes_batches = knows == "batches"
-    with pytest.raises(Unsupported, match=r"does not know pacing: restart it with a newer sbusd, or publish without wait"):
+    with pytest.raises(Unsupported, match=r"does not support pacing; restart it with a newer sbusd, or publish without wait"):
         Bus.connect(fake.address, pace=True)
     peer = fake.peer()
     peer.thread.join(WAIT_SECONDS)
@@ -202,7 +202,7 @@ def test_a_new_bus_without_pacing_ends_the_connection_for_good(pacing: FakeBus) 
             with pytest.raises(Disconnected) as caught:
                 bus.publish("a", b"1", receipt=True)
             errors.append(caught.value)
-        assert "does not know pacing" in str(errors[-1])
+        assert "does not support pacing" in str(errors[-1])
         assert b"1" not in wire(pacing.peer())
 
 
@@ -214,7 +214,7 @@ def test_a_new_bus_without_pacing_ends_the_connection_of_asyncio(pacing: FakeBus
             pacing.knows_pacing = False
             pacing.peer().hang_up()
             words = ""
-            while "does not know pacing" not in words:
+            while "does not support pacing" not in words:
                 with pytest.raises(Disconnected) as caught:
                     await bus.ping()
                 words = str(caught.value)

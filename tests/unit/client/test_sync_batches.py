@@ -344,11 +344,11 @@ def test_a_batch_meets_the_bounds_of_a_queue_as_its_messages_would_alone(fake: F
 @pytest.mark.parametrize(
     ("batch", "says"),
     [
-        (b"CMSG !/batch\0", "a batch of no packets"),
-        (b"CMSG !/batch\0\7\0\0\0MSG a\x001\xff", "a batch with 1 bytes at its end"),
-        (b"CMSG !/batch\0\7\0\0\0MSG a\x001\x09\0\0\0MSG a\x002", "a batch with a packet of 9 bytes where 7 are left"),
-        (b"CMSG !/batch\0\x11\0\0\0CMSG !/batch\0\0\0\0\0", "a batch inside a batch"),
-        (b"CMSG !/batch", "which no bus sends"),
+        (b"CMSG !/batch\0", "a malformed batch: it contains no packet"),
+        (b"CMSG !/batch\0\7\0\0\0MSG a\x001\xff", "a malformed batch: 1 bytes left for a length"),
+        (b"CMSG !/batch\0\7\0\0\0MSG a\x001\x09\0\0\0MSG a\x002", "a malformed batch: 7 bytes left for a packet of 9 bytes"),
+        (b"CMSG !/batch\0\x11\0\0\0CMSG !/batch\0\0\0\0\0", "a malformed batch: it contains another batch"),
+        (b"CMSG !/batch", "the bus sent an invalid packet"),
     ],
 )
 @pytest.mark.parametrize("subscriptions", [1, 2])

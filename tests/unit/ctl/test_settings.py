@@ -39,7 +39,7 @@ def test_two_buses_are_one_too_many(missing: str, arguments: list[str]) -> None:
 def test_options_stand_before_or_behind_the_command(missing: str, tmp_path: object, arguments: list[str]) -> None:
     result = CliRunner().invoke(application(), arguments)
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"sbusctl: no bus at {tmp_path}/run/sbus.socket: there is no such socket")
+    assert result.stderr.startswith(f"sbusctl: cannot connect to {tmp_path}/run/sbus.socket: no such socket")
     assert result.stderr.count("\n") == 1
 
 

@@ -68,7 +68,7 @@ def test_paths_are_absolute_for_the_bus_changes_its_folder(tmp_path: Path, monke
         (["word"], "unrecognized arguments: word"),
         (["-a"], "argument -a/--address: expected one argument"),
         (["-a", ""], '-a: "" is empty'),
-        (["-a", "/" + "x" * 108], "bytes; a socket's path has at most 107"),
+        (["-a", "/" + "x" * 108], "bytes; the path of a socket has at most 107"),
         (["--addr", "/x"], "unrecognized arguments: --addr /x"),
         (["-u", "nobody-is-called-this"], '-u: unknown user "nobody-is-called-this"'),
         (["--switch", "fast"], "invalid choice: 'fast'"),
@@ -96,7 +96,7 @@ def test_a_users_bus_has_its_own_address_and_file(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_users_folder_that_is_too_long_is_told() -> None:
-    with pytest.raises(UsageError, match="a socket's path has at most 107"):
+    with pytest.raises(UsageError, match="the path of a socket has at most 107"):
         Options(user_bus=True).default_address({"XDG_RUNTIME_DIR": "/" + "x" * 200})
 
 

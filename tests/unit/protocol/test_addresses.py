@@ -59,15 +59,15 @@ def test_every_form(text: str, address: Address) -> None:
     ("text", "reason"),
     [
         ("", "is empty"),
-        ("a\0b", "has a NUL byte"),
-        ("x" * 108, "is 108 bytes; a socket's path has at most 107"),
-        ("é" * 54, "is 108 bytes"),
-        (ABSTRACT_HEAD + "/" + "00" * 109, "is 109 bytes; a socket address has 108"),
-        (ABSTRACT_HEAD + "/" + "61" * 108, "is 108 bytes; a socket's path has at most 107"),
-        (ABSTRACT_HEAD + "/610061", "has a NUL byte"),
-        ("/dev/fd/2147483648", "is no descriptor; the last is 2147483647"),
-        ("/dev/fd/9999999999", "is no descriptor"),
-        ("/tmp/\ud800", r"has '\ud800', a character that no path can have"),
+        ("a\0b", "contains a NUL byte"),
+        ("x" * 108, "has 108 bytes; the path of a socket has at most 107"),
+        ("é" * 54, "has 108 bytes"),
+        (ABSTRACT_HEAD + "/" + "00" * 109, "has 109 bytes; a socket address has at most 108"),
+        (ABSTRACT_HEAD + "/" + "61" * 108, "has 108 bytes; the path of a socket has at most 107"),
+        (ABSTRACT_HEAD + "/610061", "contains a NUL byte"),
+        ("/dev/fd/2147483648", "is not a file descriptor; the largest is 2147483647"),
+        ("/dev/fd/9999999999", "is not a file descriptor"),
+        ("/tmp/\ud800", r"contains '\ud800', which cannot be in a path"),
     ],
 )
 def test_what_names_no_socket(text: str, reason: str) -> None:
@@ -77,7 +77,7 @@ def test_what_names_no_socket(text: str, reason: str) -> None:
     assert reason in error.reason
     assert (error.address, error.code) == (text, ErrorCode.EINVAL)
     assert str(error).isprintable()
-    assert str(error) == f"EINVAL address {text!r}: {error.reason}"
+    assert str(error) == f"EINVAL invalid address {text!r}: {error.reason}"
 
 
 @pytest.mark.parametrize(

@@ -46,34 +46,34 @@ def test_a_batch_is_known_by_its_key() -> None:
 
 @pytest.mark.parametrize("batch", [b"CMSG !/batch", BATCH_HEAD])
 def test_a_batch_of_nothing_is_a_fault(batch: bytes) -> None:
-    assert told(batch) == ([], "batch of no packets")
-    with pytest.raises(ProtocolError, match="EINVAL batch of no packets"):
+    assert told(batch) == ([], "malformed batch: it contains no packet")
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains no packet"):
         join_batch([])
 
 
 def test_of_a_malformed_batch_the_packets_in_front_of_the_fault_come() -> None:
     good = join_batch([b"MSG a\0x", b"CMSG echo/off"])
     front = [b"MSG a\0x", b"CMSG echo/off"]
-    assert told(good + b"\1\0\0") == (front, "batch with 3 bytes at its end where a length of 4 must be")
-    assert told(good + struct.pack("<I", 6) + b"MSG a") == (front, "batch with a packet of 6 bytes where 5 are left")
-    assert told(good + b"\xff\xff\xff\xff") == (front, "batch with a packet of 4294967295 bytes where 0 are left")
-    assert told(good + bytes(4) + b"\1\0\0\0x") == (front, "packet of no bytes in a batch")
+    assert told(good + b"\1\0\0") == (front, "malformed batch: 3 bytes left for a length of 4 bytes")
+    assert told(good + struct.pack("<I", 6) + b"MSG a") == (front, "malformed batch: 5 bytes left for a packet of 6 bytes")
+    assert told(good + b"\xff\xff\xff\xff") == (front, "malformed batch: 0 bytes left for a packet of 4294967295 bytes")
+    assert told(good + bytes(4) + b"\1\0\0\0x") == (front, "malformed batch: it contains an empty packet")
 
 
 @pytest.mark.parametrize("inner", [b"CMSG !/batch", BATCH_HEAD, join_batch([b"MSG a\0"])])
 def test_there_is_no_batch_inside_a_batch(inner: bytes) -> None:
     batch = join_batch([b"MSG a\0x"]) + struct.pack("<I", len(inner)) + inner + struct.pack("<I", 5) + b"SUB a"
-    assert told(batch) == ([b"MSG a\0x"], "batch inside a batch")
-    with pytest.raises(ProtocolError, match="EINVAL batch inside a batch"):
+    assert told(batch) == ([b"MSG a\0x"], "malformed batch: it contains another batch")
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains another batch"):
         join_batch([b"MSG a\0x", inner])
 
 
 def test_a_batch_is_joined_of_packets_alone_and_is_no_longer_than_a_packet() -> None:
-    with pytest.raises(ProtocolError, match="EINVAL packet of no bytes"):
+    with pytest.raises(ProtocolError, match="EINVAL malformed batch: it contains an empty packet"):
         join_batch([b"MSG a\0x", b""])
     longest = MAX_PACKET_BYTES - len(BATCH_HEAD) - LENGTH_BYTES
     assert len(join_batch([bytes(longest)])) == MAX_PACKET_BYTES
-    with pytest.raises(ProtocolError, match="EMSGSIZE batch of 409601 bytes; the largest is 409600"):
+    with pytest.raises(ProtocolError, match="EMSGSIZE batch too long: 409601 bytes, at most 409600 are allowed"):
         join_batch([bytes(longest + 1)])
 
 

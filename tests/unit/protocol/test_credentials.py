@@ -58,7 +58,7 @@ def test_an_id_is_decimal_or_empty_and_no_id_is_missing(rest: bytes) -> None:
     ],
 )
 def test_behind_a_server_its_prefix_is_required(pattern: bytes) -> None:
-    with pytest.raises(ProtocolError, match="a secret pattern on this bus begins with !/cred/100/1000/1111/!/cred/") as caught:
+    with pytest.raises(ProtocolError, match="invalid private key: on this bus it must begin with !/cred/100/1000/1111/!/cred/") as caught:
         parse_secret_pattern(pattern, PREFIX)
     assert caught.value.code is ErrorCode.EACCES
 

@@ -104,7 +104,7 @@ def test_unknown_members_are_ignored() -> None:
 )
 def test_what_is_wrong_is_named(members: dict[str, object], names: str) -> None:
     value = {"ver": 1, "uid": "a", "cmd": "b"} | members
-    with pytest.raises(ProtocolError, match=f"the envelope's {names} ") as caught:
+    with pytest.raises(ProtocolError, match=f"invalid envelope: {names} ") as caught:
         parse_envelope(json.dumps(value).encode())
     assert caught.value.code is ErrorCode.EINVAL
 

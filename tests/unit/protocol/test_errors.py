@@ -15,15 +15,15 @@ def test_the_tree() -> None:
 
 
 def test_an_error_carries_what_the_peer_is_told() -> None:
-    error = ProtocolError(ErrorCode.EMSGSIZE, "packet of 5 bytes; the largest is 4")
-    assert (error.code, error.words) == (ErrorCode.EMSGSIZE, "packet of 5 bytes; the largest is 4")
-    assert str(error) == "EMSGSIZE packet of 5 bytes; the largest is 4"
+    error = ProtocolError(ErrorCode.EMSGSIZE, "packet too long: 5 bytes, at most 4 are allowed")
+    assert (error.code, error.words) == (ErrorCode.EMSGSIZE, "packet too long: 5 bytes, at most 4 are allowed")
+    assert str(error) == "EMSGSIZE packet too long: 5 bytes, at most 4 are allowed"
 
 
 def test_a_bad_address_carries_the_address_and_the_reason() -> None:
-    error = BadAddressError("a\0\n", "has a NUL byte")
-    assert (error.address, error.reason, error.code) == ("a\0\n", "has a NUL byte", ErrorCode.EINVAL)
-    assert str(error) == r"EINVAL address 'a\x00\n': has a NUL byte"
+    error = BadAddressError("a\0\n", "contains a NUL byte")
+    assert (error.address, error.reason, error.code) == ("a\0\n", "contains a NUL byte", ErrorCode.EINVAL)
+    assert str(error) == r"EINVAL invalid address 'a\x00\n': contains a NUL byte"
 
 
 @pytest.mark.parametrize("code", list(ErrorCode))

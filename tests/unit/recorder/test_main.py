@@ -67,7 +67,7 @@ def test_a_configuration_is_checked(config: Path) -> None:
 def test_no_bus_is_one_line(config: Path, tmp_path: Path) -> None:
     done = run("-C", str(config), "--address", str(tmp_path / "nowhere"))
     assert done.returncode == 1
-    assert done.stderr.startswith(f"sbus-recorder: no bus at {tmp_path}/nowhere: there is no such socket")
+    assert done.stderr.startswith(f"sbus-recorder: cannot connect to {tmp_path}/nowhere: no such socket")
     assert done.stderr.count("\n") == 1
 
 

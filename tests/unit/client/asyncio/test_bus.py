@@ -214,7 +214,7 @@ def test_a_call_that_timed_out_hands_its_answer_to_nobody(fake: FakeBus) -> None
             peer = fake.peer()
             peer.gate.clear()
             bus._link.timeout = 0.0
-            with pytest.raises(TimedOut, match="the answer to '!/bus/stats' took longer"):
+            with pytest.raises(TimedOut, match="the response to '!/bus/stats' took longer"):
                 await bus.control("!/bus/stats", b"late")
             bus._link.timeout = WAIT_SECONDS
             peer.gate.set()

@@ -102,7 +102,7 @@ def test_an_answer_goes_nowhere_but_to_the_caller(reception: Reception, ret: str
     assert reception.receive(message(asked(reply_to=ret), caller()), NOW) == b""
     assert reception.next(NOW) == (None, [])
     assert reception.counts["foreign_ret"] == 1
-    assert "which is not the caller's own" in caplog.text
+    assert "which is not at the address of the caller" in caplog.text
 
 
 def test_a_request_without_its_sender_is_not_run(reception: Reception) -> None:
@@ -124,7 +124,7 @@ def test_what_is_no_request(reception: Reception, given: Message, reason: str, c
     assert reception.receive(given, NOW) == b""
     assert reception.next(NOW) == (None, [])
     assert dict(reception.counts) == {"requests": 1, reason: 1}
-    assert "dropped a request" in caplog.text
+    assert "discarded a request" in caplog.text
 
 
 def test_no_user_can_fill_the_log(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +153,7 @@ def test_another_connections_uid_is_another(reception: Reception) -> None:
 
 def test_an_expired_request_is_not_run(reception: Reception) -> None:
     packet = reception.receive(message(asked(), caller()), NOW + 31)
-    assert reply(packet)[1].error == "it came too late and was not run"
+    assert reply(packet)[1].error == "the request expired before it arrived, and was not run"
     assert len(reception.docket) == 0
 
 
@@ -161,7 +161,7 @@ def test_one_that_expires_while_it_waits_is_not_run(reception: Reception) -> Non
     reception.receive(message(asked(), caller()), NOW)
     task, packets = reception.next(NOW + 31)
     assert task is None
-    assert [reply(packet)[1].error for packet in packets] == ["it waited too long and was not run"]
+    assert [reply(packet)[1].error for packet in packets] == ["the request expired while it was queued, and was not run"]
     assert reception.counts["expired"] == 1
 
 
@@ -217,7 +217,7 @@ def test_a_user_cannot_pass_for_another_host() -> None:
     for key in (b"relayed/echo", b"!/conn/3/relayed/echo"):
         reception, seen = relayed(Twins())
         packet = reception.receive(message(asked(source=1001), stranger, key), NOW)
-        assert reply(packet)[1].error == "user 61002 is no relay, and cannot call as another host"
+        assert reply(packet)[1].error == "user 61002 is not a relay and cannot call for a remote host"
         assert (reception.counts["denied"], reception.next(NOW), seen) == (1, (None, []), [])
     reception, seen = relayed(Twins(relays=(61_002,)))
     assert reception.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
@@ -225,9 +225,9 @@ def test_a_user_cannot_pass_for_another_host() -> None:
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])
 def test_what_is_no_twin(number: int) -> None:
-    with pytest.raises(ValueError, match="a twin is a number from 1 to 4294967295"):
+    with pytest.raises(ValueError, match=f"invalid twin {number}: must be 1 to 4294967295"):
         Twins((number,))
-    with pytest.raises(LookupError, match="no user"):
+    with pytest.raises(LookupError, match="unknown user"):
         Twins(relays=("no-such-user",))
 
 
@@ -236,7 +236,7 @@ def test_hosts_take_turns_with_users_and_with_each_other() -> None:
     for number in range(WAITING_PER_USER):
         assert reception.receive(message(asked(uid=f"b{number}", source=1001), RELAY, b"relayed/echo"), NOW) == b""
     packet = reception.receive(message(asked(uid="more", source=1001), RELAY, b"relayed/echo"), NOW)
-    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of twin 1001 wait already"
+    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of twin 1001 are already queued"
     reception.receive(message(asked(uid="c", source=1003), RELAY, b"relayed/echo"), NOW)
     reception.receive(message(asked(uid="a"), RELAY), NOW)
     order = [task.request.uid for task in (reception.next(NOW)[0] for _ in range(4)) if task is not None]
@@ -251,7 +251,7 @@ def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
     )
     assert reception.receive(message(asked(), caller()), NOW) == b""
     assert (reception.counts["denied"], len(reception.docket)) == (1, 1)
-    assert "echo refused to connection 9 (uid 1001, pid 42): user 1001 may not call echo" in caplog.text
+    assert "rejected a call of echo by connection 9 (uid 1001, pid 42): user 1001 may not call echo" in caplog.text
 
 
 def test_allow_knows_names_and_the_systems_groups() -> None:
@@ -263,7 +263,7 @@ def test_allow_knows_names_and_the_systems_groups() -> None:
     assert not Allow().admits(caller(uid=0))
 
 
-@pytest.mark.parametrize(("users", "groups", "says"), [(("no-such-user",), (), "no user"), ((), ("no-such-group",), "no group")])
+@pytest.mark.parametrize(("users", "groups", "says"), [(("no-such-user",), (), "unknown user"), ((), ("no-such-group",), "unknown group")])
 def test_a_name_that_is_not_known_is_told_at_once(users: tuple[str, ...], groups: tuple[str, ...], says: str) -> None:
     with pytest.raises(LookupError, match=says):
         Allow(users=users, groups=groups)
@@ -304,7 +304,7 @@ def test_what_is_no_answer_fails(reception: Reception, caplog: pytest.LogCapture
     task, _ = reception.next(NOW)
     assert task is not None
     careless = cast(bytes, 5)
-    assert reply(reception.answered(task, careless))[1].error == "TypeError: a handler returns bytes, text or None, and this one a int"
+    assert reply(reception.answered(task, careless))[1].error == "TypeError: invalid result: must be bytes, str or None, not int"
 
 
 @pytest.mark.parametrize(("result", "data"), [(b"\0", b"\0"), ("ä", "ä".encode()), (None, b""), (bytearray(b"x"), b"x")])
@@ -319,7 +319,7 @@ def test_an_answer_that_no_packet_holds(reception: Reception) -> None:
     reception.receive(message(asked(), caller()), NOW)
     task, _ = reception.next(NOW)
     assert task is not None
-    assert "is too long for a packet" in reply(reception.answered(task, bytes(MAX_PACKET_BYTES)))[1].error
+    assert "do not fit into a packet" in reply(reception.answered(task, bytes(MAX_PACKET_BYTES)))[1].error
 
 
 def test_users_take_turns(reception: Reception) -> None:
@@ -337,7 +337,7 @@ def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(reception: Recept
     for number in range(WAITING_PER_USER):
         assert reception.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW) == b""
     packet = reception.receive(message(asked(uid="more", connection=8), caller(uid=2, connection=8)), NOW)
-    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of user 2 wait already"
+    assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of user 2 are already queued"
     assert reception.receive(message(asked(), caller()), NOW) == b""
     assert reception.counts["busy"] == 1
 
@@ -345,7 +345,7 @@ def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(reception: Recept
 def test_who_waits_when_it_stops_is_told(reception: Reception) -> None:
     reception.receive(message(asked(), caller()), NOW)
     reception.receive(message(asked(uid="v", reply_to=""), caller()), NOW)
-    assert [reply(packet)[1].error for packet in reception.stop()] == ["the service has stopped, and has not run it"]
+    assert [reply(packet)[1].error for packet in reception.stop()] == ["the service stopped before it ran the request"]
     assert reception.counts["stopped"] == 2
     assert list(reception.stop()) == []
 
@@ -357,9 +357,9 @@ def test_what_is_subscribed_to(reception: Reception) -> None:
 
 
 def test_a_command_is_served_once(reception: Reception) -> None:
-    with pytest.raises(ValueError, match="served already"):
+    with pytest.raises(ValueError, match="already serves it"):
         reception.add("echo", lambda _request: b"", None)
-    with pytest.raises(ValueError, match=r"the command 'a\*' has a \*"):
+    with pytest.raises(ValueError, match=r"the command 'a\*' contains \*"):
         reception.add("a*", lambda _request: b"", None)
 
 
@@ -369,7 +369,7 @@ def test_what_the_bus_says_is_counted(reception: Reception, caplog: pytest.LogCa
     reception.note_missing(5)
     reception.note_missing(0)
     assert (reception.counts["refused"], reception.counts["lost"]) == (1, 5)
-    assert ["EPERM a rule" in caplog.text, "5 packets were lost" in caplog.text] == [True, True]
+    assert ["EPERM a rule" in caplog.text, "discarded 5 packets" in caplog.text] == [True, True]
 
 
 def test_an_empty_docket() -> None:

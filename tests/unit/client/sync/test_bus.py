@@ -309,7 +309,7 @@ def test_no_bus(fake: FakeBus) -> None:
 
 
 def test_bad_bounds_are_told_at_once(fake: FakeBus) -> None:
-    with pytest.raises(ValueError, match="can hold nothing"):
+    with pytest.raises(ValueError, match="both must be at least 1"):
         Bus.connect(fake.address, queue_packets=0)
 
 

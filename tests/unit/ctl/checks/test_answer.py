@@ -40,5 +40,5 @@ def test_the_slow_switch_is_a_warning_and_another_user_is_not_told() -> None:
 
 
 def test_a_bus_that_is_not_there_fails_with_the_reason() -> None:
-    (finding,) = unreachable(ConnectionError("no bus at /x: refused"), "/x")
-    assert (finding.result, finding.reason) == (Result.FAIL, "no bus at /x: refused")
+    (finding,) = unreachable(ConnectionError("cannot connect to /x: refused"), "/x")
+    assert (finding.result, finding.reason) == (Result.FAIL, "cannot connect to /x: refused")

@@ -26,7 +26,7 @@ class FakeBus:
         if payload == b"!large":
             raise PayloadTooLarge(500_000, 409_600)
         if payload == b"!nul":
-            raise ProtocolError(ErrorCode.EINVAL, "key 'a' has a NUL byte")
+            raise ProtocolError(ErrorCode.EINVAL, "invalid key 'a': a NUL byte")
         self.done.append(payload)
 
     @contextlib.contextmanager
@@ -120,7 +120,7 @@ def test_all_lines_are_published_and_then_awaited() -> None:
     assert bus.done == [b"a", b"b", b"flush", b"c", b"flush", b"ping"]
 
 
-@pytest.mark.parametrize(("bad", "reason"), [(b"!large", "packet of 500000 bytes"), (b"!nul", "key 'a' has a NUL byte")])
+@pytest.mark.parametrize(("bad", "reason"), [(b"!large", "packet too long: 500000 bytes"), (b"!nul", "invalid key 'a': a NUL byte")])
 def test_a_line_that_cannot_be_published_is_named_by_its_number(bad: bytes, reason: str) -> None:
     bus = FakeBus()
     with pytest.raises(MessageError, match=f"cannot publish message 3 of standard input: {reason}.*; published 2 messages before it"):

@@ -111,7 +111,7 @@ def test_without_a_bus_no_folder_is_made(tmp_path: Path) -> None:
     command = [*COMMAND, "record", "--address", str(tmp_path / "bus"), "--archive", str(tmp_path / "new")]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"sbusctl: no bus at {tmp_path}/bus: ")
+    assert done.stderr.startswith(f"sbusctl: cannot connect to {tmp_path}/bus: ")
     assert not (tmp_path / "new").exists()
 
 

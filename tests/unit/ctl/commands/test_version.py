@@ -24,4 +24,4 @@ def test_without_a_bus_that_is_said_and_no_error(tmp_path: Path) -> None:
     assert result.exit_code == 0
     said = json.loads(result.stdout)
     assert said["sbusctl"] == __version__
-    assert said["problem"].startswith(f"no bus at {tmp_path}/none")
+    assert said["problem"].startswith(f"cannot connect to {tmp_path}/none")

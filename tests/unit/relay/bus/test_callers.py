@@ -193,7 +193,7 @@ def test_what_is_refused_or_seen_before_takes_no_room() -> None:
     assert callers.receive(asked("a"), NOW) == b""
     for _ in range(5):
         assert callers.receive(asked("a"), NOW) == b""
-    assert error_of(callers.receive(asked("late", sent_at=int(NOW) - 100), NOW)) == "it came too late and was not run"
+    assert error_of(callers.receive(asked("late", sent_at=int(NOW) - 100), NOW)) == "the request expired before it arrived, and was not run"
     assert callers.receive(asked("b"), NOW) == b""
     assert (callers.counts["duplicate"], callers.counts["expired"]) == (5, 1)
 
