@@ -11,8 +11,7 @@ import typer
 
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import default_main_file
+from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import RecorderSettings
 from sbusd.helptext import PlainCommand

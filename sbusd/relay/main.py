@@ -13,8 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.files import ConfigError, configuration_files, default_main_file
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError

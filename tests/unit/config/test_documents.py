@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.content import MAX_FILE_BYTES
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 

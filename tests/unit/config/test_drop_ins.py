@@ -69,7 +69,7 @@ def test_a_fifo_is_a_fault_and_nobody_waits_for_its_writer(tmp_path: Path, is_li
         pytest.fail("waits for a writer")
     (fault,) = found[0].faults
     assert fault.reason == "not a regular file; replace or remove it"
-    assert found[0].closes_everything
+    assert found[0].denies_everything
 
 
 def test_a_socket_is_a_fault(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_directory_has_no_room_either(tmp_path: Path) -> None:
     _load(tmp_path, PUBLISH_RULES)
     (tmp_path / "x.toml.d" / "a.toml").mkdir()
     found = load_configuration(tmp_path / "x.toml")
-    assert found.closes_everything
+    assert found.denies_everything
     assert not _may_publish(found, b"other")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.protocol.errors import SbusError
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import configuration_files, default_main_file, drop_in_folders, overridden
+from sbusd.config.files import ConfigError, configuration_files, default_main_file, drop_in_folders, overridden
 from sbusd.config.loader import load_daemon_settings
 from sbusd.config.settings import DaemonSettings
+from sbusd.protocol.errors import SbusError
 
 
 def test_the_systems_file_is_in_etc() -> None:
@@ -112,3 +112,18 @@ def test_the_folders_of_the_system_are_those_of_systemd() -> None:
         Path("/run/sbus/sbusd.toml.d"),
         Path("/usr/lib/sbus/sbusd.toml.d"),
     ]
+
+
+def test_the_text_names_file_key_and_reason() -> None:
+    assert str(ConfigError(Path("/etc/x.toml"), "limits.queue_bytes", "is wrong")) == "/etc/x.toml: limits.queue_bytes: is wrong"
+    assert str(ConfigError(Path("/etc/x.toml"), "", "is not TOML")) == "/etc/x.toml: is not TOML"
+
+
+def test_the_facts_are_fields() -> None:
+    error = ConfigError(Path("/etc/x.toml"), "a", "b")
+    assert (error.file, error.key, error.reason) == (Path("/etc/x.toml"), "a", "b")
+    assert isinstance(error, SbusError)
+
+
+def test_a_file_cannot_break_the_line() -> None:
+    assert str(ConfigError(Path("/a\nb"), "", "c")) == r"/a\x0ab: c"
