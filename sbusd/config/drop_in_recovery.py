@@ -140,7 +140,7 @@ def _string(literal: str) -> str | None:
 
 def _prefix(keys: str) -> str:
     """Return the prefix of all keys that *keys*, which may be an invalid prefix, can mean."""
-    # U+FFFD stands for unknown bytes that are not UTF-8.
+    # U+FFFD replaces unknown bytes that are not UTF-8.
     known = re.split("[*\0\ufffd]", keys, maxsplit=1)[0]
     # A shorter prefix denies more keys.
     return known.encode("utf-8", "surrogatepass")[:MAX_PREFIX_BYTES].decode("utf-8", "ignore")

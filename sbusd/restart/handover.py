@@ -36,7 +36,7 @@ from sbusd.systemd import fdstore
 from sbusd.systemd.signals import HANDLED
 
 MAX_TRIES = 3
-"""Processes that may fail to restore a state before it is rejected: a state that crashes the bus must not do so for ever."""
+"""Processes that may fail to restore a state before it is rejected: a state that crashes the bus must not do so endlessly."""
 
 FLUSH_SECONDS = 0.2
 """How long a journal that hangs may delay a restart in place."""

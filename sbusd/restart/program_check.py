@@ -1,7 +1,7 @@
 """The check of the new program before a restart in place: whether it would start. Spec: sbusd(8), SIGUSR2.
 
-A package may have installed code that does not run here, or the configuration may be wrong. So the bus runs its own command line with
-``--check-config`` beside itself, and restarts only if that succeeds. Faults in drop-ins count as success, because a bus starts with them.
+A package may have installed code that does not run here, or the configuration may be wrong. So the bus first runs its own command line with
+``--check-config``, and restarts only if that succeeds. Faults in drop-ins count as success, because a bus starts with them.
 """
 
 from __future__ import annotations

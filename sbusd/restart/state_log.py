@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterable
 
 from sbusd.broker import log_messages
 from sbusd.broker.change_log import ChangeLog
-from sbusd.broker.durable_state import BrokerComponents, bus_state
+from sbusd.broker.durable_state import BrokerComponents, bus_state, connection_state
 from sbusd.broker.roster import Client
 from sbusd.restart.connection_store import ConnectionStore
 from sbusd.restart.snapshot import Snapshot
 from sbusd.state import records
 from sbusd.state.log_file import StateFile
-from sbusd.state.records import ConnectionState
 
 NUMBERS_AT_ONCE = 1_024
 """Connection numbers that one record reserves; at most this many are skipped after a crash."""
@@ -38,7 +37,7 @@ class StateLog(ChangeLog):
     def __init__(self, file: StateFile, store: ConnectionStore, components: Callable[[], BrokerComponents]) -> None:
         self.file = file
         self.store = store
-        self._parts = components
+        self._components = components
         made = components()
         self._switch = made.switch
         self._journal = made.journal
@@ -52,7 +51,7 @@ class StateLog(ChangeLog):
         self._numbers = 0
         self._failures = 0
         self._rewrites = 0
-        self._rests_until = 0.0
+        self._retry_at = 0.0
         self.is_good = False
         """Whether the log is up to date."""
         self._reports_failures = True
@@ -78,10 +77,7 @@ class StateLog(ChangeLog):
 
     def opened(self, client: Client) -> None:
         """Log a new client, and store its connection."""
-        settings = self._switch.settings(client.connection)
-        who = client.credentials
-        ids = (who.pid, who.uid, who.gid)
-        self._log_change(client, records.opened(ConnectionState(client.connection, client.inode, client.since, settings, who=ids)))
+        self._log_change(client, records.opened(connection_state(self._switch, client)))
         if not self.store.add(client.fd):
             self._report_store_failure()
         self._ask_for_steps()
@@ -109,8 +105,8 @@ class StateLog(ChangeLog):
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has work."""
-        is_due = self._is_due and time.monotonic() >= self._rests_until
-        return self._snapshot is not None or self.file.has_waste or is_due or self.store.has_work
+        is_due = self._is_due and time.monotonic() >= self._retry_at
+        return self._snapshot is not None or self.file.has_obsolete or is_due or self.store.has_work
 
     def step(self) -> None:
         """Write some records of a new log, or free some memory of an old one, or move some stored connections."""
@@ -121,7 +117,7 @@ class StateLog(ChangeLog):
                 self._report_store_failure()
         elif self._snapshot is not None:
             self._continue_snapshot(self._snapshot)
-        elif self.file.has_waste:
+        elif self.file.has_obsolete:
             if not self.file.free_some():
                 self._usage.free()
         elif self.has_work:
@@ -188,7 +184,7 @@ class StateLog(ChangeLog):
     def _begin_snapshot(self) -> None:
         """Start to rewrite the log."""
         self._is_due = False
-        components = self._parts()
+        components = self._components()
         bus = bus_state(components)
         bus.next_connection = max(bus.next_connection, self._numbers)
         try:
@@ -235,7 +231,7 @@ class StateLog(ChangeLog):
         """Count the failure, schedule another attempt, and record it if a crash would close all connections meanwhile."""
         self._failures += 1
         self._is_due = True
-        self._rests_until = time.monotonic() + RETRY_SECONDS
+        self._retry_at = time.monotonic() + RETRY_SECONDS
         if not self.is_good:
             self._journal.record(log_messages.STATE_UNKEPT, reason=f"{error.strerror}; its log has {self.file.size} bytes")
 

@@ -76,7 +76,7 @@ class StateFile:
         self.fd = fd
         self._log = _Log()
         self._draft: _Log | None = None
-        self._waste: _Log | None = None
+        self._obsolete: _Log | None = None
         """An obsolete log whose memory is not freed yet."""
 
     @classmethod
@@ -123,9 +123,9 @@ class StateFile:
         return self._draft is not None
 
     @property
-    def has_waste(self) -> bool:
+    def has_obsolete(self) -> bool:
         """Whether an obsolete log or a dropped draft still uses memory; see :meth:`free_some`."""
-        return self._waste is not None
+        return self._obsolete is not None
 
     def records(self) -> Iterator[bytes]:
         """Iterate over the records, oldest first."""
@@ -158,7 +158,7 @@ class StateFile:
 
     def begin_draft(self) -> None:
         """Start a new, empty log, which is not valid before :meth:`commit_draft`. Not while there is an obsolete log."""
-        if self._waste is not None or self._draft is not None:
+        if self._obsolete is not None or self._draft is not None:
             raise ValueError("the area for a draft is in use")
         self._draft = _Log(_AREAS[self._log.begin < _AREAS[1]])
 
@@ -173,38 +173,38 @@ class StateFile:
 
     def commit_draft(self) -> None:
         """Replace the log by the draft; the old log becomes obsolete."""
-        self._log, self._draft, self._waste = self._begun_draft(), None, self._log
+        self._log, self._draft, self._obsolete = self._begun_draft(), None, self._log
         self._commit()
 
     def revert(self) -> None:
         """Undo :meth:`commit_draft`, before any step of :meth:`free_some`."""
-        if self._waste is None:
+        if self._obsolete is None:
             raise ValueError("the previous log is gone")
-        self._log, self._waste = self._waste, self._log
+        self._log, self._obsolete = self._obsolete, self._log
         self._commit()
 
     def drop_draft(self) -> None:
         """Make the draft obsolete, if there is one."""
         if self._draft is not None:
-            self._draft, self._waste = None, self._draft
+            self._draft, self._obsolete = None, self._draft
 
     def free_some(self) -> bool:
         """Free :data:`FREED_AT_ONCE` bytes of the obsolete log, and return whether there is more.
 
         A failure has no other effect than that the memory stays in use.
         """
-        waste = self._waste
-        if waste is None:
+        obsolete = self._obsolete
+        if obsolete is None:
             return False
-        size = min(_next_page(waste.length), FREED_AT_ONCE, max(0, os.fstat(self.fd).st_size - waste.begin))
+        size = min(_next_page(obsolete.length), FREED_AT_ONCE, max(0, os.fstat(self.fd).st_size - obsolete.begin))
         if size > 0:
-            with contextlib.suppress(OSError), mmap.mmap(self.fd, size, offset=waste.begin) as mapped:
+            with contextlib.suppress(OSError), mmap.mmap(self.fd, size, offset=obsolete.begin) as mapped:
                 mapped.madvise(mmap.MADV_REMOVE)
-        waste.begin += size
-        waste.length -= size
-        if waste.length <= 0 or not size:
-            self._waste = None
-        return self._waste is not None
+        obsolete.begin += size
+        obsolete.length -= size
+        if obsolete.length <= 0 or not size:
+            self._obsolete = None
+        return self._obsolete is not None
 
     def free_all(self) -> None:
         """Free the whole obsolete log at once."""
@@ -217,7 +217,7 @@ class StateFile:
         self.free_all()
         for start, end in ((PAGE, self._log.begin), (_next_page(self._log.begin + self._log.length), os.fstat(self.fd).st_size)):
             for begin, length in _data(self.fd, start, end):
-                self._waste = _Log(begin, length)
+                self._obsolete = _Log(begin, length)
                 self.free_all()
 
     def draft_all(self, records: Iterable[bytes]) -> None:
@@ -250,8 +250,8 @@ class StateFile:
     def invalidate(self) -> None:
         """Invalidate the log, because it no longer has the current state. Committing a draft makes the file valid again."""
         _write(self.fd, bytes(_HEADER.size + _CHECK.size), 0)
-        if self._draft is None and self._waste is None:
-            self._log, self._waste = _Log(self._log.begin), self._log
+        if self._draft is None and self._obsolete is None:
+            self._log, self._obsolete = _Log(self._log.begin), self._log
 
     def close(self) -> None:
         """Close the descriptor of this process."""

@@ -14,12 +14,12 @@ class StateUsage:
     def __init__(self) -> None:
         self._log: Counter[int] = Counter()
         self._draft: Counter[int] = Counter()
-        self._waste: Counter[int] = Counter()
+        self._obsolete: Counter[int] = Counter()
 
     def of(self, uid: int) -> int:
         """Return the size of all changes of a user."""
         # Not with []: for a missing key, a Counter calls a Python function.
-        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._waste.get(uid, 0)
+        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._obsolete.get(uid, 0)
 
     def in_log(self, uid: int) -> int:
         """Return the size of those in the current log: a rewrite would remove them."""
@@ -35,19 +35,19 @@ class StateUsage:
 
     def commit(self) -> None:
         """Make the draft the current log, and the current log obsolete."""
-        self._waste += self._log
+        self._obsolete += self._log
         self._log, self._draft = self._draft, Counter()
 
     def drop_draft(self) -> None:
         """Make the draft obsolete."""
-        self._waste += self._draft
+        self._obsolete += self._draft
         self._draft = Counter()
 
     def drop_log(self) -> None:
         """Make the current log obsolete."""
-        self._waste += self._log
+        self._obsolete += self._log
         self._log = Counter()
 
     def free(self) -> None:
         """Forget the obsolete log: it is freed."""
-        self._waste = Counter()
+        self._obsolete = Counter()

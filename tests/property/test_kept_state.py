@@ -1,4 +1,4 @@
-"""For any changes, steps of state keeping between them, and a kill at any write: what is restored is how things stood."""
+"""For any changes, any steps of the state log between them, and a kill at any write, the next process restores the exact state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Killed(BaseException):
 
 @dataclass
 class Client:
-    """A client, and what it has asked for."""
+    """A client and its settings."""
 
     guest: Guest | None = None
     patterns: Counter[bytes] = field(default_factory=Counter)
@@ -60,7 +60,7 @@ class Client:
 
 
 class Machine:
-    """A bus whose state is kept, and a model of what it is to say."""
+    """A bus with a state log, and a model of its state."""
 
     def __init__(self, kind: str) -> None:
         self.parlour = Parlour(kind)
@@ -77,7 +77,7 @@ class Machine:
         self.file.close()
 
     def model(self) -> Standing:
-        """Return how things stand."""
+        """Return the state of the model."""
         return {number: (dict(+each.patterns), each.echo, each.tap) for number, each in self.clients.items()}
 
     def do(self, action: tuple[object, ...]) -> None:
@@ -108,7 +108,7 @@ class Machine:
         self.parlour.run()
 
     def send(self, client: Client, name: object, what: object) -> None:
-        """Let a client ask for something."""
+        """Send a request of a client."""
         if name == "echo":
             client.echo = bool(what)
             client.send(b"CMSG echo/on" if what else b"CMSG echo/off")
@@ -123,7 +123,7 @@ class Machine:
             client.send(name + b" " + what)
 
     def read(self) -> Standing:
-        """Return what the next process would restore."""
+        """Return the state that the next process would restore."""
         file = StateFile.adopt(self.file.fd)
         try:
             left = state.replay(file.records())
@@ -135,7 +135,7 @@ class Machine:
 
 @contextmanager
 def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """End the process with the write behind so many of the file."""
+    """Kill the process at the write after *writes* writes of the file."""
     left = writes
     write = statefile._write
 
@@ -154,7 +154,7 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.parametrize("kind", sorted(SWITCHES))
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
-def test_what_is_restored_is_how_things_stood(
+def test_the_restored_state_is_exact(
     kind: str, actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
@@ -183,7 +183,7 @@ def test_what_is_restored_is_how_things_stood(
 @pytest.mark.parametrize("kind", sorted(SWITCHES))
 @pytest.mark.parametrize("moves", range(40))
 def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, moves: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same, with a snapshot that is sure to be under way: at step *moves* something changes before, at and behind its place."""
+    """The same during a snapshot: at step *moves* something changes before, at and after its position."""
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     machine = Machine(kind)
     monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
@@ -211,7 +211,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(kind: str, mo
 
 
 def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In units that are the same on every machine. A pattern more than STEP_BYTES may be written, and a client's head."""
+    """The units are the same on every machine. A step may exceed STEP_BYTES by one pattern and one connection record."""
     machine = Machine("compiled")
     monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
     written: list[tuple[int, int]] = []
@@ -245,8 +245,8 @@ def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.
         machine.close()
 
 
-def test_a_change_that_no_draft_holds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above can fail: a snapshot that believes it has been nowhere loses what changes behind it."""
+def test_a_change_that_is_missing_from_the_draft_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail: a snapshot that does not know its position loses changes before it."""
     monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
     machine = Machine("reference")
     monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)

@@ -69,7 +69,7 @@ def test_every_change_is_there_at_once(kept: tuple[Parlour, StateLog]) -> None:
     assert _read(made) == records.replay(records.image(_read(made)))
 
 
-def test_a_long_log_is_written_anew(kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_rewritten(kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch) -> None:
     parlour, made = kept
     monkeypatch.setattr(state_keeping, "LEAST_BYTES", 1_000)
     guest = parlour.guest()
@@ -162,7 +162,7 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
     assert made.counts() == {"connections_unparked": 0, "state_failures": 1, "state_rewrites": 2}
 
 
-def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: tuple[Parlour, StateLog]) -> None:
+def test_a_handover_that_failed_is_undone(kept: tuple[Parlour, StateLog]) -> None:
     parlour, made = kept
     guest = parlour.guest()
     guest.send(b"SUB a")
@@ -183,7 +183,7 @@ def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: 
     assert _read(made).connections[guest.connection].patterns == {b"a": 1}
 
 
-def test_what_a_user_s_changes_take_is_the_users_and_bounded(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_changes_of_a_user_are_charged_and_limited(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
     """One who churns is refused while the log is rewritten, and no other user is; the memory of the file agrees with what is charged."""
     quotas = QuotaSettings(state_bytes=1 << 20, owner_factor=1)
     parlour = make_parlour(DaemonSettings(quotas=quotas))

@@ -117,7 +117,7 @@ def test_a_journal_that_was_never_used_closes(sink: Sink) -> None:
     assert sink.records == []
 
 
-def test_what_is_less_urgent_than_the_level_is_not_recorded(sink: Sink) -> None:
+def test_a_message_below_the_level_is_not_recorded(sink: Sink) -> None:
     journal = _journal(sink)
     journal.record(CLIENT_CONNECTED)
     journal.close(WAIT)
@@ -139,7 +139,7 @@ def test_an_error_of_the_bus_carries_its_traceback(sink: Sink) -> None:
     assert sink.records[0].trace.endswith("ValueError: invalid literal for int() with base 10: 'by the test'\n")
 
 
-def test_what_strangers_wrote_is_cut(sink: Sink) -> None:
+def test_long_facts_are_cut(sink: Sink) -> None:
     journal = _journal(sink)
     journal.record(SECRET_REFUSED, key=b"k" * 5000, reason="r" * 5000, count=10**30)
     journal.close(WAIT)
@@ -153,7 +153,7 @@ class TestRate:
 
     SETTINGS = LogSettings(rate_per_cause_per_user=RateSettings(burst=2, interval=10.0))
 
-    def test_what_is_left_out_is_told_with_the_next_record(self, sink: Sink) -> None:
+    def test_suppressed_records_are_reported_with_the_next_record(self, sink: Sink) -> None:
         clock = Clock()
         journal = _journal(sink, self.SETTINGS, clock)
         for _ in range(5):
@@ -168,7 +168,7 @@ class TestRate:
         assert told.text == "suppressed 3 records of type malformed-packet from uid 5"
         assert told.priority == MALFORMED_PACKET.priority == Priority.NOTICE
 
-    def test_it_is_told_when_the_interval_ends_and_nothing_else_happens(self, sink: Sink) -> None:
+    def test_they_are_reported_at_the_end_of_an_idle_interval(self, sink: Sink) -> None:
         # With the real clock, and an interval as short as it can be: how long it takes does not matter, only that it comes.
         journal = BusLog(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1, interval=0.1)))
         while not journal.counters.suppressed:
@@ -176,7 +176,7 @@ class TestRate:
         assert sink.summed_up.wait(WAIT)
         journal.close(WAIT)
 
-    def test_it_is_told_at_the_end(self, sink: Sink) -> None:
+    def test_they_are_reported_at_the_end(self, sink: Sink) -> None:
         journal = _journal(sink, self.SETTINGS)
         for _ in range(5):
             journal.record(MALFORMED_PACKET, uid=5)
@@ -188,7 +188,7 @@ class TestRate:
 class TestTrouble:
     """A journal that fails or hangs."""
 
-    def test_a_journal_that_hangs_holds_up_nobody(self, sink: Sink) -> None:
+    def test_a_journal_that_hangs_blocks_nothing(self, sink: Sink) -> None:
         journal = _journal(sink)
         sink.hang()
         journal.record(STARTED)
@@ -212,7 +212,7 @@ class TestTrouble:
         assert journal.counters == LogCounters(written=0, suppressed=0, dropped=1, waiting=1)
         assert not sink.closed  # it is still in use
 
-    def test_a_journal_that_fails_is_told_when_it_works_again(self, sink: Sink) -> None:
+    def test_dropped_records_are_reported_when_the_journal_works_again(self, sink: Sink) -> None:
         journal = _journal(sink)
         sink.fails = True
         sink.hang()
@@ -251,7 +251,7 @@ class TestTrouble:
         journal.close(WAIT)
         assert [record.message for record in sink.records] == [STARTED, MALFORMED_PACKET]
 
-    def test_what_comes_after_the_end_is_counted(self, sink: Sink) -> None:
+    def test_records_after_the_end_are_counted(self, sink: Sink) -> None:
         journal = _journal(sink)
         journal.close(WAIT)
         journal.record(STARTED)
@@ -267,7 +267,7 @@ def test_a_journal_is_opened_for_where_the_bus_runs(monkeypatch: pytest.MonkeyPa
     assert StandardErrorSink.__name__ in repr(vars(journal))
 
 
-def test_a_new_level_and_rate_hold_at_once_and_what_was_left_out_is_told() -> None:
+def test_a_new_level_and_rate_apply_at_once_after_a_report_of_suppressed_records() -> None:
     sink = Sink()
     journal = BusLog(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1)), clock=Clock())
     for _ in range(3):

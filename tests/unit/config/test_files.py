@@ -31,7 +31,7 @@ def test_a_users_file_is_where_xdg_says(environment: dict[str, str], file: str) 
     assert default_main_file(user_bus=True, environment=environment) == Path(file)
 
 
-def test_no_file_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     assert configuration_files(tmp_path / "x.toml") == []
     assert configuration_files(tmp_path / "none" / "x.toml") == []
 
@@ -57,12 +57,12 @@ def test_a_link_that_leads_nowhere_counts_as_a_file(tmp_path: Path) -> None:
     assert configuration_files(tmp_path / "x.toml") == [tmp_path / "x.toml"]
 
 
-def test_a_file_in_the_folders_place_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "x.toml.d").touch()
     assert configuration_files(tmp_path / "x.toml") == []
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_directory_is_an_error(tmp_path: Path) -> None:
     # A loop of links cannot be followed, not even by root.
     (tmp_path / "x.toml.d").symlink_to("x.toml.d")
     assert configuration_files(tmp_path / "x.toml") == [tmp_path / "x.toml.d"]
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         load_daemon_settings(tmp_path / "x.toml")
 
 
-def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read it: File name too long"):
         configuration_files(tmp_path / ("x" * 300))
 

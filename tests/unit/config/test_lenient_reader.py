@@ -53,7 +53,7 @@ def _may_subscribe(configuration: Configuration, pattern: bytes, who: Credential
         LAB + '[log]\nlevel = "info\n',
     ],
 )
-def test_what_a_broken_file_was_about_is_denied_and_nothing_else(tmp_path: Path, broken: str) -> None:
+def test_a_broken_file_denies_the_keys_of_its_rules_only(tmp_path: Path, broken: str) -> None:
     found = _load(tmp_path, broken)
     for who in (ALICE, ROOT_USER):
         assert not _may_publish(found, b"lab/x", who)
@@ -91,7 +91,7 @@ def test_a_broken_file_without_rules_denies_nothing(tmp_path: Path, broken: str 
         'keys = "lab/"\n[policy]\n',
     ],
 )
-def test_of_rules_that_nobody_can_know_all_is_denied(tmp_path: Path, broken: str) -> None:
+def test_unknown_rules_deny_every_key(tmp_path: Path, broken: str) -> None:
     found = _load(tmp_path, broken, LAB.replace("lab", "open"))
     assert not _may_publish(found, b"anything")
     assert not _may_subscribe(found, b"anything")
@@ -115,7 +115,7 @@ def test_a_file_that_cannot_be_read_denies_all_unless_it_was_read_before(tmp_pat
     assert [fault.denied for fault in load_configuration(tmp_path / "x.toml", held=again).faults] == [("lab/",)]
 
 
-def test_a_link_to_a_file_that_went_denies_what_that_was_about(tmp_path: Path) -> None:
+def test_a_dangling_link_denies_the_keys_of_the_removed_file(tmp_path: Path) -> None:
     before = _load(tmp_path, LAB)
     _load(tmp_path, None)
     found = load_configuration(tmp_path / "x.toml", held=before)
@@ -123,7 +123,7 @@ def test_a_link_to_a_file_that_went_denies_what_that_was_about(tmp_path: Path) -
     assert "dangling symbolic link; restore its target or remove the link" in str(found.faults[0])
 
 
-def test_a_broken_file_denies_what_the_one_is_about_that_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_file_denies_the_keys_of_the_file_that_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.config.files.SYSTEM_FOLDER", tmp_path)
     monkeypatch.setattr("sbusd.config.files.OTHER_FOLDERS", (tmp_path / "lib",))
     (tmp_path / "lib" / "x.toml.d").mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_unknown_names_elsewhere_open_nothing_either(tmp_path: Path) -> None:
         ("# allowed_users\nx =", ()),
     ],
 )
-def test_a_broken_file_that_says_who_may_connect_lets_nobody_else_in(tmp_path: Path, broken: str, allowed: tuple[int, ...]) -> None:
+def test_a_broken_file_with_allowed_users_admits_no_other_user(tmp_path: Path, broken: str, allowed: tuple[int, ...]) -> None:
     assert _load(tmp_path, broken).settings.allowed_users == allowed
 
 
@@ -218,7 +218,7 @@ def test_a_good_configuration_has_no_faults(tmp_path: Path) -> None:
 
 @given(line=st.text(alphabet="[]{}=\"'\\#\n .,ab*_keysplicy", max_size=30), place=st.integers(0, 9))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_line_too_many_opens_what_a_file_closes(tmp_path: Path, line: str, place: int) -> None:
+def test_no_extra_line_opens_what_a_file_closes(tmp_path: Path, line: str, place: int) -> None:
     lines = LAB.splitlines()
     lines.insert(place, line)
     found = _load(tmp_path, "\n".join(lines))

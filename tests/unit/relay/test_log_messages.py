@@ -37,7 +37,7 @@ def test_a_flood_is_one_record_in_a_while(journal: RelayLog, clock: Clock, capfd
     assert second == "sbus-relay: rejected 100 unauthenticated requests from 10.0.0.9: not signed"
 
 
-def test_another_cause_is_told_at_once(journal: RelayLog, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_cause_is_logged_at_once(journal: RelayLog, capfd: pytest.CaptureFixture[str]) -> None:
     for address in ("10.0.0.8", "10.0.0.9"):
         journal.record_limited(STRANGER, address, address=address, reason="x")
     assert len(capfd.readouterr().err.splitlines()) == 2

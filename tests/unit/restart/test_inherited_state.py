@@ -1,4 +1,4 @@
-"""What a process finds of the one before: by the store, in place, or nothing."""
+"""The state that a process inherits: from the store, in place, or none."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sbusd.restart.inherited_state import VARIABLE, ReexecState, inherited_state
 from sbusd.systemd import fdstore
 
 
-def test_what_goes_in_place_is_found_once_and_its_descriptors_live() -> None:
+def test_the_state_of_a_restart_in_place_is_found_once_and_its_descriptors_stay_open() -> None:
     fds = [os.dup(0) for _ in range(6)]
     left = ReexecState(fds[0], (1, 2), True, None, "/folder", fds[1], tuple(fds[2:]))
     environment: dict[str, str] = {}
@@ -28,7 +28,7 @@ def test_what_goes_in_place_is_found_once_and_its_descriptors_live() -> None:
         os.close(fd)
 
 
-def test_a_variable_of_somebody_else_is_dropped() -> None:
+def test_an_invalid_variable_is_dropped() -> None:
     rest: dict[str, object] = {"listener": 3, "listener_made": None, "background": False, "pid_file": None, "folder": "/"}
     assert take_reexec_state({VARIABLE: json.dumps(rest)}) is not None
     wrong: list[dict[str, object]] = [{"listener": -5}, {"listener": 1 << 31}, {"state": -2}, {"state": 1 << 40}, {"lot": [1, 2, 3, -4]}]
@@ -38,7 +38,7 @@ def test_a_variable_of_somebody_else_is_dropped() -> None:
         assert environment == {}
 
 
-def test_what_was_stored_is_told_from_sockets() -> None:
+def test_stored_descriptors_are_separated_from_sockets() -> None:
     passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.CONNECTION_STORE))}
     inherited = inherited_state(passed, None)
     assert inherited.sockets == {3: "sbus.socket"}
@@ -47,7 +47,7 @@ def test_what_was_stored_is_told_from_sockets() -> None:
     assert inherited_state({3: "sbus.socket"}, None).is_empty
 
 
-def test_the_store_is_there_where_the_service_manager_does_not_deny_it() -> None:
+def test_there_is_a_store_unless_the_service_manager_denies_it() -> None:
     socket = {"NOTIFY_SOCKET": "/run/x"}
     assert fdstore.is_there(socket)
     assert fdstore.is_there(socket | {"FDSTORE": "16"})

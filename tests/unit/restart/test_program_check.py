@@ -1,4 +1,4 @@
-"""The program that is to take the place is examined beside the bus, which is never held up."""
+"""The new program is checked while the bus runs, which is never blocked."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sbusd.restart.program_check import ProgramCheck
 from tests.support.world import World
 
 
-def _verdict(world: World, command: list[str], folder: str = "/") -> str:
-    """Return what is said of a program, once it has ended."""
-    successor = ProgramCheck(world.switch, command, folder)
-    successor.start()
-    while (verdict := successor.take_result()) is None:
+def _result(world: World, command: list[str], folder: str = "/") -> str:
+    """Return the result of the check of a program."""
+    check = ProgramCheck(world.switch, command, folder)
+    check.start()
+    while (result := check.take_result()) is None:
         world.switch.turn(30_000)
-    assert successor.take_result() is None
-    successor.close()
-    return verdict
+    assert check.take_result() is None
+    check.close()
+    return result
 
 
 @pytest.mark.parametrize(
@@ -34,32 +34,32 @@ def _verdict(world: World, command: list[str], folder: str = "/") -> str:
         ("import sys; assert sys.argv[1:] == ['--check-config']", ""),
     ],
 )
-def test_how_it_ends_decides(world: World, program: str, says: str) -> None:
-    verdict = _verdict(world, [sys.executable, "-c", program])
-    assert says in verdict
-    assert bool(verdict) == bool(says)
-    assert verdict.isprintable()
+def test_the_exit_status_decides(world: World, program: str, says: str) -> None:
+    result = _result(world, [sys.executable, "-c", program])
+    assert says in result
+    assert bool(result) == bool(says)
+    assert result.isprintable()
 
 
-def test_what_cannot_be_run_is_told(world: World) -> None:
-    assert "cannot run the new program" in _verdict(world, ["/no/such/program"])
-    assert "cannot run the new program" in _verdict(world, [sys.executable], "/no/such/folder")
+def test_a_program_that_cannot_run_is_an_error(world: World) -> None:
+    assert "cannot run the new program" in _result(world, ["/no/such/program"])
+    assert "cannot run the new program" in _result(world, [sys.executable], "/no/such/folder")
 
 
-def test_to_ask_again_ends_the_first_examination(world: World) -> None:
-    successor = ProgramCheck(world.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
-    successor.start()
-    successor.start()
-    successor.close()
-    assert successor.take_result() is None
+def test_a_second_check_stops_the_first(world: World) -> None:
+    check = ProgramCheck(world.switch, [sys.executable, "-c", "import time; time.sleep(600)"], "/")
+    check.start()
+    check.start()
+    check.close()
+    assert check.take_result() is None
 
 
-def test_a_verdict_that_nobody_took_is_not_that_of_a_later_examination(world: World, tmp_path: Path) -> None:
+def test_an_old_result_is_not_that_of_a_later_check(world: World, tmp_path: Path) -> None:
     program = "import pathlib, time; p = pathlib.Path('mark'); p.exists() and time.sleep(600); p.touch()"
-    successor = ProgramCheck(world.switch, [sys.executable, "-c", program], str(tmp_path))
-    successor.start()
+    check = ProgramCheck(world.switch, [sys.executable, "-c", program], str(tmp_path))
+    check.start()
     while not (tmp_path / "mark").exists() or not world.switch.turn(100):
         pass
-    successor.start()
-    assert successor.take_result() is None
-    successor.close()
+    check.start()
+    assert check.take_result() is None
+    check.close()

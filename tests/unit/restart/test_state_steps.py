@@ -1,4 +1,4 @@
-"""How much of the kept state one packet, and one step between turns, may write: counted in bytes, so that no machine is too slow."""
+"""The maximum size of the state that one packet, and one step between turns, may write: in bytes, so that no machine is too slow."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from sbusd.state import syscalls
 from tests.support.parlour import MakeParlour, Parlour
 
 PATTERNS, PATTERN_BYTES = 400, 3_900
-"""1.6 MB of state: more than the log must have before it is rewritten."""
+"""1.6 MB of state: above the minimum size of a rewrite."""
 
 MOST_BYTES = 64 << 10
-"""Some tens of microseconds. What one packet writes is its pattern, twice; what one step writes is 16 KiB and a pattern."""
+"""Some tens of microseconds. One packet writes its pattern twice; one step writes 16 KiB and a pattern."""
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
     kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
+    """A user with many changes makes the log grow. It is rewritten several times, and no turn waits for that."""
     parlour, state_log = kept
     written = 0
     write_at = syscalls.write_at

@@ -45,7 +45,7 @@ def test_the_journal_gets_every_fact_in_a_field() -> None:
     }
 
 
-def test_what_is_not_known_has_no_field() -> None:
+def test_an_unknown_value_has_no_field() -> None:
     assert journal_fields(Record(STARTED, facts={"address": "a", "version": "1"}), "sbusd").keys() == {
         "MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER", "SBUS_EVENT", "SBUS_ADDRESS", "SBUS_VERSION",
     }  # fmt: skip
@@ -71,30 +71,30 @@ def test_a_record_can_have_another_priority() -> None:
     assert journal_fields(Record(SECRET_REFUSED, priority=Priority.DEBUG), "sbusd")["PRIORITY"] == b"7"
 
 
-def test_text_that_is_not_unicode_is_no_error() -> None:
+def test_text_that_is_not_unicode_is_escaped() -> None:
     assert journal_fields(Record(SECRET_REFUSED, facts={"reason": "\ud800"}), "sbusd")["SBUS_REASON"] == rb"\ud800"
 
 
-def test_standard_error_gets_one_line_that_prints() -> None:
+def test_standard_error_gets_one_printable_line() -> None:
     assert standard_error_line(RECORD, "sbusd") == (
         r"sbusd: rejected subscription to a secret key: not\x0ayours [uid=1000 pid=77 connection=5 key=!/cred//0//\x0a\xff]"
     )
 
 
-def test_what_is_not_known_is_not_in_the_line() -> None:
+def test_an_unknown_value_is_not_in_the_line() -> None:
     line = standard_error_line(Record(STARTED, facts={"address": "/run/s", "version": "1"}), "sbusd")
     assert line == "sbusd: ready at /run/s, version 1"
 
 
-def test_a_traceback_is_for_the_journal_alone() -> None:
+def test_a_traceback_goes_to_the_journal_only() -> None:
     assert "line" not in standard_error_line(Record(INTERNAL_ERROR, facts={"where": "w", "reason": "r"}, trace="line\nline"), "sbusd")
 
 
-def test_a_fact_that_is_missing_does_not_cost_the_record() -> None:
+def test_a_missing_fact_does_not_prevent_the_record() -> None:
     assert Record(LogMessage("0" * 32, Priority.INFO, "n", "{what} of {whom}"), facts={"what": 1}).text == "1 of (whom unknown)"
 
 
-def test_the_words_of_strangers_are_not_a_template() -> None:
+def test_a_fact_is_never_a_template() -> None:
     assert Record(SECRET_REFUSED, facts={"reason": "{uid} {0.__class__}"}).text.endswith(": {uid} {0.__class__}")
 
 

@@ -16,7 +16,7 @@ from tests.unit.systemd.test_log_record import RECORD, parse
 
 
 class TestJournal:
-    """The journal's socket, played by the test's own."""
+    """The socket of the test takes the place of the journal's."""
 
     def test_a_record_arrives(self, folder: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
@@ -25,7 +25,7 @@ class TestJournal:
                 sink.write(RECORD)
             assert parse(journald.recv(100_000)) == journal_fields(RECORD, "sbusd")
 
-    def test_a_journal_that_was_started_anew_gets_the_next_record(self, folder: Path) -> None:
+    def test_a_restarted_journal_gets_the_next_record(self, folder: Path) -> None:
         sink = JournalSink("sbusd", str(folder / "s"))
         for _ in range(2):
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
