@@ -14,7 +14,7 @@ WORKERS := --numprocesses=logical --dist=loadfile --no-loadscope-reorder
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak fuzz deb rpm storm bench-relay clean prepare-run prepare-test prepare-bench prepare-package
+.PHONY: help build run test test-sanitize lint check bench bench-peers bench-pipeline attacks soak fuzz deb rpm storm bench-relay docs clean prepare-run prepare-test prepare-bench prepare-package
 
 help: ## list what there is to make
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' $(firstword $(MAKEFILE_LIST)) | expand -t 22
@@ -71,6 +71,10 @@ deb: prepare-package ## build the Debian packages, into dist/ (as root; the firs
 
 rpm: prepare-package ## build the RPMs, into dist/ (as make deb does)
 	@"$$(tools/prepare python)" -m tools.packages rpm
+
+docs: $(STAMP) ## update what is generated: sbus-python(3) and the picture of the layers
+	@$(BIN)/python -m tools.python_manual
+	@$(BIN)/python -m tests.unit.test_layering
 
 clean: ## remove .venv and all that was built
 	rm -rf $(VENV) build dist sbusd.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis tests/bench/build

@@ -16,10 +16,10 @@ from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_s
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
 from sbusd.daemon.main_loop import MainLoop, ProcessContext
-from sbusd.daemon.options import Options, SwitchName, parse_options
+from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
 from sbusd.daemon.stall_log import measure_stalls
-from sbusd.dataplane.contract import MakeSwitch
+from sbusd.dataplane.switch import Switch
 from sbusd.protocol.errors import SbusError
 from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
 from sbusd.restart.program_check import FAULTY
@@ -84,7 +84,7 @@ def serve(options: Options, configuration: Configuration) -> None:
         ends.callback(journal.close)
         _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
-        broker = Broker(settings, ownership, journal, find_switch(options.switch))
+        broker = Broker(settings, ownership, journal, Switch)
         meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
         reloader = Reloader(options, configuration, broker, journal)
         loop = MainLoop(broker, journal, ProcessContext(listener, daemonizer, manager), reloader, folder, meter=meter)
@@ -121,17 +121,6 @@ def _current_folder() -> str:
         return os.getcwd()
     except OSError:
         return "/"
-
-
-def find_switch(name: SwitchName) -> MakeSwitch:
-    """Return the switch of that name; only the one that is asked for is imported, and there is no falling back from one to the other."""
-    if name == "reference":
-        from sbusd.dataplane.reference import Switch as ReferenceSwitch  # noqa: PLC0415
-
-        return ReferenceSwitch
-    from sbusd.dataplane.switch import Switch as CompiledSwitch  # noqa: PLC0415
-
-    return CompiledSwitch
 
 
 def _raise_descriptor_limit() -> None:

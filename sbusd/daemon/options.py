@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from sbusd import __version__
 from sbusd.config import UnknownUserError, default_main_file, find_uid
@@ -26,8 +26,6 @@ NO_PID_FILE = Path("/dev/null")
 BASE_MODE = 0o700
 GROUP_MODE = 0o070
 OTHERS_MODE = 0o007
-
-SwitchName = Literal["compiled", "reference"]
 
 
 class UsageError(SbusError, ValueError):
@@ -52,7 +50,6 @@ class Options:
     """``-C``: a file that must exist. None means the default one, which need not exist."""
     check_config: bool = False
     user_bus: bool = False
-    switch: SwitchName = "compiled"
     stalls_file: Path | None = None
     """The file for the longest stalls, written at the end; absolute."""
 
@@ -97,7 +94,6 @@ def parse_options(arguments: Sequence[str]) -> Options:
         config_file=None if values.config is None else _absolute(values.config),
         check_config=values.check_config,
         user_bus=values.user,
-        switch=values.switch,
         stalls_file=None if values.stalls is None else _absolute(values.stalls),
     )
 
@@ -137,7 +133,6 @@ def _parser() -> _Parser:
     add("-C", "--config", metavar="FILE", type=Path, help="read the configuration from FILE and FILE.d/*.toml")
     add("--check-config", action="store_true", help="check the configuration and exit")
     add("--user", action="store_true", help="run a user bus: use the socket and configuration of the user")
-    add("--switch", choices=("compiled", "reference"), default="compiled", help="which data plane; the reference one is for tests")
     add(
         "--stalls",
         metavar="FILE",

@@ -1,9 +1,9 @@
 """The contract between the switch, which moves messages, and the broker, which decides everything else.
 
-Two switches keep it: the compiled ``sbusd.dataplane.switch`` and the plain ``sbusd.dataplane.reference``. A ``MSG`` packet stays
-inside the switch; connects, SUB, UNSUB, CMSG, malformed packets and ends of connections go to the :class:`Sink`.
+``sbusd.dataplane.switch`` implements it. A ``MSG`` packet stays inside the switch; connects, SUB, UNSUB, CMSG, malformed packets
+and ends of connections go to the :class:`Sink`.
 
-The rules of delivery, which the tests hold both switches to:
+The rules of delivery, which the tests hold the switch to:
 
 1. The packets of one connection are handled in the order in which it sent them, and everything before a control packet has been
    handed to its recipients before the sink sees the control packet.
@@ -298,7 +298,7 @@ class Switch(Protocol):
 
     @property
     def kind(self) -> str:
-        """Which switch it is: ``compiled`` or ``reference``."""
+        """The name of the switch in ``!/bus/stats``: ``compiled``."""
 
     def listen(self, fd: int) -> None:
         """Accept connections from the listening SEQPACKET socket *fd*, which stays the caller's."""

@@ -113,7 +113,7 @@ class Trial:
     def _start(self, config: Path, stalls: Path, env: dict[str, str]) -> Daemon:
         """Start a daemon on a core of its own, which measures its stalls."""
         options, stage = ("-C", str(config), "--stalls", str(stalls)), Stage(sys.executable, {})
-        bus = start_daemon(self._folder, self._number, options, switch="compiled", stage=stage, user=None, env=env)
+        bus = start_daemon(self._folder, self._number, options, stage=stage, user=None, env=env)
         if self._daemon_core is not None:
             # All its threads: one that holds the interpreter's lock and has to wait for a client would hold up the loop.
             for thread in os.listdir(f"/proc/{bus.pid}/task"):

@@ -1,4 +1,4 @@
-"""Accepting connections, also when there is no descriptor left, and being interrupted by signals; on both switches."""
+"""Accepting connections, also when there is no descriptor left, and being interrupted by signals."""
 
 from __future__ import annotations
 

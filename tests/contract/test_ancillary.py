@@ -1,4 +1,4 @@
-"""Descriptors among a peer's unread packets, on both switches: seen, never received, and closed by another thread."""
+"""Descriptors among a peer's unread packets: seen, never received, and closed by another thread."""
 
 from __future__ import annotations
 

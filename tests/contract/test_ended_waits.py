@@ -26,9 +26,9 @@ def paced(world: World, uid: int) -> int:
 
 @pytest.mark.parametrize("uid", [READER, OTHER])
 @pytest.mark.parametrize("is_drained", [True, False])
-def test_a_publisher_that_ends_while_it_waits_and_whose_patterns_are_erased_later(switch_kind: str, uid: int, is_drained: bool) -> None:
+def test_a_publisher_that_ends_while_it_waits_and_whose_patterns_are_erased_later(uid: int, is_drained: bool) -> None:
     """It has its number until the last of them is erased, and belongs to nobody: by that the bus could be crashed."""
-    world = World(switch_kind, dataclasses.replace(LIMITS, turn_time=1e-6))
+    world = World(dataclasses.replace(LIMITS, turn_time=1e-6))
     reader, publisher = world.connect(b"a"), paced(world, uid)
     world.switch.set_party(reader, READER)
     for number in range(2_000):
@@ -53,7 +53,7 @@ def test_a_publisher_that_ends_while_it_waits_and_whose_patterns_are_erased_late
 
 def test_what_is_handled_is_freed_though_its_publisher_waits_again_and_again() -> None:
     """What was put back stood in front of what had been handled, which so stayed until all was."""
-    world = World("compiled", LIMITS)
+    world = World(LIMITS)
     reader, publisher = world.connect(b"a", send_buffer=5_000), paced(world, READER)
     world.switch.set_party(reader, READER)
     world.switch.set_soft(reader, SoftMode.BLOCK)

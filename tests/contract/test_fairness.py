@@ -65,7 +65,6 @@ class Asked(World):
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 @pytest.mark.parametrize(("sight", "asked"), [(Sight.PRESENCE, 1), (Sight.ALL, 3)])
 def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_world: MakeWorld, sight: Sight, asked: int) -> None:
     """Else 64 connections would have the time of 64 users. An owner of the bus could do worse to it anyway."""
@@ -85,7 +84,6 @@ def test_a_user_who_asks_much_by_many_connections_lets_others_go_first(make_worl
     assert sum(world.switch.connection_counters(each).received_packets for each in crowd) == 3
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_many_connections_of_one_user_are_not_all_served_before_it_is_looked_who_else_is_there(make_world: MakeWorld) -> None:
     """One that gets ready meanwhile would wait for all of them. They take turns: none of them is left out."""
     world = make_world(LimitSettings(turn_time=1e-2), of=Asked)
@@ -101,7 +99,6 @@ def test_many_connections_of_one_user_are_not_all_served_before_it_is_looked_who
     assert min(served) >= 1
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 @pytest.mark.parametrize("in_batch", [False, True])
 def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world: MakeWorld, in_batch: bool) -> None:
     """Else 64 of them, sent at once, would hold everybody up for as long as they take together."""
@@ -122,7 +119,6 @@ def test_what_stands_behind_a_costly_question_waits_for_the_next_turn(make_world
     assert world.receive(asker) == [b"CMSG nothing"] * 3
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 @pytest.mark.parametrize(("is_alone", "received"), [(True, 5), (False, 1)])
 def test_a_socket_is_read_for_the_turns_time_while_others_are_there(make_world: MakeWorld, is_alone: bool, received: int) -> None:
     """Who sends the largest packets fills it again as fast as it is read: 64 of them are milliseconds, and megabytes."""
@@ -141,7 +137,6 @@ def test_a_socket_is_read_for_the_turns_time_while_others_are_there(make_world: 
     assert world.switch.connection_counters(client).received_packets == 5
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_what_was_put_back_is_no_burden_once_it_is_handled(make_world: MakeWorld) -> None:
     """It counts among what a user may have unhandled: if it went on to count, the user would not be read any more."""
     world = make_world(LimitSettings(turn_time=0.0))
@@ -156,7 +151,6 @@ def test_what_was_put_back_is_no_burden_once_it_is_handled(make_world: MakeWorld
     assert world.switch.connection_counters(client).received_packets == 2 * rounds
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 @pytest.mark.parametrize("is_alone", [False, True])
 def test_costly_packets_wait_while_another_user_comes_and_goes(make_world: MakeWorld, is_alone: bool) -> None:
     """Else each would hold up the other user, whose next packet comes a moment after the bus has had nothing else to do."""
@@ -179,7 +173,6 @@ def test_costly_packets_wait_while_another_user_comes_and_goes(make_world: MakeW
     assert world.switch.connection_counters(costly).received_packets == 2
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_a_batch_that_has_many_recipients_is_handled_in_parts(make_world: MakeWorld) -> None:
     world = make_world(LimitSettings(turn_time=0.0))
     listeners, sender = [world.connect(b"a") for _ in range(3)], world.connect()
@@ -193,7 +186,6 @@ def test_a_batch_that_has_many_recipients_is_handled_in_parts(make_world: MakeWo
     assert [world.receive(each) for each in listeners] == [packets[1:]] * 3
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_connections_that_end_together_are_taken_down_one_by_one_in_their_order(make_world: MakeWorld) -> None:
     world = make_world(LimitSettings(turn_time=0.0))
     ended = [world.connect(b"a", b"a", b"b") for _ in range(4)]
@@ -208,7 +200,6 @@ def test_connections_that_end_together_are_taken_down_one_by_one_in_their_order(
     assert world.switch.counters().connections == 0
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_who_ends_with_many_patterns_is_charged_until_the_last_is_erased(make_world: MakeWorld) -> None:
     """Else who comes and goes has patterns in the router that no quota counts, and they are never fewer."""
     world = make_world(LimitSettings(turn_time=0.0))

@@ -1,4 +1,4 @@
-"""Flow control, on both switches: modes, orders, blocking, shares. Spec: sbus-protocol(7) §7."""
+"""Flow control: modes, orders, blocking, shares. Spec: sbus-protocol(7) §7."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ BIG = 150_000
 
 
 @pytest.fixture
-def world(switch_kind: str) -> Iterator[World]:
+def world() -> Iterator[World]:
     """A world in which little may wait."""
-    world = World(switch_kind, LIMITS)
+    world = World(LIMITS)
     yield world
     world.check_balance()
     world.close()
@@ -78,8 +78,8 @@ def test_by_default_a_stopped_subscriber_blocks_no_publisher_of_its_user(world: 
     assert world.switch.counters().blocks == 0
 
 
-def test_a_publisher_of_the_same_user_waits_and_nothing_is_lost(switch_kind: str) -> None:
-    world = World(switch_kind, PATIENT)
+def test_a_publisher_of_the_same_user_waits_and_nothing_is_lost() -> None:
+    world = World(PATIENT)
     sender = world.connect()
     reader = asks_to_block(world, sender)
     taken = publish(world, sender, 0, 100)
@@ -96,8 +96,8 @@ def test_a_publisher_of_the_same_user_waits_and_nothing_is_lost(switch_kind: str
     world.close()
 
 
-def test_a_blocked_publisher_stands_in_nobody_else_s_way(switch_kind: str) -> None:
-    world = World(switch_kind, PATIENT)
+def test_a_blocked_publisher_stands_in_nobody_else_s_way() -> None:
+    world = World(PATIENT)
     sender, other, bystander = world.connect(), world.connect(), world.connect(b"b")
     asks_to_block(world, sender, other, bystander)
     publish(world, sender, 0, 100)
@@ -119,8 +119,8 @@ def test_another_user_cannot_be_blocked(world: World) -> None:
     assert lost(packets) > 0
 
 
-def test_whom_policy_lets_block_others_does(switch_kind: str) -> None:
-    world = World(switch_kind, PATIENT)
+def test_whom_policy_lets_block_others_does() -> None:
+    world = World(PATIENT)
     reader, sender = world.connect(b"a"), world.connect()
     world.switch.set_party(reader, 1000, blocks_others=True)
     world.switch.set_party(sender, 1001)
@@ -132,10 +132,10 @@ def test_whom_policy_lets_block_others_does(switch_kind: str) -> None:
 
 @pytest.mark.parametrize("mode", [b"blocking/hard/block", b"blocking/soft/block"])
 @pytest.mark.parametrize("bound", ["block_timeout", "progress_timeout"])
-def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(switch_kind: str, mode: bytes, bound: str) -> None:
+def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(mode: bytes, bound: str) -> None:
     bounds = {"block_timeout": 600.0, "progress_timeout": 600.0, bound: 0.5}
     limits = dataclasses.replace(PATIENT, block_timeout=bounds["block_timeout"], progress_timeout=bounds["progress_timeout"])
-    world = World(switch_kind, limits)
+    world = World(limits)
     sender = world.connect()
     reader = asks_to_block(world, sender)
     world.send(reader, b"CMSG " + mode)
@@ -158,9 +158,9 @@ def test_a_recipient_that_blocks_for_too_long_falls_back_to_discard(switch_kind:
     world.close()
 
 
-def test_a_recipient_that_takes_anything_makes_progress(switch_kind: str) -> None:
+def test_a_recipient_that_takes_anything_makes_progress() -> None:
     """It is looked whether the socket takes more when the time is over: epoll reports room only when most of the socket is free."""
-    world = World(switch_kind, dataclasses.replace(PATIENT, progress_timeout=0.1))
+    world = World(dataclasses.replace(PATIENT, progress_timeout=0.1))
     sender = world.connect()
     reader = asks_to_block(world, sender)
     # On a slow machine the time may be over while the queue is still being filled: then the queue is drained, and filled again.
@@ -177,8 +177,8 @@ def test_a_recipient_that_takes_anything_makes_progress(switch_kind: str) -> Non
     world.close()
 
 
-def test_a_blocked_publisher_that_hangs_up_is_read_to_its_end(switch_kind: str) -> None:
-    world = World(switch_kind, PATIENT)
+def test_a_blocked_publisher_that_hangs_up_is_read_to_its_end() -> None:
+    world = World(PATIENT)
     sender = world.connect()
     reader = asks_to_block(world, sender)
     taken = publish(world, sender, 0, 100)
@@ -189,8 +189,8 @@ def test_a_blocked_publisher_that_hangs_up_is_read_to_its_end(switch_kind: str) 
     world.close()
 
 
-def test_a_reader_that_ends_lets_its_publishers_go_on(switch_kind: str) -> None:
-    world = World(switch_kind, PATIENT)
+def test_a_reader_that_ends_lets_its_publishers_go_on() -> None:
+    world = World(PATIENT)
     sender = world.connect()
     reader = asks_to_block(world, sender)
     assert publish(world, sender, 0, 100) < 100
@@ -284,8 +284,8 @@ def test_what_waits_for_a_user_is_bounded_over_all_its_connections(world: World)
     assert world.switch.user_counters(1000).lost_packets == sum(map(lost, received))
 
 
-def test_users_share_the_memory_of_the_bus(switch_kind: str) -> None:
-    world = World(switch_kind, LimitSettings(queued_memory=16 << 20, queue_bytes=1 << 30, queue_packets=1 << 20))
+def test_users_share_the_memory_of_the_bus() -> None:
+    world = World(LimitSettings(queued_memory=16 << 20, queue_bytes=1 << 30, queue_packets=1 << 20))
     readers = [world.connect(b"%d" % uid) for uid in range(4)]
     sender = world.connect()
     for uid, reader in enumerate(readers):
@@ -375,8 +375,8 @@ UNLIMITED = dataclasses.replace(PATIENT, pace_limit=1.0)
 
 
 @pytest.mark.parametrize("size", [10, 2_000, BIG])
-def test_a_paced_publisher_loses_nothing_for_slow_readers_of_another_user(switch_kind: str, size: int) -> None:
-    world = World(switch_kind, UNLIMITED if size == BIG else dataclasses.replace(UNLIMITED, queue_packets=512))
+def test_a_paced_publisher_loses_nothing_for_slow_readers_of_another_user(size: int) -> None:
+    world = World(UNLIMITED if size == BIG else dataclasses.replace(UNLIMITED, queue_packets=512))
     sender = paced(world)
     readers = of_another_user(world, 3)
     own = world.connect(b"a")
@@ -391,8 +391,8 @@ def test_a_paced_publisher_loses_nothing_for_slow_readers_of_another_user(switch
     world.close()
 
 
-def test_without_pacing_the_same_messages_are_lost(switch_kind: str) -> None:
-    world = World(switch_kind, UNLIMITED)
+def test_without_pacing_the_same_messages_are_lost() -> None:
+    world = World(UNLIMITED)
     sender = paced(world)
     world.send(sender, b"CMSG pace/off")
     (reader,) = of_another_user(world)
@@ -401,8 +401,8 @@ def test_without_pacing_the_same_messages_are_lost(switch_kind: str) -> None:
     world.close()
 
 
-def test_a_paced_publisher_takes_no_more_of_a_queue_than_another(switch_kind: str) -> None:
-    world = World(switch_kind, UNLIMITED)
+def test_a_paced_publisher_takes_no_more_of_a_queue_than_another() -> None:
+    world = World(UNLIMITED)
     sender, friend = paced(world), world.connect()
     world.switch.set_party(friend, 3000)
     (reader,) = of_another_user(world)
@@ -413,9 +413,9 @@ def test_a_paced_publisher_takes_no_more_of_a_queue_than_another(switch_kind: st
     world.close()
 
 
-def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_second(switch_kind: str) -> None:
+def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_second() -> None:
     """However many of them stand still: what is measured is what the switch itself counts, so a slow machine changes nothing."""
-    world = World(switch_kind, PATIENT)
+    world = World(PATIENT)
     sender = paced(world)
     readers = of_another_user(world, 5)
     sent = publish(world, sender, 0, 100)
@@ -436,8 +436,8 @@ def test_another_user_s_readers_hold_a_paced_publisher_for_a_tenth_of_each_secon
     world.close()
 
 
-def test_with_no_time_to_wait_pacing_is_discarding(switch_kind: str) -> None:
-    world = World(switch_kind, dataclasses.replace(PATIENT, pace_limit=0.0))
+def test_with_no_time_to_wait_pacing_is_discarding() -> None:
+    world = World(dataclasses.replace(PATIENT, pace_limit=0.0))
     sender = paced(world)
     (reader,) = of_another_user(world)
     assert publish(world, sender, 0, 60) == 60
@@ -446,8 +446,8 @@ def test_with_no_time_to_wait_pacing_is_discarding(switch_kind: str) -> None:
     world.close()
 
 
-def test_a_paced_publisher_waits_for_its_own_user_until_that_makes_no_progress(switch_kind: str) -> None:
-    world = World(switch_kind, dataclasses.replace(PATIENT, progress_timeout=0.05))
+def test_a_paced_publisher_waits_for_its_own_user_until_that_makes_no_progress() -> None:
+    world = World(dataclasses.replace(PATIENT, progress_timeout=0.05))
     sender, reader = paced(world), world.connect(b"a")
     world.switch.set_party(reader, 2000)
     sent = publish(world, sender, 0, 100)
@@ -463,8 +463,8 @@ def test_a_paced_publisher_waits_for_its_own_user_until_that_makes_no_progress(s
 
 
 @pytest.mark.parametrize("mode", [b"blocking/soft/discard", b"blocking/soft/error"])
-def test_a_reader_that_wants_nothing_queued_holds_up_no_paced_publisher(switch_kind: str, mode: bytes) -> None:
-    world = World(switch_kind, UNLIMITED)
+def test_a_reader_that_wants_nothing_queued_holds_up_no_paced_publisher(mode: bytes) -> None:
+    world = World(UNLIMITED)
     sender = paced(world)
     (reader,) = of_another_user(world)
     world.send(reader, b"CMSG " + mode)

@@ -44,7 +44,7 @@ def publish_many(world: World, sender: int, packet: bytes, count: int) -> None:
 
 @pytest.mark.parametrize(("length", "count"), [(6, 100_000), (64, 50_000), (1_000, 10_000), (60_000, 200)])
 def test_what_is_charged_is_the_memory_that_it_takes(length: int, count: int) -> None:
-    world = World("compiled", LimitSettings(queued_memory=1 << 30))
+    world = World(LimitSettings(queued_memory=1 << 30))
     buffer = max(SMALL_BUFFER, 2 * length)
     reader, sender = user_of(world, READER, b"a", send_buffer=buffer), user_of(world, READER)
     packet = message(b"a", bytes(length - len(message(b"a", b""))))
@@ -97,7 +97,7 @@ def test_ten_users_fit_beside_one_who_takes_all_that_its_quota_allows() -> None:
 
 
 def test_what_waited_is_freed_piece_by_piece_and_charged_until_then() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6))
+    world = World(LimitSettings(turn_time=1e-6))
     reader, sender = user_of(world, READER, b"a"), user_of(world, OTHER)
     keeper = user_of(world, READER, b"b")
     empty = heap_bytes()
@@ -123,7 +123,7 @@ def test_what_waited_is_freed_piece_by_piece_and_charged_until_then() -> None:
 
 
 def test_a_user_who_is_gone_is_forgotten_when_its_memory_is_free() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6))
+    world = World(LimitSettings(turn_time=1e-6))
     reader, sender = user_of(world, READER, b"a"), user_of(world, OTHER)
     publish_many(world, sender, message(b"a", b""), 5_000)
     world.hang_up(reader)
@@ -168,7 +168,7 @@ def test_a_client_without_messages_gets_its_notes_in_every_order(world: World) -
 
 def heap_of(patterns: list[bytes], others: list[bytes]) -> int:
     """Return what *patterns* take in the switch, after *others* came and went."""
-    world = World("compiled")
+    world = World()
     client, other = world.connect(), world.connect()
     before = heap_bytes()
     for pattern in patterns:
@@ -212,7 +212,7 @@ def test_a_pattern_never_takes_more_than_it_is_charged(patterns: list[bytes], ot
 
 def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
     """What was freed went back to the kernel 128 KiB at a time: each 64 KiB packet that waited cost 16 page faults."""
-    world = World("compiled")
+    world = World()
     reader, sender = user_of(world, READER, b"a", send_buffer=200_000), user_of(world, READER)
     packet = message(b"a", bytes(60_000))
     faults = []
@@ -228,7 +228,7 @@ def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
 
 
 def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until_then() -> None:
-    world = World("compiled", LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
+    world = World(LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
     reader, sender = user_of(world, READER, b""), user_of(world, READER)
     world.switch.set_order(reader, Order.LATEST)
     publish_many(world, sender, message(b"full", bytes(400)), 30)

@@ -1,10 +1,6 @@
-"""What waits for a slow client, and what becomes of what cannot wait: rule 3 of sbusd/dataplane/contract.py, on both switches."""
+"""What waits for a slow client, and what becomes of what cannot wait: rule 3 of sbusd/dataplane/contract.py."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-
-import pytest
 
 from sbusd.config.settings import LimitSettings
 from tests.support.heap import heap_bytes
@@ -145,17 +141,8 @@ def test_what_waits_for_a_client_that_goes_is_given_up_and_counted(world: World)
     assert (counters.abandoned_packets, counters.queued_packets, counters.queued_bytes) == (waited, 0, 0)
 
 
-@pytest.fixture
-def compiled_world() -> Iterator[World]:
-    """A world on the compiled switch alone: it is the one that counts its references by hand."""
-    world = World("compiled")
-    yield world
-    world.check_balance()
-    world.close()
-
-
-def test_those_who_wait_share_one_copy_of_a_packet(compiled_world: World) -> None:
-    world, size = compiled_world, 300_000
+def test_those_who_wait_share_one_copy_of_a_packet(world: World) -> None:
+    size = 300_000
     waiting = [world.connect(b"a", send_buffer=212_992) for _ in range(20)]
     sender = world.connect()
     total = 0
@@ -174,8 +161,7 @@ def test_those_who_wait_share_one_copy_of_a_packet(compiled_world: World) -> Non
     assert world.switch.counters().queued_bytes == 0
 
 
-def test_many_packets_through_queues_leave_no_memory_behind(compiled_world: World) -> None:
-    world = compiled_world
+def test_many_packets_through_queues_leave_no_memory_behind(world: World) -> None:
     waiting = [world.connect(b"a", send_buffer=SMALL_BUFFER) for _ in range(5)]
     sender = world.connect()
 

@@ -1,4 +1,4 @@
-"""Receipts on both switches: what became of one message, told in its place among the publisher's packets."""
+"""Receipts: what became of one message, told in its place among the publisher's packets."""
 
 from __future__ import annotations
 

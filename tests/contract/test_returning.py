@@ -1,4 +1,4 @@
-"""When `run` returns because it was asked to, on both switches."""
+"""When `run` returns because it was asked to."""
 
 from __future__ import annotations
 

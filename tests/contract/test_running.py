@@ -1,4 +1,4 @@
-"""How a switch runs between two looks of the loop around it: `run` in sbusd/dataplane/contract.py, of both switches."""
+"""How a switch runs between two looks of the loop around it: `run` in sbusd/dataplane/contract.py."""
 
 from __future__ import annotations
 
@@ -67,7 +67,6 @@ def test_sink_that_is_told_of_a_refusal_can_end_it(returning: World) -> None:
     assert returning.told[0][:2] == ("refused", client)
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_control_packets_alone_do_not_end_it(world: World) -> None:
     client = world.connect()
     started = world.switch.counters().turns
@@ -120,7 +119,6 @@ def test_its_time_ends_it_though_messages_keep_coming(world: World) -> None:
             world.run()
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"])
 def test_messages_alone_do_not_end_it(returning: World) -> None:
     world = returning
     reader = world.clients[world.connect(b"a")]

@@ -1,4 +1,4 @@
-"""Verified senders on both switches: the head that names them, its place, its cost, and that nobody can forge it."""
+"""Verified senders: the head that names them, its place, its cost, and that nobody can forge it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of delivery in sbusd/dataplane/contract.py, each held against both switches."""
+"""The rules of delivery in sbusd/dataplane/contract.py, each held against the switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taps on both switches: every message and what became of it, and nobody slowed by it."""
+"""Taps: every message and what became of it, and nobody slowed by it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who blocks whom: what both switches count, and what the answers to clients say. Spec: sbus-protocol(7) §6 and §7."""
+"""Who blocks whom: what the switch counts, and what the answers to clients say. Spec: sbus-protocol(7) §6 and §7."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ SECRET = b"!/cred//1000//"
 
 
 @pytest.fixture
-def world(switch_kind: str) -> Iterator[World]:
+def world() -> Iterator[World]:
     """A world in which little may wait, and publishers wait for long."""
-    world = World(switch_kind, LIMITS)
+    world = World(LIMITS)
     yield world
     world.check_balance()
     world.close()
@@ -117,24 +117,23 @@ def test_who_ends_while_it_waits_or_is_waited_for_leaves_no_wait_behind(world: W
     assert world.switch.waits(stays).blocked_ms == 0
 
 
-def test_a_restart_keeps_who_waits_and_for_how_long(switch_kind: str) -> None:
-    for follower in ("compiled", "reference"):
-        world = World(switch_kind, LIMITS)
-        reader, publisher = world.connect(b"a"), world.connect()
-        world.set_party(reader, ALICE)
-        world.set_party(publisher, BOB)
-        world.send(publisher, b"CMSG pace/on")
-        fill(world, publisher)
-        pass_time(world)
-        before = world.switch.waits(publisher), world.switch.waits(reader), world.switch.user_waits(ALICE)
-        world.hand_over(follower)
-        waits, blocking = world.switch.waits(publisher), world.switch.waits(reader)
-        assert [each.connection for each in waits.blocked_by] == [reader]
-        assert waits.blocked_ms >= before[0].blocked_ms >= 5
-        assert blocking.blocked_others_ms >= before[1].blocked_others_ms >= 5
-        assert world.switch.user_waits(ALICE).blocked_others_ms >= before[2].blocked_others_ms
-        assert world.switch.user_waits(BOB).blocked_ms >= 5
-        world.close()
+def test_a_restart_keeps_who_waits_and_for_how_long() -> None:
+    world = World(LIMITS)
+    reader, publisher = world.connect(b"a"), world.connect()
+    world.set_party(reader, ALICE)
+    world.set_party(publisher, BOB)
+    world.send(publisher, b"CMSG pace/on")
+    fill(world, publisher)
+    pass_time(world)
+    before = world.switch.waits(publisher), world.switch.waits(reader), world.switch.user_waits(ALICE)
+    world.hand_over()
+    waits, blocking = world.switch.waits(publisher), world.switch.waits(reader)
+    assert [each.connection for each in waits.blocked_by] == [reader]
+    assert waits.blocked_ms >= before[0].blocked_ms >= 5
+    assert blocking.blocked_others_ms >= before[1].blocked_others_ms >= 5
+    assert world.switch.user_waits(ALICE).blocked_others_ms >= before[2].blocked_others_ms
+    assert world.switch.user_waits(BOB).blocked_ms >= 5
+    world.close()
 
 
 def test_a_secret_key_s_message_waits_for_no_other_user(world: World) -> None:
@@ -159,9 +158,9 @@ SIZES = (10, 900, 40, 10, 10, 2_000, 30, 10, 10, 10)
 KEYS = (b"a", b"b", b"a/b", b"b", b"b", b"a", b"a")
 
 
-def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes(switch_kind: str) -> None:
+def test_what_a_stopped_reader_loses_is_counted_in_its_place_whatever_the_sizes() -> None:
     """A packet that fits behind larger ones that do not is kept, behind the notice of those: nothing is skipped but by its own size."""
-    world = World(switch_kind, dataclasses.replace(LIMITS, queue_packets=1 << 40, queue_bytes=6_000))
+    world = World(dataclasses.replace(LIMITS, queue_packets=1 << 40, queue_bytes=6_000))
     stopped = world.connect(b"", send_buffer=4096)
     world.switch.set_party(stopped, ALICE)
     healthy, publisher = guest_of(world, ALICE, b""), guest_of(world, BOB)

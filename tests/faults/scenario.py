@@ -76,7 +76,7 @@ class Faulty(World):
         self.fds: dict[int, int] = {}
         self.ends: dict[int, ConnectionCounters] = {}
         with shim.watching():
-            super().__init__("compiled", LIMITS)
+            super().__init__(LIMITS)
 
     def connected(self, connection: int, fd: int) -> None:
         super().connected(connection, fd)

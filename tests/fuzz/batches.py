@@ -1,4 +1,4 @@
-"""Fuzz target: both switches take any batch apart as the plain parser does, up to its fault, which goes to the sink.
+"""Fuzz target: the switch takes any batch apart as the plain parser does, up to its fault, which goes to the sink.
 
 Input: a byte of choices (bits: 1 the reader wants batches, 2 few packets a turn, 4 a restart after the first turn), then the batch.
 """
@@ -9,7 +9,7 @@ from sbusd.config.settings import LimitSettings
 from sbusd.protocol.batches import BATCH_HEAD, LENGTH_BYTES, is_batch, parse_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
-from tests.support.world import SWITCHES, World
+from tests.support.world import World
 
 LIMITS = (LimitSettings(), LimitSettings(batch_packets=2))
 
@@ -22,14 +22,13 @@ class _Listening(World):
 
 
 def check(data: bytes) -> None:
-    """Both switches take the batch apart as the plain parser does, up to its fault, which goes to the sink as a batch."""
+    """The switch takes the batch apart as the plain parser does, up to its fault, which goes to the sink as a batch."""
     choices, batch = data[0] if data else 0, BATCH_HEAD + data[1:]
     inside, fault = _apart(batch)
     messages = [packet for packet in inside if packet.startswith(b"MSG ") and b"\0" in packet]
     told = [packet for packet in inside if packet not in messages] + fault
     expected = [packet for packet in messages if _is_routed(packet[4:].partition(b"\0")[0])]
-    for kind in SWITCHES:
-        assert _life(kind, choices, batch, len(expected)) == (expected, told), kind
+    assert _life(choices, batch, len(expected)) == (expected, told)
 
 
 def _is_routed(key: bytes) -> bool:
@@ -49,9 +48,9 @@ def _apart(batch: bytes) -> tuple[list[bytes], list[bytes]]:
     return inside, []
 
 
-def _life(kind: str, choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
-    """Send *batch* to a switch; return what a reader of everything gets, and what its sink is told."""
-    world = _Listening(kind, LIMITS[bool(choices & 2)])
+def _life(choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[bytes]]:
+    """Send *batch* to the switch; return what a reader of everything gets, and what its sink is told."""
+    world = _Listening(LIMITS[bool(choices & 2)])
     try:
         reader, sender = world.connect(), world.connect()
         world.switch.subscribe(reader, b"")
@@ -61,7 +60,7 @@ def _life(kind: str, choices: int, batch: bytes, count: int) -> tuple[list[bytes
         world.send(sender, batch)
         world.switch.turn(0)
         if choices & 4:
-            world.hand_over(kind)
+            world.hand_over()
         world.run()
         received = [packet for each in world.drain(reader) for packet in (parse_batch(each) if is_batch(each) else [each])]
         counted = world.switch.connection_counters(sender)

@@ -1,6 +1,6 @@
 """Fuzz target: whatever clients send, the bus lives, makes no internal error, balances its books, and says nothing unheard of.
 
-Input: a byte of choices (bits: 1 the plain switch, 2 short queues, 4 nobody owns the bus, 8 and 16 which keys), then steps: a
+Input: a byte of choices (bits: 2 short queues, 4 nobody owns the bus, 8 and 16 which keys), then steps: a
 byte that says what to do (bits 1 and 2: which client; 4 then a turn; 8 then it reads; 16 the packet with 60,000 bytes behind it;
 32 the packet twenty times; 64 it hangs up instead), a byte for the packet's length, and the packet.
 """
@@ -16,12 +16,10 @@ from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
 from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
-from sbusd.dataplane import reference, switch
-from sbusd.dataplane.contract import MakeSwitch
+from sbusd.dataplane.switch import Switch
 from sbusd.protocol.packets import Publish, parse_packet
 from sbusd.systemd.log_record import Record, journal_datagram, standard_error_line
 
-SWITCHES: tuple[MakeSwitch, MakeSwitch] = (switch.Switch, reference.Switch)
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))
 
 MOST_STEPS = 24
@@ -86,7 +84,7 @@ class _Bus:
         uid = os.geteuid()
         ownership = BusOwnership(uid, None, frozenset() if choices & 4 else frozenset({uid}))
         self.keyspace = settings.keyspace
-        self.broker = Broker(settings, ownership, journal, SWITCHES[choices & 1])
+        self.broker = Broker(settings, ownership, journal, Switch)
         self.clients: dict[int, socket.socket] = {}
         self.sent: set[bytes] = set()
         self.last_number = 0

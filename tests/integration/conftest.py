@@ -13,20 +13,13 @@ from tests.support.users import User
 from tools.stage import Stage
 
 
-@pytest.fixture(params=["compiled", "reference"])
-def switch_name(request: pytest.FixtureRequest) -> str:
-    """Each of the two switches: a test that asks for this runs with both."""
-    name: str = request.param
-    return name
-
-
 @pytest.fixture
 def daemon(folder: Path, stage: Stage) -> Iterator[StartDaemon]:
     """Start daemons: see :class:`tests.support.daemons.StartDaemon`. Each must end with status 0, and without a traceback."""
     started: list[Daemon] = []
 
-    def start(*options: str, switch: str = "compiled", user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
-        made = start_daemon(folder, len(started), options, switch=switch, stage=stage, user=user, env=env)
+    def start(*options: str, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
+        made = start_daemon(folder, len(started), options, stage=stage, user=user, env=env)
         started.append(made)
         return made
 
@@ -42,14 +35,8 @@ def daemon(folder: Path, stage: Stage) -> Iterator[StartDaemon]:
 
 @pytest.fixture
 def bus(daemon: StartDaemon) -> Daemon:
-    """One ready daemon with the compiled switch."""
+    """One ready daemon."""
     return daemon()
-
-
-@pytest.fixture
-def each_bus(daemon: StartDaemon, switch_name: str) -> Daemon:
-    """One ready daemon, once with each switch."""
-    return daemon(switch=switch_name)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Rules on publishing hold at a service's own address too, on a real daemon with both switches: the decision, and all answers about it."""
+"""Rules on publishing hold at a service's own address too, on a real daemon: the decision, and all answers about it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def config(folder: Path) -> Path:
 
 
 @pytest.fixture
-def ruled(daemon: StartDaemon, config: Path, switch_name: str) -> Daemon:
-    """A bus with the rules, once with each switch."""
-    return daemon("-C", str(config), switch=switch_name)
+def ruled(daemon: StartDaemon, config: Path) -> Daemon:
+    """A bus with the rules."""
+    return daemon("-C", str(config))
 
 
 def service(bus: Daemon) -> tuple[RawClient, bytes]:

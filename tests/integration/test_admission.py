@@ -29,13 +29,13 @@ def check_refused(bus: Daemon, user: User) -> None:
     assert [line for line in bus.stderr.splitlines() if "rejected connection" in line and f"uid={user.uid}" in line]
 
 
-def test_without_u_everyone_is_served(each_bus: Daemon) -> None:
+def test_without_u_everyone_is_served(bus: Daemon) -> None:
     for user in (None, FIRST, SECOND):
-        check_served(each_bus, user)
+        check_served(bus, user)
 
 
-def test_with_u_only_those_users_and_the_bus_s_own(daemon: StartDaemon, switch_name: str) -> None:
-    bus = daemon("-u", str(FIRST.uid), switch=switch_name)
+def test_with_u_only_those_users_and_the_bus_s_own(daemon: StartDaemon) -> None:
+    bus = daemon("-u", str(FIRST.uid))
     check_served(bus, None)
     check_served(bus, FIRST)
     check_refused(bus, SECOND)

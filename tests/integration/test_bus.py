@@ -1,4 +1,4 @@
-"""What a client of a real daemon can do, as two real users, with either switch."""
+"""What a client of a real daemon can do, as two real users."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ def asker(path: str) -> Callable[[], tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("user", [FIRST, SECOND])
-def test_whoami_tells_the_very_process(each_bus: Daemon, user: User) -> None:
-    answer, own = user.call(asker(each_bus.path))
+def test_whoami_tells_the_very_process(bus: Daemon, user: User) -> None:
+    answer, own = user.call(asker(bus.path))
     assert answer == own
     assert answer.startswith(b"!/cred/%d/%d/" % (user.gid, user.uid))
 
 
-def test_one_user_hears_another_by_wildcards(each_bus: Daemon) -> None:
-    speaker = each_bus.client(SECOND)
+def test_one_user_hears_another_by_wildcards(bus: Daemon) -> None:
+    speaker = bus.client(SECOND)
     patterns = [b"a/*/c", b"a/", b"ab*/c", b"", b"*", b"a/b/c"]
     listeners = {}
     for pattern in patterns:
-        listeners[pattern] = each_bus.client(FIRST)
+        listeners[pattern] = bus.client(FIRST)
         listeners[pattern].subscribe(pattern)
         listeners[pattern].barrier()
     keys = [b"a/b/c", b"a/b/c/", b"a/", b"abx/c", b"ab/c", b"x", b"", b"a/*/c"]
@@ -72,8 +72,8 @@ def test_one_user_hears_another_by_wildcards(each_bus: Daemon) -> None:
     }
 
 
-def test_a_message_comes_once_and_byte_for_byte(each_bus: Daemon) -> None:
-    speaker, listener = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_a_message_comes_once_and_byte_for_byte(bus: Daemon) -> None:
+    speaker, listener = bus.client(FIRST), bus.client(SECOND)
     for pattern in (b"k/", b"k/*", b"k/x", b"k/x", b""):
         listener.subscribe(pattern)
     listener.barrier()
@@ -84,8 +84,8 @@ def test_a_message_comes_once_and_byte_for_byte(each_bus: Daemon) -> None:
     assert listener.barrier() == [message(b"k/x", payload) for payload in payloads]
 
 
-def test_any_bytes_but_nul_make_a_key(each_bus: Daemon) -> None:
-    speaker, listener = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_any_bytes_but_nul_make_a_key(bus: Daemon) -> None:
+    speaker, listener = bus.client(FIRST), bus.client(SECOND)
     key = bytes(number for number in range(1, 256) if number != 0x2A)
     listener.subscribe(key)
     listener.barrier()
@@ -95,8 +95,8 @@ def test_any_bytes_but_nul_make_a_key(each_bus: Daemon) -> None:
     assert listener.barrier() == [message(key, b"x")]
 
 
-def test_two_subscriptions_need_two_unsubscriptions(each_bus: Daemon) -> None:
-    client = each_bus.client(FIRST)
+def test_two_subscriptions_need_two_unsubscriptions(bus: Daemon) -> None:
+    client = bus.client(FIRST)
     client.subscribe(b"a")
     client.subscribe(b"a\0ignored")
     for number, expected in enumerate([1, 1, 0, 0]):
@@ -106,8 +106,8 @@ def test_two_subscriptions_need_two_unsubscriptions(each_bus: Daemon) -> None:
         assert client.barrier() == [message(b"a", b"%d" % number)] * expected
 
 
-def test_an_unknown_unsubscription_is_ignored_and_counted(each_bus: Daemon) -> None:
-    client, owner = each_bus.client(FIRST), each_bus.client()
+def test_an_unknown_unsubscription_is_ignored_and_counted(bus: Daemon) -> None:
+    client, owner = bus.client(FIRST), bus.client()
     client.subscribe(b"a")
     client.unsubscribe(b"b")
     client.publish(b"a")
@@ -116,8 +116,8 @@ def test_an_unknown_unsubscription_is_ignored_and_counted(each_bus: Daemon) -> N
     assert control["unknown_unsubscriptions"] == 1
 
 
-def test_messages_and_controls_keep_their_order(each_bus: Daemon) -> None:
-    client = each_bus.client(FIRST)
+def test_messages_and_controls_keep_their_order(bus: Daemon) -> None:
+    client = bus.client(FIRST)
     client.subscribe(b"n")
     expected = []
     for number in range(500):
@@ -133,8 +133,8 @@ def test_messages_and_controls_keep_their_order(each_bus: Daemon) -> None:
     assert client.barrier() == []
 
 
-def test_echo_can_be_switched_off_and_on(each_bus: Daemon) -> None:
-    client, other = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_echo_can_be_switched_off_and_on(bus: Daemon) -> None:
+    client, other = bus.client(FIRST), bus.client(SECOND)
     for each in (client, other):
         each.subscribe(b"a")
         each.barrier()
@@ -146,8 +146,8 @@ def test_echo_can_be_switched_off_and_on(each_bus: Daemon) -> None:
     assert other.barrier() == [message(b"a", b"%d" % number) for number in range(3)]
 
 
-def test_ping_is_a_barrier_for_what_was_sent_before(each_bus: Daemon) -> None:
-    speaker, listener = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_ping_is_a_barrier_for_what_was_sent_before(bus: Daemon) -> None:
+    speaker, listener = bus.client(FIRST), bus.client(SECOND)
     listener.subscribe(b"a")
     listener.barrier()
     for number in range(200):
@@ -160,19 +160,19 @@ def test_ping_is_a_barrier_for_what_was_sent_before(each_bus: Daemon) -> None:
         listener.receive()
 
 
-def test_features_are_a_name_a_line(each_bus: Daemon) -> None:
-    features = each_bus.client(FIRST).ask(controls.FEATURES).decode().split("\n")
+def test_features_are_a_name_a_line(bus: Daemon) -> None:
+    features = bus.client(FIRST).ask(controls.FEATURES).decode().split("\n")
     assert {"connections", "echo", "errors", "lost", "ping", "secret", "stats", "trace", "whoami"} <= set(features)
 
 
-def test_statistics_are_the_bus_s_for_its_owner_and_one_s_own_for_others(each_bus: Daemon) -> None:
-    owner, client = each_bus.client(), each_bus.client(FIRST)
+def test_statistics_are_the_bus_s_for_its_owner_and_one_s_own_for_others(bus: Daemon) -> None:
+    owner, client = bus.client(), bus.client(FIRST)
     client.subscribe(b"a")
     client.publish(b"a")
     client.barrier()
-    bus, own = ask_json(owner, controls.STATS), ask_json(client, controls.STATS)
-    counters = cast(dict[str, int], bus["counters"])
-    assert bus["scope"] == "bus"
+    whole, own = ask_json(owner, controls.STATS), ask_json(client, controls.STATS)
+    counters = cast(dict[str, int], whole["counters"])
+    assert whole["scope"] == "bus"
     # The fixture's probe of readiness was a third connection, which has gone.
     assert (counters["connections"], counters["messages"], counters["subscriptions"]) == (2, 1, 1)
     parts = ("delivered_packets", "queued_packets", "lost_packets", "replaced_packets", "abandoned_packets")
@@ -181,10 +181,10 @@ def test_statistics_are_the_bus_s_for_its_owner_and_one_s_own_for_others(each_bu
     assert "counters" not in own
 
 
-def test_more_than_200_connections_come_in_pages_to_whom_they_concern(each_bus: Daemon) -> None:
-    owner = each_bus.client()
-    mine = [each_bus.client(FIRST) for _ in range(3)]
-    others = [each_bus.client() for _ in range(210)]
+def test_more_than_200_connections_come_in_pages_to_whom_they_concern(bus: Daemon) -> None:
+    owner = bus.client()
+    mine = [bus.client(FIRST) for _ in range(3)]
+    others = [bus.client() for _ in range(210)]
     others[-1].barrier()
     seen: list[Json] = []
     after: object = ""
@@ -202,8 +202,8 @@ def test_more_than_200_connections_come_in_pages_to_whom_they_concern(each_bus: 
     assert (page["hidden"], page["next"]) == (211, None)
 
 
-def test_trace_says_who_would_get_a_message(each_bus: Daemon) -> None:
-    owner, first, second = each_bus.client(), each_bus.client(FIRST), each_bus.client(SECOND)
+def test_trace_says_who_would_get_a_message(bus: Daemon) -> None:
+    owner, first, second = bus.client(), bus.client(FIRST), bus.client(SECOND)
     first.subscribe(b"a/*")
     first.barrier()
     answer = ask_json(owner, controls.TRACE, b"a/x")
@@ -214,8 +214,8 @@ def test_trace_says_who_would_get_a_message(each_bus: Daemon) -> None:
     assert first.barrier() == []
 
 
-def test_all_hear_the_same_in_the_same_order(each_bus: Daemon) -> None:
-    clients = [each_bus.client(user) for user in (FIRST, SECOND) * 4]
+def test_all_hear_the_same_in_the_same_order(bus: Daemon) -> None:
+    clients = [bus.client(user) for user in (FIRST, SECOND) * 4]
     for client in clients:
         client.subscribe(b"room/")
         client.barrier()

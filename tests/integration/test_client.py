@@ -23,8 +23,8 @@ from tests.support.daemons import Daemon
 WAIT_SECONDS = 20.0
 
 
-def test_publish_and_subscribe(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two, one.subscribe("a/*/c", "net/") as sub:
+def test_publish_and_subscribe(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two, one.subscribe("a/*/c", "net/") as sub:
         two.publish("a/b/c", "x")
         two.publish("a/b/d", "not this")
         two.publish("net/link/eth0", b"\0\xff")
@@ -46,8 +46,8 @@ def test_the_largest_packet(bus: Daemon) -> None:
         assert sub.receive(WAIT_SECONDS) == Message(b"k", payload)
 
 
-def test_a_secret_of_ones_own(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two:
+def test_a_secret_of_ones_own(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two:
         me = one.whoami()
         assert me == b"!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
         with one.subscribe(me + b"/answers") as sub:
@@ -55,8 +55,8 @@ def test_a_secret_of_ones_own(each_bus: Daemon) -> None:
             assert sub.receive(WAIT_SECONDS) == Message(me + b"/answers", b"s3cret")
 
 
-def test_somebody_elses_secret(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as client:
+def test_somebody_elses_secret(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client:
         with pytest.raises(RemoteRefusal) as caught:
             client.subscribe("ordinary", "!/cred/77/77/77/x")
         assert caught.value.code is ErrorCode.EACCES
@@ -65,8 +65,8 @@ def test_somebody_elses_secret(each_bus: Daemon) -> None:
             client.ping()
 
 
-def test_refusals_reach_whom_they_concern(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as client, client.subscribe("a") as sub:
+def test_refusals_reach_whom_they_concern(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("a") as sub:
         client.publish("!/event/x", "forged")
         assert client.whoami()
         with pytest.raises(RemoteRefusal) as caught:
@@ -82,8 +82,8 @@ def test_refusals_reach_whom_they_concern(each_bus: Daemon) -> None:
         assert sub.receive(WAIT_SECONDS) == Message(b"a", b"still here")
 
 
-def test_echo_can_be_turned_off(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as client, client.subscribe("a") as sub:
+def test_echo_can_be_turned_off(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("a") as sub:
         client.tell("echo/off")
         client.publish("a")
         client.ping()
@@ -125,11 +125,11 @@ def test_the_end_of_the_bus(bus: Daemon) -> None:
             sub.receive(WAIT_SECONDS)
 
 
-def test_two_tasks_on_a_real_bus(each_bus: Daemon) -> None:
+def test_two_tasks_on_a_real_bus(bus: Daemon) -> None:
     count = 2_000
 
     async def main() -> None:
-        async with AsyncBus.connect(each_bus.path) as one, AsyncBus.connect(each_bus.path) as two, one.subscribe("a/") as sub:
+        async with AsyncBus.connect(bus.path) as one, AsyncBus.connect(bus.path) as two, one.subscribe("a/") as sub:
 
             async def publish() -> None:
                 for number in range(count):

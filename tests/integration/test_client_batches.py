@@ -26,30 +26,30 @@ def plain(path: str) -> None:
 
 def coalescing(path: str) -> None:
     """Publish in scopes of many sizes."""
-    with Bus.connect(path) as bus:
+    with Bus.connect(path) as client:
         number = 0
         while number < COUNT:
-            with bus.coalesce():
+            with client.coalesce():
                 for _ in range(min(number % 300 + 1, COUNT - number)):
-                    bus.publish("n/coalescing", b"%d" % number)
+                    client.publish("n/coalescing", b"%d" % number)
                     number += 1
-        bus.ping()
-        assert bus.statistics.batches_sent > 0
-        assert bus.statistics.unsent == bus.statistics.batchless == 0
+        client.ping()
+        assert client.statistics.batches_sent > 0
+        assert client.statistics.unsent == client.statistics.batchless == 0
 
 
 def asynchronous(path: str) -> None:
     """Publish from several tasks of one loop, one after the other."""
 
     async def main() -> None:
-        async with AsyncBus.connect(path) as bus:
+        async with AsyncBus.connect(path) as client:
             for number in range(COUNT):
-                await bus.publish("n/asynchronous", b"%d" % number)
+                await client.publish("n/asynchronous", b"%d" % number)
                 if number % 97 == 0:
                     await asyncio.sleep(0)
-            await bus.ping()
-            assert bus.statistics.batches_sent > 0
-            assert bus.statistics.unsent == bus.statistics.batchless == 0
+            await client.ping()
+            assert client.statistics.batches_sent > 0
+            assert client.statistics.unsent == client.statistics.batchless == 0
 
     asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS))
 
@@ -68,7 +68,7 @@ def check(items: list[Item]) -> None:
     assert numbers == {b"n/" + publish.__name__.encode(): list(range(COUNT)) for publish in PUBLISHERS}
 
 
-def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon) -> None:
+def test_all_comes_in_order_to_who_batches_and_to_who_does_not(bus: Daemon) -> None:
     batched: list[int] = []
 
     async def subscriber(bus: AsyncBus, ready: threading.Event) -> None:
@@ -83,8 +83,8 @@ def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon)
             batched.append(bus.statistics.batches_received)
 
     async def aio(ready: threading.Event) -> None:
-        async with AsyncBus.connect(each_bus.path) as bus:
-            await asyncio.wait_for(subscriber(bus, ready), WAIT_SECONDS)
+        async with AsyncBus.connect(bus.path) as client:
+            await asyncio.wait_for(subscriber(client, ready), WAIT_SECONDS)
 
     ready = threading.Event()
     errors: list[BaseException] = []
@@ -97,8 +97,8 @@ def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon)
             ready.set()
 
     with (
-        Bus.connect(each_bus.path) as one,
-        Bus.connect(each_bus.path, batching=False) as two,
+        Bus.connect(bus.path) as one,
+        Bus.connect(bus.path, batching=False) as two,
         one.subscribe("n/") as all_of_one,
         two.subscribe("n/") as all_of_two,
         two.subscribe("n/plain") as some_of_two,
@@ -106,7 +106,7 @@ def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon)
         reader = threading.Thread(target=run_aio)
         reader.start()
         assert ready.wait(WAIT_SECONDS)
-        writers = [threading.Thread(target=publish, args=(each_bus.path,)) for publish in PUBLISHERS]
+        writers = [threading.Thread(target=publish, args=(bus.path,)) for publish in PUBLISHERS]
         for writer in writers:
             writer.start()
         items: list[Item] = []
@@ -123,29 +123,29 @@ def test_all_comes_in_order_to_who_batches_and_to_who_does_not(each_bus: Daemon)
         assert sum(batched) > 0, "what was there together came together"
 
 
-def test_answers_receipts_and_refusals_keep_their_places(each_bus: Daemon) -> None:
-    with Bus.connect(each_bus.path) as bus, bus.subscribe("a/") as sub:
-        with bus.coalesce():
-            bus.ping()
-            assert bus.publish("a/1", "x", receipt=True) == 1
-            bus.publish("a/2", "x")
-            bus.publish("!/reserved", "x")
-            bus.publish("a/3", "x")
-            assert bus.publish("nobody", receipt=True) == 0
+def test_answers_receipts_and_refusals_keep_their_places(bus: Daemon) -> None:
+    with Bus.connect(bus.path) as client, client.subscribe("a/") as sub:
+        with client.coalesce():
+            client.ping()
+            assert client.publish("a/1", "x", receipt=True) == 1
+            client.publish("a/2", "x")
+            client.publish("!/reserved", "x")
+            client.publish("a/3", "x")
+            assert client.publish("nobody", receipt=True) == 0
             with pytest.raises(RemoteRefusal, match="EPERM"):
-                bus.ping()
-            bus.tell("echo/off")
-            bus.publish("a/4", "not to the sender")
-            bus.tell("echo/on")
-            bus.publish("a/5", "x")
+                client.ping()
+            client.tell("echo/off")
+            client.publish("a/4", "not to the sender")
+            client.tell("echo/on")
+            client.publish("a/5", "x")
         items = [sub.receive(WAIT_SECONDS) for _ in range(4)]
         assert [item.key for item in items if isinstance(item, Message)] == [b"a/1", b"a/2", b"a/3", b"a/5"]
-        assert bus.ping() > 0
+        assert client.ping() > 0
 
 
-def test_calls_over_batches(each_bus: Daemon) -> None:
+def test_calls_over_batches(bus: Daemon) -> None:
     async def main() -> None:
-        async with AsyncBus.connect(each_bus.path) as server, AsyncBus.connect(each_bus.path) as client:
+        async with AsyncBus.connect(bus.path) as server, AsyncBus.connect(bus.path) as client:
 
             @server.service("twice")
             async def twice(request: Request) -> bytes:

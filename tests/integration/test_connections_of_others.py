@@ -14,9 +14,9 @@ from tests.support.wire import RawClient, error_code, message
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 
-def test_a_connection_that_root_made_is_root_s_in_the_hands_of_a_user(each_bus: Daemon) -> None:
+def test_a_connection_that_root_made_is_root_s_in_the_hands_of_a_user(bus: Daemon) -> None:
     key = b"!/cred//0//letters"
-    passed, writer = each_bus.client(), each_bus.client(SECOND)
+    passed, writer = bus.client(), bus.client(SECOND)
 
     def act() -> tuple[bytes, str]:
         passed.subscribe(key)
@@ -30,9 +30,9 @@ def test_a_connection_that_root_made_is_root_s_in_the_hands_of_a_user(each_bus: 
     assert FIRST.call(passed.receive) == message(key, b"for root")
 
 
-def test_a_connection_that_a_user_made_is_that_user_s_in_the_hands_of_another(each_bus: Daemon) -> None:
+def test_a_connection_that_a_user_made_is_that_user_s_in_the_hands_of_another(bus: Daemon) -> None:
     # The child that connects passes the descriptor on and ends; this process, root's, and the second user only use it.
-    passed: RawClient = each_bus.client(FIRST)
+    passed: RawClient = bus.client(FIRST)
     assert passed.ask(controls.WHOAMI).startswith(b"!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
     assert SECOND.call(lambda: passed.ask(controls.WHOAMI)).startswith(b"!/cred/%d/%d/" % (FIRST.gid, FIRST.uid))
     assert json.loads(passed.ask(controls.STATS))["scope"] == "connection"

@@ -27,9 +27,9 @@ VICTIM, HOSTILE = FIRST, SECOND
 
 
 @pytest.fixture
-def old_bus(daemon: StartDaemon, switch_name: str, folder: Path) -> Daemon:
-    """A bus on a kernel that cannot refuse descriptors, once with each switch."""
-    return daemon(switch=switch_name, env=old_kernel(folder))
+def old_bus(daemon: StartDaemon, folder: Path) -> Daemon:
+    """A bus on a kernel that cannot refuse descriptors."""
+    return daemon(env=old_kernel(folder))
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def peers() -> Iterator[contextlib.ExitStack]:
         yield kept
 
 
-def test_this_kernel_refuses_them_and_the_sender_stays(each_bus: Daemon, peers: contextlib.ExitStack) -> None:
+def test_this_kernel_refuses_them_and_the_sender_stays(bus: Daemon, peers: contextlib.ExitStack) -> None:
     require_refusal()
-    hostile, victim = each_bus.client(HOSTILE), each_bus.client(VICTIM)
+    hostile, victim = bus.client(HOSTILE), bus.client(VICTIM)
     victim.subscribe(b"a")
     victim.barrier()
     for packet in (message(b"a", b"x"), b"SUB b", b"CMSG !/bus/ping\0x"):
@@ -105,11 +105,11 @@ def test_a_packet_of_no_bytes_does_not_hide_another(old_bus: Daemon, peers: cont
     assert victim.barrier() == []
 
 
-def test_a_close_that_sleeps_is_ended(daemon: StartDaemon, switch_name: str, folder: Path, peers: contextlib.ExitStack) -> None:
+def test_a_close_that_sleeps_is_ended(daemon: StartDaemon, folder: Path, peers: contextlib.ExitStack) -> None:
     """Else one lingering socket would hold up the next ones, and the quota of their user, for as long as it likes."""
     config = folder / "few.toml"
     config.write_text("[quotas]\nconnections = 3\n")
-    bus = daemon("-C", str(config), switch=switch_name, env=old_kernel(folder))
+    bus = daemon("-C", str(config), env=old_kernel(folder))
     clients = [bus.client(HOSTILE) for _ in range(3)]
     with stopped(bus.pid):
         for hostile in clients:
@@ -131,10 +131,10 @@ def admitted(bus: Daemon) -> bool:
     return client.receive() == b"CMSG !/bus/ping\0x"
 
 
-def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
+def test_what_is_closed_in_the_end_counts_no_more(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "few.toml"
     config.write_text("[quotas]\nconnections = 3\n")
-    bus = daemon("-C", str(config), switch=switch_name, env=old_kernel(folder))
+    bus = daemon("-C", str(config), env=old_kernel(folder))
     reader, writer = os.pipe()
     for _ in range(20):
         hostile = bus.client(HOSTILE)

@@ -59,8 +59,8 @@ STAYING = {
 
 
 @pytest.mark.parametrize(("packet", "code"), ENDING.items())
-def test_errors_that_end_the_connection(each_bus: Daemon, packet: bytes, code: str) -> None:
-    client, other = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_errors_that_end_the_connection(bus: Daemon, packet: bytes, code: str) -> None:
+    client, other = bus.client(FIRST), bus.client(SECOND)
     # Whether the bus has ended the connection before the packets behind are sent, is up to the machine.
     with contextlib.suppress(ConnectionError):
         for each in (packet, message(b"a", b"too late"), b""):
@@ -70,8 +70,8 @@ def test_errors_that_end_the_connection(each_bus: Daemon, packet: bytes, code: s
 
 
 @pytest.mark.parametrize(("packet", "code"), STAYING.items())
-def test_errors_that_leave_the_connection_as_it_was(each_bus: Daemon, packet: bytes, code: str) -> None:
-    client = each_bus.client(FIRST)
+def test_errors_that_leave_the_connection_as_it_was(bus: Daemon, packet: bytes, code: str) -> None:
+    client = bus.client(FIRST)
     client.subscribe(b"a")
     client.barrier()
     for part in (message(b"a", b"before"), packet, message(b"a", b"after")):
@@ -91,8 +91,8 @@ def test_every_error_says_in_words_what_is_wrong(bus: Daemon) -> None:
         assert "Traceback" not in words
 
 
-def test_a_packet_that_is_too_long_is_an_error_and_the_longest_is_delivered(each_bus: Daemon) -> None:
-    client, listener = each_bus.client(), each_bus.client(SECOND)
+def test_a_packet_that_is_too_long_is_an_error_and_the_longest_is_delivered(bus: Daemon) -> None:
+    client, listener = bus.client(), bus.client(SECOND)
     # Root may set more than net.core.wmem_max: SO_SNDBUFFORCE, socket(7).
     client.socket.setsockopt(socket.SOL_SOCKET, 32, 1 << 20)
     listener.subscribe(b"a")

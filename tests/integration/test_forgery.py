@@ -34,8 +34,8 @@ def number_of(client: RawClient) -> int:
     return int(client.ask(controls.ADDRESS).split(b"/")[2])
 
 
-def test_nobody_publishes_in_the_bus_s_place(each_bus: Daemon) -> None:
-    victim, root, forger = each_bus.client(FIRST), each_bus.client(), each_bus.client(SECOND)
+def test_nobody_publishes_in_the_bus_s_place(bus: Daemon) -> None:
+    victim, root, forger = bus.client(FIRST), bus.client(), bus.client(SECOND)
     victim.control(controls.SENDER_ON)
     for pattern in (b"", b"*/", b"!/event/", victim.ask(controls.ADDRESS)):
         victim.subscribe(pattern)
@@ -45,19 +45,19 @@ def test_nobody_publishes_in_the_bus_s_place(each_bus: Daemon) -> None:
             each.publish(key, b'{"id":1}')
             assert [error_code(packet) for packet in each.barrier()] == ["EPERM"], key
     assert victim.barrier() == []
-    assert refused_record(each_bus, SECOND.uid)
+    assert refused_record(bus, SECOND.uid)
 
 
-def test_nobody_listens_in_the_bus_s_place(each_bus: Daemon) -> None:
-    eavesdropper = each_bus.client(SECOND)
+def test_nobody_listens_in_the_bus_s_place(bus: Daemon) -> None:
+    eavesdropper = bus.client(SECOND)
     for pattern in CLOSED_PATTERNS:
         eavesdropper.subscribe(pattern)
         assert [error_code(packet) for packet in eavesdropper.barrier()] == ["EPERM"], pattern
-    assert refused_record(each_bus, SECOND.uid)
+    assert refused_record(bus, SECOND.uid)
 
 
-def test_nobody_listens_at_another_s_address_not_even_its_own_user_or_root(each_bus: Daemon) -> None:
-    victim, twin, stranger, root = each_bus.client(FIRST), each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+def test_nobody_listens_at_another_s_address_not_even_its_own_user_or_root(bus: Daemon) -> None:
+    victim, twin, stranger, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
     address = victim.ask(controls.ADDRESS)
     victim.subscribe(address)
     victim.barrier()
@@ -71,20 +71,20 @@ def test_nobody_listens_at_another_s_address_not_even_its_own_user_or_root(each_
     assert stranger.barrier() == []
     assert victim.barrier() == [message(address + b"letter", b"for you alone")]
     assert twin.barrier() == root.barrier() == []
-    assert refused_record(each_bus, SECOND.uid)
+    assert refused_record(bus, SECOND.uid)
 
 
-def test_address_is_never_given_out_again(each_bus: Daemon) -> None:
-    first = each_bus.client(FIRST)
+def test_address_is_never_given_out_again(bus: Daemon) -> None:
+    first = bus.client(FIRST)
     address = first.ask(controls.ADDRESS)
     first.close()
-    addresses = {each_bus.client(SECOND).ask(controls.ADDRESS) for _ in range(10)}
+    addresses = {bus.client(SECOND).ask(controls.ADDRESS) for _ in range(10)}
     assert len(addresses) == 10
     assert address not in addresses
 
 
-def test_sender_is_who_the_kernel_says(each_bus: Daemon) -> None:
-    hearer, liar = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_sender_is_who_the_kernel_says(bus: Daemon) -> None:
+    hearer, liar = bus.client(FIRST), bus.client(SECOND)
     hearer.control(controls.SENDER_ON)
     hearer.subscribe(b"a")
     hearer.barrier()
@@ -97,8 +97,8 @@ def test_sender_is_who_the_kernel_says(each_bus: Daemon) -> None:
     assert rest == message(b"a", b"!/from/1/!/cred/0/0/1\0MSG a\0trust me")
 
 
-def test_tap_is_for_owners_alone(each_bus: Daemon) -> None:
-    victim, spy, root = each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+def test_tap_is_for_owners_alone(bus: Daemon) -> None:
+    victim, spy, root = bus.client(FIRST), bus.client(SECOND), bus.client()
     secret = b"!/cred//%d//x" % FIRST.uid
     for client in (spy, root):
         client.control(controls.TAP_ON, secret)
@@ -111,18 +111,18 @@ def test_tap_is_for_owners_alone(each_bus: Daemon) -> None:
     line, _, packet = told.removeprefix(b"CMSG !/tap\0").partition(b"\n")
     assert packet == message(secret, b"word")
     assert json.loads(line)["cred"] == victim.ask(controls.WHOAMI).decode()
-    each_bus.stop()
-    assert "rejected tap" in each_bus.stderr
+    bus.stop()
+    assert "rejected tap" in bus.stderr
 
 
-def test_presence_of_a_stranger_does_not_tell_its_secrets(each_bus: Daemon) -> None:
-    stranger, twin, root = each_bus.client(SECOND), each_bus.client(FIRST), each_bus.client()
+def test_presence_of_a_stranger_does_not_tell_its_secrets(bus: Daemon) -> None:
+    stranger, twin, root = bus.client(SECOND), bus.client(FIRST), bus.client()
     for listener in (stranger, twin, root):
         listener.subscribe(b"!/event/")
         listener.barrier()
     for listener in (stranger, twin, root):
         listener.barrier()
-    victim = each_bus.client(FIRST)
+    victim = bus.client(FIRST)
     secret = b"!/cred//%d//x" % FIRST.uid
     for pattern in (secret, b"open"):
         victim.subscribe(pattern)
@@ -142,10 +142,10 @@ def _kinds(packets: list[bytes]) -> list[bytes]:
     return [packet.removeprefix(b"MSG !/event/").partition(b"\0")[0] for packet in packets]
 
 
-def test_storm_of_subscriptions_is_bounded_by_its_user_s_quota(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+def test_storm_of_subscriptions_is_bounded_by_its_user_s_quota(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "sbusd.toml"
     config.write_text("[quotas]\ncontrol_burst = 100\ncontrol_rate = 1\nowner_factor = 1000\n")
-    bus = daemon("--config", str(config), switch=switch_name)
+    bus = daemon("--config", str(config))
     listener, storm, bystander = bus.client(), bus.client(SECOND), bus.client(FIRST)
     listener.subscribe(b"!/event/")
     listener.barrier()

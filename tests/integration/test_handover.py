@@ -33,10 +33,10 @@ LOST = b"CMSG !/bus/lost\x000"
 KEYS = 3
 
 
-@pytest.fixture(params=["compiled", "reference"])
-def manager(request: pytest.FixtureRequest, folder: Path) -> Iterator[Manager]:
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Manager]:
     """A service that is started."""
-    with Manager(folder, options=("--switch", request.param)) as made:
+    with Manager(folder) as made:
         made.start()
         yield made
         assert "Traceback" not in made.stderr, made.stderr

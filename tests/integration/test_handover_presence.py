@@ -16,10 +16,10 @@ from tests.support.wire import RawClient, message
 LOST = b"CMSG !/bus/lost\x000"
 
 
-@pytest.fixture(params=["compiled", "reference"])
-def manager(request: pytest.FixtureRequest, folder: Path) -> Iterator[Manager]:
+@pytest.fixture
+def manager(folder: Path) -> Iterator[Manager]:
     """A service that is started."""
-    with Manager(folder, options=("--switch", request.param)) as made:
+    with Manager(folder) as made:
         made.start()
         yield made
         assert "Traceback" not in made.stderr, made.stderr

@@ -53,11 +53,11 @@ def settle(owner: RawClient, connections: int) -> dict[str, int]:
 
 
 @pytest.fixture
-def small_bus(daemon: StartDaemon, folder: Path, switch_name: str) -> Daemon:
+def small_bus(daemon: StartDaemon, folder: Path) -> Daemon:
     """A bus on which little may wait for a client."""
     config = folder / "sbusd.toml"
     config.write_text('[limits]\nqueue_packets = 100\nqueue_bytes = "1MiB"\n')
-    return daemon("-C", str(config), switch=switch_name)
+    return daemon("-C", str(config))
 
 
 def test_one_that_never_reads_while_it_is_flooded_costs_others_nothing(small_bus: Daemon) -> None:
@@ -97,8 +97,8 @@ def test_many_who_never_read_cost_no_more_than_their_bound(small_bus: Daemon) ->
     assert found["deliveries"] == sum(found[name] for name in parts)
 
 
-def test_a_flood_from_one_does_not_keep_others_from_their_answers(each_bus: Daemon) -> None:
-    flooder, victim = each_bus.client(HOSTILE), each_bus.client(VICTIM)
+def test_a_flood_from_one_does_not_keep_others_from_their_answers(bus: Daemon) -> None:
+    flooder, victim = bus.client(HOSTILE), bus.client(VICTIM)
     flooder.socket.setblocking(False)
     for _ in range(30):
         # As much as its socket takes; bounded, for a fast bus takes as much as comes.
@@ -108,14 +108,14 @@ def test_a_flood_from_one_does_not_keep_others_from_their_answers(each_bus: Daem
         assert victim.ask(controls.PING, b"x") == b"x"
 
 
-def test_random_packets_of_all_sorts_end_only_their_senders(each_bus: Daemon) -> None:
+def test_random_packets_of_all_sorts_end_only_their_senders(bus: Daemon) -> None:
     dice = random.Random(20261120)
     heads = [b"", b"MSG ", b"SUB ", b"UNSUB ", b"CMSG ", b"CMSG !/", b"SUB !/cred/", b"MSG !/cred/", b"CMSG !/bus/trace\0", b"msg "]
-    victim = each_bus.client(VICTIM)
+    victim = bus.client(VICTIM)
     victim.subscribe(b"safe")
     victim.barrier()
     for number in range(300):
-        hostile = each_bus.client()
+        hostile = bus.client()
         with contextlib.suppress(ConnectionError):
             for _ in range(dice.randrange(1, 6)):
                 body = bytes(dice.choice(b"\0*/!.a\xff\n 0") for _ in range(dice.randrange(30)))
@@ -123,21 +123,21 @@ def test_random_packets_of_all_sorts_end_only_their_senders(each_bus: Daemon) ->
         hostile.close()
         victim.publish(b"safe", b"%d" % number)
         assert message(b"safe", b"%d" % number) in victim.barrier()
-    owner = each_bus.client()
+    owner = bus.client()
     control = json.loads(owner.ask(controls.STATS))["control"]
     assert control["internal_errors"] == 0
     settle(owner, 2)
 
 
-def test_hanging_up_at_every_moment_leaves_nothing_behind(each_bus: Daemon) -> None:
-    owner = each_bus.client()
+def test_hanging_up_at_every_moment_leaves_nothing_behind(bus: Daemon) -> None:
+    owner = bus.client()
     settle(owner, 1)  # the probe that found the bus ready has gone too
-    before = descriptors(each_bus)
+    before = descriptors(bus)
     steps = [b"SUB a", b"SUB !/cred////x", message(b"a", b"x"), b"CMSG !/cred/whoami", b"UNSUB a", b"CMSG !/bus/connections", b"", b"BAD"]
     for length in range(len(steps) + 1):
         for receives in (False, True):
             for half in (False, True):
-                client = each_bus.client()
+                client = bus.client()
                 with contextlib.suppress(ConnectionError):
                     for packet in steps[:length]:
                         client.send(packet)
@@ -148,11 +148,11 @@ def test_hanging_up_at_every_moment_leaves_nothing_behind(each_bus: Daemon) -> N
                 client.close()
     found = settle(owner, 1)
     assert found["queued_packets"] == found["queued_bytes"] == found["subscriptions"] == 0
-    assert descriptors(each_bus) == before
+    assert descriptors(bus) == before
 
 
-def test_patterns_as_long_as_they_may_be_and_as_deep(each_bus: Daemon) -> None:
-    hostile, victim = each_bus.client(HOSTILE), each_bus.client(VICTIM)
+def test_patterns_as_long_as_they_may_be_and_as_deep(bus: Daemon) -> None:
+    hostile, victim = bus.client(HOSTILE), bus.client(VICTIM)
     for pattern in (b"*/" * 2_048, b"*/" * 2_047 + b"x", b"a/" * 2_048, b"*" * 4_096, b"/" * 4_096, b"x" * 4_096):
         hostile.subscribe(pattern)
     assert hostile.barrier() == []
@@ -179,8 +179,8 @@ def test_deep_patterns_with_wildcards_do_not_multiply(bus: Daemon) -> None:
     assert counters(owner)["subscriptions"] == 4_096
 
 
-def test_ten_thousand_subscriptions_of_one_do_no_harm_and_go_with_it(each_bus: Daemon) -> None:
-    hostile, victim, owner = each_bus.client(HOSTILE), each_bus.client(VICTIM), each_bus.client()
+def test_ten_thousand_subscriptions_of_one_do_no_harm_and_go_with_it(bus: Daemon) -> None:
+    hostile, victim, owner = bus.client(HOSTILE), bus.client(VICTIM), bus.client()
     victim.subscribe(b"k/77/x")
     victim.barrier()
     for number in range(10_000):
@@ -198,8 +198,8 @@ def test_ten_thousand_subscriptions_of_one_do_no_harm_and_go_with_it(each_bus: D
     assert victim.barrier() == [message(b"k/77/x", b"2")]
 
 
-def test_one_cannot_forge_what_the_bus_says(each_bus: Daemon) -> None:
-    hostile, victim = each_bus.client(HOSTILE), each_bus.client(VICTIM)
+def test_one_cannot_forge_what_the_bus_says(bus: Daemon) -> None:
+    hostile, victim = bus.client(HOSTILE), bus.client(VICTIM)
     victim.subscribe(b"")
     victim.barrier()
     for packet in (
@@ -213,13 +213,13 @@ def test_one_cannot_forge_what_the_bus_says(each_bus: Daemon) -> None:
     assert victim.barrier() == []
 
 
-def test_connects_and_disconnects_leave_no_descriptor_and_nothing_counted(each_bus: Daemon) -> None:
-    owner = each_bus.client()
+def test_connects_and_disconnects_leave_no_descriptor_and_nothing_counted(bus: Daemon) -> None:
+    owner = bus.client()
     start = settle(owner, 1)
-    before = descriptors(each_bus)
+    before = descriptors(bus)
     for number in range(500):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
-            sock.connect(each_bus.path)
+            sock.connect(bus.path)
             client = RawClient(sock)
             client.subscribe(b"a/%d" % number)
             if number % 3:
@@ -230,7 +230,7 @@ def test_connects_and_disconnects_leave_no_descriptor_and_nothing_counted(each_b
     assert found["accepted"] == start["accepted"] + 500
     assert found["subscriptions"] == found["queued_packets"] == found["queued_bytes"] == 0
     assert found["deliveries"] == found["delivered_packets"] + found["lost_packets"] + found["abandoned_packets"]
-    assert descriptors(each_bus) == before
+    assert descriptors(bus) == before
 
 
 def memory_kib(bus: Daemon) -> int:
@@ -262,12 +262,12 @@ def test_churn_leaves_no_memory_behind(bus: Daemon) -> None:
     assert memory_kib(bus) - before < 512
 
 
-def test_a_client_that_is_killed_while_others_publish_to_it_is_all_that_ends(each_bus: Daemon) -> None:
-    owner, speaker, listener = each_bus.client(), each_bus.client(VICTIM), each_bus.client(VICTIM)
+def test_a_client_that_is_killed_while_others_publish_to_it_is_all_that_ends(bus: Daemon) -> None:
+    owner, speaker, listener = bus.client(), bus.client(VICTIM), bus.client(VICTIM)
     listener.subscribe(b"a")
     listener.barrier()
     for number in range(5):
-        child = subscribed_child(each_bus.path)
+        child = subscribed_child(bus.path)
         for part in range(100):
             speaker.publish(b"a", b"%d %d" % (number, part) + bytes(1_000))
             if part == 50:
@@ -299,15 +299,15 @@ def subscribed_child(path: str) -> int:
     return child
 
 
-def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(each_bus: Daemon) -> None:
-    victim = each_bus.client(VICTIM)
+def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(bus: Daemon) -> None:
+    victim = bus.client(VICTIM)
     victim.subscribe(b"a")
     victim.barrier()
-    settle(each_bus.client(), 2)
-    used = len(descriptors(each_bus))
-    soft, hard = resource.prlimit(each_bus.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(each_bus.pid, resource.RLIMIT_NOFILE, (used + 5, hard))
-    crowd = [each_bus.client() for _ in range(20)]
+    settle(bus.client(), 2)
+    used = len(descriptors(bus))
+    soft, hard = resource.prlimit(bus.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(bus.pid, resource.RLIMIT_NOFILE, (used + 5, hard))
+    crowd = [bus.client() for _ in range(20)]
     told = [error_code(packets[0]) for client in crowd if (packets := refused_packets(client))]
     assert set(told) == {"EMFILE"}
     assert 20 - len(told) in range(1, 6)
@@ -316,12 +316,12 @@ def test_without_descriptors_the_newcomer_is_told_and_the_bus_goes_on(each_bus: 
     for client in crowd:
         client.close()
     while True:
-        newcomer = each_bus.client()
+        newcomer = bus.client()
         if newcomer_is_served(newcomer):
             break
-    resource.prlimit(each_bus.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    each_bus.stop()
-    assert "Too many open files" in each_bus.stderr
+    resource.prlimit(bus.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    bus.stop()
+    assert "Too many open files" in bus.stderr
 
 
 def refused_packets(client: RawClient) -> list[bytes]:

@@ -17,11 +17,11 @@ def publish_all(path: str) -> None:
         publisher.ping()
 
 
-def test_a_slow_reader_gets_the_newest_of_each_key_and_the_count_of_what_was_replaced(each_bus: Daemon) -> None:
-    path = str(each_bus.path)
-    with Bus.connect(path) as bus, bus.subscribe("t") as wide, bus.subscribe("t/*") as subscription:
-        bus.tell("order/latest")
-        bus.ping()
+def test_a_slow_reader_gets_the_newest_of_each_key_and_the_count_of_what_was_replaced(bus: Daemon) -> None:
+    path = str(bus.path)
+    with Bus.connect(path) as client, client.subscribe("t") as wide, client.subscribe("t/*") as subscription:
+        client.tell("order/latest")
+        client.ping()
         publish_all(path)
         last: dict[bytes, int] = {}
         received = replaced = 0
@@ -38,5 +38,5 @@ def test_a_slow_reader_gets_the_newest_of_each_key_and_the_count_of_what_was_rep
         assert received + replaced == COUNT
         assert replaced > 0
         assert sorted(last.values()) == [COUNT - 3, COUNT - 2, COUNT - 1]
-        assert (bus.statistics.replaced, bus.statistics.lost_remote) == (replaced, 0)
+        assert (client.statistics.replaced, client.statistics.lost_remote) == (replaced, 0)
         assert wide.receive(60) == Replaced(replaced)

@@ -188,11 +188,11 @@ def _play(bus: Daemon, lines: Iterable[str]) -> None:
         assert clients[name].barrier() == [], f"{name} got what is not shown"
 
 
-def test_the_session(each_bus: Daemon) -> None:
+def test_the_session(bus: Daemon) -> None:
     session, _ = _examples(PROTOCOL, "EXAMPLES")
     lines = session.splitlines()
     assert {line[:2] for line in lines} == {"A>", "A<", "B>", "B<"}
-    _play(each_bus, lines)
+    _play(bus, lines)
 
 
 def test_the_program(bus: Daemon) -> None:
@@ -214,10 +214,10 @@ def _members(value: object) -> Iterator[str]:
             yield from _members(each)
 
 
-def test_every_member_of_an_answer_is_documented(each_bus: Daemon) -> None:
+def test_every_member_of_an_answer_is_documented(bus: Daemon) -> None:
     section = PROTOCOL.read_text("utf-8").split("\n.Sh 6. ")[1].split("\n.Sh 7. ")[0]
     documented = set(re.findall(r"\w+", " ".join(re.findall(r"^\.(?:It )?Cm (.+)$", section, re.MULTILINE))))
-    client, other = each_bus.client(), each_bus.client()
+    client, other = bus.client(), bus.client()
     client.subscribe(b"a/")
     other.barrier()
     asked = ((controls.STATS, None), (controls.CONNECTIONS, None), (controls.TRACE, b"a/b"), (controls.TRACE, b"!/bus/x"))

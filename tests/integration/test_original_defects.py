@@ -23,8 +23,8 @@ pytestmark = pytest.mark.usefixtures("needs_root")
 
 
 @pytest.mark.parametrize("pattern", [b"", b"*/", b"!*/", b"*/cred/", b"*", b"*/*/*/*/*/*", b"!*", b"!*/*/77/77/77/secret", b"**/"])
-def test_defect_wildcards_read_secret_messages(each_bus: Daemon, pattern: bytes) -> None:
-    spy, speaker = each_bus.client(SECOND), each_bus.client(FIRST)
+def test_defect_wildcards_read_secret_messages(bus: Daemon, pattern: bytes) -> None:
+    spy, speaker = bus.client(SECOND), bus.client(FIRST)
     spy.subscribe(pattern)
     assert spy.barrier() == []
     speaker.publish(b"!/cred/77/77/77/secret", b"x")
@@ -36,35 +36,35 @@ def test_defect_wildcards_read_secret_messages(each_bus: Daemon, pattern: bytes)
 @pytest.mark.parametrize(
     ("pattern", "code"), [(b"!/", "EPERM"), (b"!/*/", "EPERM"), (b"!/cred/", "EACCES"), (b"!/cred/*/", "EACCES"), (b"!/c*/", "EPERM")]
 )
-def test_defect_wildcards_behind_the_literal_prefix_read_secret_messages(each_bus: Daemon, pattern: bytes, code: str) -> None:
-    spy, witness = each_bus.client(SECOND), each_bus.client()
+def test_defect_wildcards_behind_the_literal_prefix_read_secret_messages(bus: Daemon, pattern: bytes, code: str) -> None:
+    spy, witness = bus.client(SECOND), bus.client()
     spy.subscribe(pattern)
     assert error_code(spy.receive()) == code
     assert b'"recipients":[]' in witness.ask(controls.TRACE, b"!/cred/77/77/77/secret")
 
 
-def test_defect_one_s_own_full_key_is_refused(each_bus: Daemon) -> None:
+def test_defect_one_s_own_full_key_is_refused(bus: Daemon) -> None:
     # Of this very process, for a key that names a process ends with that.
-    client = each_bus.client()
+    client = bus.client()
     key = client.ask(controls.WHOAMI) + b"/mine"
     client.subscribe(key)
     client.publish(key, b"x")
     assert client.barrier() == [message(key, b"x")]
 
 
-def test_defect_ids_are_compared_without_their_first_digit(each_bus: Daemon) -> None:
-    client = each_bus.client(FIRST)
+def test_defect_ids_are_compared_without_their_first_digit(bus: Daemon) -> None:
+    client = bus.client(FIRST)
     other = str(FIRST.uid)
     for digit in "123456789".replace(other[0], ""):
-        stranger = each_bus.client(FIRST)
+        stranger = bus.client(FIRST)
         stranger.subscribe(b"!/cred//%b//x" % (digit + other[1:]).encode())
         (told,) = stranger.receive_to_end()
         assert error_code(told) == "EACCES"
     assert client.barrier() == []
 
 
-def test_defect_one_that_does_not_read_stops_the_bus(each_bus: Daemon) -> None:
-    deaf, listener, speaker = each_bus.client(SECOND), each_bus.client(SECOND), each_bus.client(FIRST)
+def test_defect_one_that_does_not_read_stops_the_bus(bus: Daemon) -> None:
+    deaf, listener, speaker = bus.client(SECOND), bus.client(SECOND), bus.client(FIRST)
     for client in (deaf, listener):
         client.subscribe(b"a")
         client.barrier()
@@ -82,12 +82,12 @@ def test_defect_one_that_does_not_read_stops_the_bus(each_bus: Daemon) -> None:
 
 
 @pytest.mark.parametrize("reads_first", [False, True])
-def test_defect_a_peer_that_closes_within_a_broadcast_kills_the_bus(each_bus: Daemon, reads_first: bool) -> None:
-    speaker, listener = each_bus.client(FIRST), each_bus.client(FIRST)
+def test_defect_a_peer_that_closes_within_a_broadcast_kills_the_bus(bus: Daemon, reads_first: bool) -> None:
+    speaker, listener = bus.client(FIRST), bus.client(FIRST)
     listener.subscribe(b"a")
     listener.barrier()
     for number in range(40):
-        leaving = [each_bus.client(SECOND if number == 0 else None) for _ in range(5)]
+        leaving = [bus.client(SECOND if number == 0 else None) for _ in range(5)]
         for client in leaving:
             client.subscribe(b"a")
             client.barrier()
@@ -100,12 +100,12 @@ def test_defect_a_peer_that_closes_within_a_broadcast_kills_the_bus(each_bus: Da
                 client.close()
         speaker.barrier()
         assert listener.barrier() == [message(b"a", b"%d %d" % (number, part) + bytes(5_000)) for part in range(20)]
-    assert each_bus.process.poll() is None
+    assert bus.process.poll() is None
 
 
 @pytest.mark.parametrize("removed", range(4))
-def test_defect_unsubscribing_one_loses_another(each_bus: Daemon, removed: int) -> None:
-    client = each_bus.client(FIRST)
+def test_defect_unsubscribing_one_loses_another(bus: Daemon, removed: int) -> None:
+    client = bus.client(FIRST)
     keys = [b"first", b"second", b"third", b"fourth"]
     for key in keys:
         client.subscribe(key)
@@ -115,10 +115,10 @@ def test_defect_unsubscribing_one_loses_another(each_bus: Daemon, removed: int) 
     assert client.barrier() == [message(key) for key in keys if key != keys[removed]]
 
 
-def test_defect_unsubscribing_in_any_order_loses_another(each_bus: Daemon) -> None:
+def test_defect_unsubscribing_in_any_order_loses_another(bus: Daemon) -> None:
     keys = [b"first", b"second", b"third", b"fourth"]
     for order in itertools.permutations(keys):
-        client = each_bus.client()
+        client = bus.client()
         for key in keys:
             client.subscribe(key)
         left = list(keys)
@@ -136,40 +136,40 @@ def process_state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_defect_stopping_and_continuing_ends_the_bus(each_bus: Daemon) -> None:
-    speaker, listener = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_defect_stopping_and_continuing_ends_the_bus(bus: Daemon) -> None:
+    speaker, listener = bus.client(FIRST), bus.client(SECOND)
     listener.subscribe(b"a")
     listener.barrier()
     for number in range(5):
-        os.kill(each_bus.pid, signal.SIGSTOP)
-        while process_state(each_bus.pid) != "T":
+        os.kill(bus.pid, signal.SIGSTOP)
+        while process_state(bus.pid) != "T":
             os.sched_yield()
         speaker.publish(b"a", b"%d" % number)
-        os.kill(each_bus.pid, signal.SIGCONT)
+        os.kill(bus.pid, signal.SIGCONT)
         speaker.barrier()
         assert listener.barrier() == [message(b"a", b"%d" % number)]
-    assert each_bus.process.poll() is None
+    assert bus.process.poll() is None
 
 
 @pytest.mark.parametrize("number", [signal.SIGWINCH, signal.SIGCHLD, signal.SIGURG, signal.SIGPIPE])
-def test_signals_that_mean_nothing_to_a_bus_do_not_end_it(each_bus: Daemon, number: signal.Signals) -> None:
-    client = each_bus.client(FIRST)
+def test_signals_that_mean_nothing_to_a_bus_do_not_end_it(bus: Daemon, number: signal.Signals) -> None:
+    client = bus.client(FIRST)
     for _ in range(10):
-        os.kill(each_bus.pid, number)
+        os.kill(bus.pid, number)
         assert client.barrier() == []
-    assert each_bus.process.poll() is None
+    assert bus.process.poll() is None
 
 
-def test_announced_and_not_built_echo(each_bus: Daemon) -> None:
-    client = each_bus.client(FIRST)
+def test_announced_and_not_built_echo(bus: Daemon) -> None:
+    client = bus.client(FIRST)
     client.subscribe(b"a")
     client.control(controls.ECHO_OFF)
     client.publish(b"a")
     assert client.barrier() == []
 
 
-def test_announced_and_not_built_allowed_users(daemon: StartDaemon, switch_name: str) -> None:
-    bus = daemon("-u", str(FIRST.uid), switch=switch_name)
+def test_announced_and_not_built_allowed_users(daemon: StartDaemon) -> None:
+    bus = daemon("-u", str(FIRST.uid))
     assert bus.client(FIRST).barrier() == []
     (told,) = bus.client(SECOND).receive_to_end()
     assert error_code(told) == "EACCES"

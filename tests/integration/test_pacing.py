@@ -1,4 +1,4 @@
-"""Messages that wait for slow recipients, from the Python client through a real bus, as two real users, with either switch."""
+"""Messages that wait for slow recipients, from the Python client through a real bus, as two real users."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ progress_timeout = "1h"
 
 
 @pytest.fixture
-def patient(daemon: StartDaemon, folder: Path, switch_name: str) -> Daemon:
+def patient(daemon: StartDaemon, folder: Path) -> Daemon:
     """A bus with small queues whose publishers wait for as long as it takes, so that a slow machine changes nothing."""
     (folder / "sbusd.toml").write_text(CONFIG)
-    return daemon("-C", str(folder / "sbusd.toml"), switch=switch_name)
+    return daemon("-C", str(folder / "sbusd.toml"))
 
 
 def publish_blocking(path: str, ways: str) -> None:

@@ -1,4 +1,4 @@
-"""Rules on a real daemon, between two users, on both switches: what they refuse, how they are explained, and how they change."""
+"""Rules on a real daemon, between two users: what they refuse, how they are explained, and how they change."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def config(folder: Path) -> Path:
 
 
 @pytest.fixture
-def ruled(daemon: StartDaemon, config: Path, switch_name: str) -> Daemon:
-    """A bus with the rules, once with each switch."""
-    return daemon("-C", str(config), switch=switch_name)
+def ruled(daemon: StartDaemon, config: Path) -> Daemon:
+    """A bus with the rules."""
+    return daemon("-C", str(config))
 
 
 def test_rules_hold_for_publishers_and_subscribers_alike(ruled: Daemon) -> None:

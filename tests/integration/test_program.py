@@ -131,8 +131,8 @@ def test_without_a_pid_file_none_is_made(program: Program) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_bus_with_status_0_and_removes_its_socket(daemon: StartDaemon, switch_name: str, number: signal.Signals) -> None:
-    bus = daemon(switch=switch_name)
+def test_a_signal_ends_the_bus_with_status_0_and_removes_its_socket(daemon: StartDaemon, number: signal.Signals) -> None:
+    bus = daemon()
     client = bus.client()
     client.barrier()
     bus.process.send_signal(number)
@@ -150,9 +150,9 @@ def test_a_signal_before_the_last_packet_is_read_is_not_forgotten(bus: Daemon) -
     assert bus.process.wait(30) == 0
 
 
-def test_with_c_the_bus_ends_after_its_last_client(program: Program, switch_name: str) -> None:
+def test_with_c_the_bus_ends_after_its_last_client(program: Program) -> None:
     path = program.folder / "socket"
-    process = program.start("-f", "-c", "-a", str(path), "--switch", switch_name)
+    process = program.start("-f", "-c", "-a", str(path))
     assert wait_ready(process) == b""
     # Nobody has come yet, so nobody was the last.
     assert process.poll() is None
@@ -188,11 +188,6 @@ def test_systemd_is_told_when_the_bus_is_ready(program: Program) -> None:
         assert b"STOPPING=1" in manager.recv(4_096).splitlines()
         assert process.wait(30) == 0
         wait_ready(process)
-
-
-@pytest.mark.parametrize("name", ["compiled", "reference"])
-def test_the_switch_is_the_one_asked_for(daemon: StartDaemon, name: str) -> None:
-    assert json.loads(daemon(switch=name).client().ask(controls.STATS))["switch"] == name
 
 
 def test_the_start_imports_nothing_heavy(program: Program) -> None:
@@ -361,7 +356,6 @@ def test_a_good_configuration_is_said_to_be_good(program: Program) -> None:
         ("-a", "/no/such/folder/socket"),
         ("-u", "no-such-user"),
         ("-u", "-1"),
-        ("--switch", "magic"),
         ("argument",),
         ("--user",),
     ],
@@ -382,9 +376,9 @@ def test_help_and_version_are_said(program: Program) -> None:
 # -- stalls
 
 
-def test_the_longest_stalls_are_in_the_file_when_the_bus_has_ended(daemon: StartDaemon, switch_name: str, folder: Path) -> None:
+def test_the_longest_stalls_are_in_the_file_when_the_bus_has_ended(daemon: StartDaemon, folder: Path) -> None:
     file = folder / "stalls.json"
-    bus = daemon("--stalls", str(file), switch=switch_name)
+    bus = daemon("--stalls", str(file))
     bus.client().ask(controls.PING, b"x")
     bus.check()
     found = json.loads(file.read_text())
@@ -394,8 +388,7 @@ def test_the_longest_stalls_are_in_the_file_when_the_bus_has_ended(daemon: Start
     assert longest["has_slept"] or longest["stall_us"] <= longest["cpu_us"]
     assert longest["cause"] in found["causes"]
     assert "reload and restart" in found["causes"], "what is done between turns is measured too"
-    if switch_name == "compiled":
-        assert found["causes"]["CMSG !/bus/ping"]["steps"] == 1
+    assert found["causes"]["CMSG !/bus/ping"]["steps"] == 1
     assert file.stat().st_mode & 0o777 == 0o600
 
 

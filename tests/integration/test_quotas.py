@@ -26,12 +26,12 @@ class StartWith(Protocol):
 
 
 @pytest.fixture
-def bus_with(daemon: StartDaemon, folder: Path, switch_name: str) -> StartWith:
-    """Start a daemon with a configuration, once with each switch."""
+def bus_with(daemon: StartDaemon, folder: Path) -> StartWith:
+    """Start a daemon with a configuration."""
 
     def start(text: str) -> Daemon:
         (folder / "sbusd.toml").write_text(text)
-        return daemon("-C", str(folder / "sbusd.toml"), switch=switch_name)
+        return daemon("-C", str(folder / "sbusd.toml"))
 
     return start
 

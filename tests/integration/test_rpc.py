@@ -50,9 +50,9 @@ def never(request: Request) -> bytes:
 # "Feedback from the IPC system"
 
 
-def test_an_undeliverable_message_is_told_if_that_is_asked_for(each_bus: Daemon) -> None:
+def test_an_undeliverable_message_is_told_if_that_is_asked_for(bus: Daemon) -> None:
     """'If the client requests it … and the set of recipients specified is empty … an answer message is sent.'"""
-    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two:
+    with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two:
         assert one.publish("empty/group", receipt=True) == 0
         assert one.publish("!/conn/999999/x", receipt=True) == 0
         with two.subscribe("group"):
@@ -63,10 +63,10 @@ def test_an_undeliverable_message_is_told_if_that_is_asked_for(each_bus: Daemon)
         one.ping()
 
 
-def test_connections_and_subscriptions_are_notified(each_bus: Daemon) -> None:
+def test_connections_and_subscriptions_are_notified(bus: Daemon) -> None:
     """'Client with given lname connected … disconnected … subscribed to given group … unsubscribed from given group.'"""
-    with Bus.connect(each_bus.path) as watcher, watcher.presence() as presence:
-        with Bus.connect(each_bus.path) as other:
+    with Bus.connect(bus.path) as watcher, watcher.presence() as presence:
+        with Bus.connect(bus.path) as other:
             number = int(other.address.split(b"/")[2])
             other.subscribe("some/group").close()
             other.ping()
@@ -85,9 +85,9 @@ def test_connections_and_subscriptions_are_notified(each_bus: Daemon) -> None:
         ]
 
 
-def test_the_members_of_a_group_can_be_asked_for(each_bus: Daemon) -> None:
+def test_the_members_of_a_group_can_be_asked_for(bus: Daemon) -> None:
     """'The MSGQ provides a command to list members of given group.'"""
-    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two, one.subscribe("group"), two.subscribe("gr*"):
+    with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two, one.subscribe("group"), two.subscribe("gr*"):
         assert [peer.address for peer in one.members("group")] == [one.address, two.address]
         assert one.members("other") == ()
 
@@ -95,9 +95,9 @@ def test_the_members_of_a_group_can_be_asked_for(each_bus: Daemon) -> None:
 # "Addressing"
 
 
-def test_a_message_to_an_address_reaches_that_client_alone(each_bus: Daemon) -> None:
+def test_a_message_to_an_address_reaches_that_client_alone(bus: Daemon) -> None:
     """'Each connected client has an unique address. A message addressed to that addressed is sent only to the one client.'"""
-    with Bus.connect(each_bus.path) as one, Bus.connect(each_bus.path) as two, Bus.connect(each_bus.path) as spy:
+    with Bus.connect(bus.path) as one, Bus.connect(bus.path) as two, Bus.connect(bus.path) as spy:
         assert one.address != two.address
         with one.subscribe(one.address) as mine, two.subscribe("") as everything, spy.subscribe("", "!*/"):
             two.publish(one.address + b"x", "for you")
@@ -135,25 +135,25 @@ def test_an_originator_needs_no_feedback(bus: Daemon) -> None:
 # "One-to-one RPC call"
 
 
-def test_a_call_between_two_users_and_the_verified_caller(each_bus: Daemon, first_user: User, second_user: User) -> None:
+def test_a_call_between_two_users_and_the_verified_caller(bus: Daemon, first_user: User, second_user: User) -> None:
     """'The other side processes the command and sends a result or error back.' The service knows who calls, and the caller who answers."""
 
     def call() -> tuple[bytes, int, int]:
-        with Bus.connect(each_bus.path) as bus:
-            answer = bus.call("who", timeout=WAIT_SECONDS)
+        with Bus.connect(bus.path) as client:
+            answer = client.call("who", timeout=WAIT_SECONDS)
             assert answer.callee is not None
             return bytes(answer), answer.callee.uid, os.getpid()
 
-    with serving(each_bus.path, first_user, who=caller_of):
+    with serving(bus.path, first_user, who=caller_of):
         said, callee, pid = second_user.call(call)
     assert said == b"%d %d %d" % (second_user.uid, second_user.gid, pid)
     assert callee == first_user.uid
 
 
-def test_there_is_no_recipient(each_bus: Daemon) -> None:
+def test_there_is_no_recipient(bus: Daemon) -> None:
     """'If the recipient does not exist, the msgq sends an error right away.'"""
-    with Bus.connect(each_bus.path) as bus, pytest.raises(NoRecipient):
-        bus.call("nobody", timeout=None)
+    with Bus.connect(bus.path) as client, pytest.raises(NoRecipient):
+        client.call("nobody", timeout=None)
 
 
 def test_a_module_that_does_not_answer(bus: Daemon) -> None:
@@ -163,7 +163,7 @@ def test_a_module_that_does_not_answer(bus: Daemon) -> None:
     assert len(caught.value.callees) == 1
 
 
-def test_a_module_that_crashes_handling_the_command(each_bus: Daemon, first_user: User, second_user: User) -> None:
+def test_a_module_that_crashes_handling_the_command(bus: Daemon, first_user: User, second_user: User) -> None:
     """'If the recipient disconnects, the sender knows it should not expect the answer any more.' At once: no time-out is set."""
 
     def crash(request: Request) -> bytes:
@@ -171,11 +171,11 @@ def test_a_module_that_crashes_handling_the_command(each_bus: Daemon, first_user
         return b""
 
     def call() -> type[BaseException]:
-        with Bus.connect(each_bus.path) as bus, pytest.raises(PeerDisconnected) as caught:
-            bus.call("crash", timeout=None)
+        with Bus.connect(bus.path) as client, pytest.raises(PeerDisconnected) as caught:
+            client.call("crash", timeout=None)
         return caught.type
 
-    with serving(each_bus.path, first_user, crash=crash):
+    with serving(bus.path, first_user, crash=crash):
         assert second_user.call(call) is PeerDisconnected
 
 
@@ -219,7 +219,7 @@ def test_an_asynchronous_waiting_for_the_answer(bus: Daemon) -> None:
 # "One-to-many RPC call"
 
 
-def test_each_member_is_called_and_tracked_separately(each_bus: Daemon) -> None:
+def test_each_member_is_called_and_tracked_separately(bus: Daemon) -> None:
     """'… requesting the members of the group … and then sending a one-to-one RPC call to each of them, tracking them separately.'"""
 
     def fail(request: Request) -> bytes:
@@ -228,7 +228,7 @@ def test_each_member_is_called_and_tracked_separately(each_bus: Daemon) -> None:
     def crash(request: Request) -> bytes:
         os._exit(1)
 
-    path = each_bus.path
+    path = bus.path
     with serving(path, work=caller_of), serving(path, work=fail), serving(path, work=crash), Bus.connect(path) as caller:
         with caller.subscribe(""):
             outcomes = list(caller.call_all("work", timeout=WAIT_SECONDS))
@@ -236,10 +236,10 @@ def test_each_member_is_called_and_tracked_separately(each_bus: Daemon) -> None:
     assert kinds == ["NoneType", "PeerDisconnected", "RemoteError"]
 
 
-def test_who_has_disconnected_since_the_list_is_undeliverable(each_bus: Daemon) -> None:
+def test_who_has_disconnected_since_the_list_is_undeliverable(bus: Daemon) -> None:
     """'If a client gets disconnected, the sender gets an undeliverable error back from msgq.'"""
-    with Bus.connect(each_bus.path) as caller:
-        with serving(each_bus.path, work=echo):
+    with Bus.connect(bus.path) as caller:
+        with serving(bus.path, work=echo):
             (member,) = caller.members("rpc/work")
             assert caller.call("work", "x", member=member) == b"x"
         with caller.presence() as presence:
@@ -275,20 +275,20 @@ def test_a_request_to_the_group_would_be_answered_by_others_than_the_list(bus: D
 # Hostile users
 
 
-def test_a_stranger_who_knows_the_ret_cannot_answer(each_bus: Daemon, first_user: User, second_user: User) -> None:
+def test_a_stranger_who_knows_the_ret_cannot_answer(bus: Daemon, first_user: User, second_user: User) -> None:
     """It listens to all calls, and answers each at once, before the service does."""
     reader, writer = os.pipe()
 
     def forge() -> None:
-        with Bus.connect(each_bus.path) as bus, bus.subscribe("rpc/") as calls:
+        with Bus.connect(bus.path) as client, client.subscribe("rpc/") as calls:
             os.write(writer, b"x")
             for item in calls:
                 assert isinstance(item, Message)
                 asked = read_envelope(item.payload)
-                bus.publish(asked.reply_to, Envelope(asked.command, asked.uid, b"forged").encode())
+                client.publish(asked.reply_to, Envelope(asked.command, asked.uid, b"forged").encode())
 
     def slowly(request: Request) -> bytes:
-        with Bus.connect(each_bus.path) as own:
+        with Bus.connect(bus.path) as own:
             # By the time of this answer the forged one has been routed.
             own.ping()
         return b"true"
@@ -301,7 +301,7 @@ def test_a_stranger_who_knows_the_ret_cannot_answer(each_bus: Daemon, first_user
             os._exit(0)
     try:
         assert os.read(reader, 1) == b"x"
-        with serving(each_bus.path, first_user, balance=slowly), Bus.connect(each_bus.path) as caller:
+        with serving(bus.path, first_user, balance=slowly), Bus.connect(bus.path) as caller:
             assert [caller.call("balance", timeout=WAIT_SECONDS) for _ in range(20)] == [b"true"] * 20
             assert caller.statistics.stray_answers > 0
     finally:
@@ -309,48 +309,48 @@ def test_a_stranger_who_knows_the_ret_cannot_answer(each_bus: Daemon, first_user
         os.waitpid(pid, 0)
         os.close(reader)
         os.close(writer)
-        each_bus.client().barrier()
+        bus.client().barrier()
 
 
-def test_a_service_does_not_write_into_anothers_mailbox(each_bus: Daemon, first_user: User, second_user: User) -> None:
+def test_a_service_does_not_write_into_anothers_mailbox(bus: Daemon, first_user: User, second_user: User) -> None:
     """A request whose ``ret`` is another's address is not answered there, nor anywhere."""
-    with Bus.connect(each_bus.path) as victim, victim.subscribe(victim.address) as mailbox:
+    with Bus.connect(bus.path) as victim, victim.subscribe(victim.address) as mailbox:
         address = victim.address.decode()
 
         def misuse() -> bytes:
-            with Bus.connect(each_bus.path) as bus:
-                bus.publish("rpc/echo", Envelope("echo", "u1", b"bad words", f"{address}ret/x").encode())
-                return bytes(bus.call("echo", "good words", timeout=WAIT_SECONDS))
+            with Bus.connect(bus.path) as client:
+                client.publish("rpc/echo", Envelope("echo", "u1", b"bad words", f"{address}ret/x").encode())
+                return bytes(client.call("echo", "good words", timeout=WAIT_SECONDS))
 
-        with serving(each_bus.path, first_user, echo=echo):
+        with serving(bus.path, first_user, echo=echo):
             assert second_user.call(misuse) == b"good words"
             victim.ping()
             with pytest.raises(TimedOut):
                 mailbox.receive(0)
 
 
-def test_only_those_who_may_are_served(each_bus: Daemon, first_user: User, second_user: User) -> None:
+def test_only_those_who_may_are_served(bus: Daemon, first_user: User, second_user: User) -> None:
     def call() -> bytes | str:
-        with Bus.connect(each_bus.path) as bus:
+        with Bus.connect(bus.path) as client:
             try:
-                return bytes(bus.call("who", timeout=WAIT_SECONDS))
+                return bytes(client.call("who", timeout=WAIT_SECONDS))
             except RemoteError as error:
                 return error.words
 
-    with serving(each_bus.path, None, Allow(users=(first_user.uid,)), who=caller_of):
+    with serving(bus.path, None, Allow(users=(first_user.uid,)), who=caller_of):
         assert isinstance(first_user.call(call), bytes)
         assert second_user.call(call) == f"user {second_user.uid} may not call who"
-    with serving(each_bus.path, None, Allow(groups=(second_user.gid,)), who=caller_of):
+    with serving(bus.path, None, Allow(groups=(second_user.gid,)), who=caller_of):
         assert isinstance(second_user.call(call), bytes)
         assert first_user.call(call) == f"user {first_user.uid} may not call who"
 
 
-def test_a_listener_does_not_hide_that_the_service_has_gone(each_bus: Daemon, second_user: User) -> None:
-    with Bus.connect(each_bus.path) as spy, spy.subscribe("", "rpc/"), Bus.connect(each_bus.path) as caller:
+def test_a_listener_does_not_hide_that_the_service_has_gone(bus: Daemon, second_user: User) -> None:
+    with Bus.connect(bus.path) as spy, spy.subscribe("", "rpc/"), Bus.connect(bus.path) as caller:
         with pytest.raises(NoRecipient):
             caller.call("slow", timeout=None)
-        with serving(each_bus.path, slow=never) as server, pytest.raises(PeerDisconnected):
-            asyncio.run(_call_and_kill(each_bus.path, server))
+        with serving(bus.path, slow=never) as server, pytest.raises(PeerDisconnected):
+            asyncio.run(_call_and_kill(bus.path, server))
 
 
 async def _call_and_kill(path: str, server: Server) -> None:

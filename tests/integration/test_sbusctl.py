@@ -123,17 +123,15 @@ def test_version(shell: Shell) -> None:
     assert shell.succeed("version").decode() == f"sbusctl {__version__}\nbus {__version__} (compiled switch)\n"
 
 
-@pytest.mark.parametrize("switch", ["compiled", "reference"])
-def test_doctor(daemon: StartDaemon, stage: Stage, switch: str, first_user: User) -> None:
-    shell = Shell(stage, daemon(switch=switch))
+def test_doctor(daemon: StartDaemon, stage: Stage, first_user: User) -> None:
+    shell = Shell(stage, daemon())
     for user in (None, first_user):
         done = shell.run("doctor", "-j", user=user)
         results = {each["check"]: each["result"] for each in json.loads(done.stdout)["checks"]}
         assert done.returncode == 0
         for name in ("address", "socket", "owner", "directory", "connection", "protocol", "version"):
             assert results[name] == "ok", name
-        # Only the owner is told which switch it is, and may read the limits of the process.
-        assert results.get("switch") == (None if user else "ok" if switch == "compiled" else "warn")
+        # Only the owner may read the limits of the process.
         assert (results["descriptors"] == "skip") is (user is not None)
 
 

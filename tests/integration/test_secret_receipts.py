@@ -24,11 +24,11 @@ DEMANDS = (b"receipt/always", b"receipt/undeliverable")
 
 
 @pytest.fixture
-def administered(daemon: StartDaemon, folder: Path, switch_name: str) -> Daemon:
-    """A bus with an admin, once with each switch."""
+def administered(daemon: StartDaemon, folder: Path) -> Daemon:
+    """A bus with an admin."""
     config = folder / "sbusd.toml"
     config.write_text(f"admins = [{ADMIN.uid}]\n")
-    return daemon("-C", str(config), switch=switch_name)
+    return daemon("-C", str(config))
 
 
 def said_by_members(client: RawClient, key: bytes) -> int | None:

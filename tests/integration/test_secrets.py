@@ -41,13 +41,13 @@ def subscribe_to_all_own(client: RawClient, gid: bytes, uid: bytes, pid: bytes) 
     return keys
 
 
-def test_every_combination_of_one_s_own_ids_is_one_s_own(each_bus: Daemon) -> None:
-    keys = FIRST.call(run_client(each_bus.path, subscribe_to_all_own))
+def test_every_combination_of_one_s_own_ids_is_one_s_own(bus: Daemon) -> None:
+    keys = FIRST.call(run_client(bus.path, subscribe_to_all_own))
     assert len(set(keys)) == 8
 
 
-def test_another_user_may_publish_to_a_secret_key_and_only_its_owner_hears(each_bus: Daemon) -> None:
-    owner, same_user, stranger, root = each_bus.client(FIRST), each_bus.client(FIRST), each_bus.client(SECOND), each_bus.client()
+def test_another_user_may_publish_to_a_secret_key_and_only_its_owner_hears(bus: Daemon) -> None:
+    owner, same_user, stranger, root = bus.client(FIRST), bus.client(FIRST), bus.client(SECOND), bus.client()
     key = b"!/cred//%d//letters" % FIRST.uid
     owner.subscribe(key)
     for client in (stranger, root):
@@ -61,22 +61,22 @@ def test_another_user_may_publish_to_a_secret_key_and_only_its_owner_hears(each_
     assert same_user.barrier() == stranger.barrier() == root.barrier() == []
 
 
-def test_any_process_of_the_user_can_share_a_channel(each_bus: Daemon) -> None:
+def test_any_process_of_the_user_can_share_a_channel(bus: Daemon) -> None:
     key = b"!/cred//%d//all" % FIRST.uid
-    clients = [each_bus.client(FIRST) for _ in range(3)]
+    clients = [bus.client(FIRST) for _ in range(3)]
     for client in clients:
         client.subscribe(key)
         client.barrier()
-    each_bus_speaker = each_bus.client(SECOND)
-    each_bus_speaker.publish(key, b"x")
-    each_bus_speaker.barrier()
+    bus_speaker = bus.client(SECOND)
+    bus_speaker.publish(key, b"x")
+    bus_speaker.barrier()
     assert [client.barrier() for client in clients] == [[message(key, b"x")]] * 3
 
 
 @pytest.mark.parametrize("gid", [FIRST.gid, *FIRST.groups])
-def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(each_bus: Daemon, gid: int) -> None:
+def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(bus: Daemon, gid: int) -> None:
     key = b"!/cred/%d///board" % gid
-    member, other = each_bus.client(FIRST), each_bus.client(SECOND)
+    member, other = bus.client(FIRST), bus.client(SECOND)
     member.subscribe(key)
     assert member.barrier() == []
     other.subscribe(key)
@@ -108,19 +108,19 @@ def test_a_group_s_channel_is_for_its_members_supplementary_ones_too(each_bus: D
         b"!/cred//4295028297//x",
     ],
 )
-def test_what_is_not_one_s_own_is_refused_recorded_and_ends_the_connection(each_bus: Daemon, pattern: bytes) -> None:
-    client = each_bus.client(FIRST)
+def test_what_is_not_one_s_own_is_refused_recorded_and_ends_the_connection(bus: Daemon, pattern: bytes) -> None:
+    client = bus.client(FIRST)
     client.subscribe(pattern)
     (told,) = client.receive_to_end()
     assert error_code(told) == "EACCES"
-    each_bus.stop()
-    (line,) = [line for line in each_bus.stderr.splitlines() if "subscription to a secret key" in line]
+    bus.stop()
+    (line,) = [line for line in bus.stderr.splitlines() if "subscription to a secret key" in line]
     assert f"uid={FIRST.uid}" in line
     assert f"key={pattern.decode()}" in line
 
 
-def test_a_rest_may_be_a_pattern(each_bus: Daemon) -> None:
-    client, stranger = each_bus.client(FIRST), each_bus.client(SECOND)
+def test_a_rest_may_be_a_pattern(bus: Daemon) -> None:
+    client, stranger = bus.client(FIRST), bus.client(SECOND)
     head = b"!/cred//%d//" % FIRST.uid
     client.subscribe(head + b"a/*/c/")
     client.barrier()
@@ -130,17 +130,17 @@ def test_a_rest_may_be_a_pattern(each_bus: Daemon) -> None:
     assert client.barrier() == [message(head + b"a/b/c/"), message(head + b"a/b/c/d")]
 
 
-def test_a_key_cut_short_cannot_be_published_to(each_bus: Daemon) -> None:
-    client = each_bus.client(FIRST)
+def test_a_key_cut_short_cannot_be_published_to(bus: Daemon) -> None:
+    client = bus.client(FIRST)
     for key in (b"!/cred/", b"!/cred/1/2/3", b"!/cred"):
         client.publish(key)
     assert [error_code(packet) for packet in client.barrier()] == ["EPERM"] * 3
 
 
-def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "sbusd.toml"
     config.write_text('credential_prefix = "!/cred/100/1000/1111"\n')
-    bus = daemon("-C", str(config), switch=switch_name)
+    bus = daemon("-C", str(config))
     client, rude = bus.client(), bus.client(FIRST)
     head = client.ask(controls.WHOAMI)
     assert head == b"!/cred/100/1000/1111/!/cred/%d/%d/%d" % (os.getgid(), os.getuid(), os.getpid())
@@ -160,10 +160,10 @@ def test_behind_a_server_secrets_begin_with_its_prefix(daemon: StartDaemon, fold
     assert error_code(told) == "EACCES"
 
 
-def test_with_dots_there_are_no_secrets_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path, switch_name: str) -> None:
+def test_with_dots_there_are_no_secrets_and_slashes_are_ordinary(daemon: StartDaemon, folder: Path) -> None:
     config = folder / "sbusd.toml"
     config.write_text('separator = "."\n')
-    bus = daemon("-C", str(config), switch=switch_name)
+    bus = daemon("-C", str(config))
     first, second = bus.client(FIRST), bus.client(SECOND)
     first.subscribe(b"a.*.c.")
     first.subscribe(b"!/cred/0/0/0/x")
@@ -200,38 +200,38 @@ def be_process(path: str, *, heir_says: int | None) -> Callable[[], int]:
     return run
 
 
-def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(each_bus: Daemon) -> None:
+def test_a_secret_of_a_process_ends_with_it_whoever_inherited_the_socket(bus: Daemon) -> None:
     reader, writer = os.pipe()
     with open(reader, "rb") as pipe:
         try:
-            pid = FIRST.call(be_process(each_bus.path, heir_says=writer))
+            pid = FIRST.call(be_process(bus.path, heir_says=writer))
         finally:
             os.close(writer)
         said = pipe.read()
     assert said == b"CMSG !/bus/error\0EACCES process %d has ended, so the subscription !/cred///%d/x has ended" % (pid, pid)
-    asker = each_bus.client()
+    asker = bus.client()
     stats = json.loads(asker.ask(controls.STATS))
     assert stats["counters"]["connections"] == 1
     assert stats["counters"]["subscriptions"] == 0
-    each_bus.stop()
-    (line,) = [line for line in each_bus.stderr.splitlines() if "secret key names has ended" in line]
+    bus.stop()
+    (line,) = [line for line in bus.stderr.splitlines() if "secret key names has ended" in line]
     assert f"uid={FIRST.uid}" in line
 
 
-def test_what_a_process_sent_before_it_ended_is_delivered(each_bus: Daemon) -> None:
-    listener = each_bus.client()
+def test_what_a_process_sent_before_it_ended_is_delivered(bus: Daemon) -> None:
+    listener = bus.client()
     listener.subscribe(b"farewell")
     listener.barrier()
-    FIRST.call(be_process(each_bus.path, heir_says=None))
+    FIRST.call(be_process(bus.path, heir_says=None))
     assert [listener.receive() for _ in range(200)] == [message(b"farewell", b"%d" % number) for number in range(200)]
     assert listener.barrier() == []
-    each_bus.stop()
-    assert "secret key names has ended" not in each_bus.stderr
+    bus.stop()
+    assert "secret key names has ended" not in bus.stderr
 
 
-def test_a_secret_of_a_process_that_has_ended_is_refused(each_bus: Daemon) -> None:
+def test_a_secret_of_a_process_that_has_ended_is_refused(bus: Daemon) -> None:
     # The process that connected this one is gone; the test holds its socket.
-    heir = each_bus.client(FIRST)
+    heir = bus.client(FIRST)
     pid = heir.ask(controls.WHOAMI).rsplit(b"/", 1)[1]
     heir.subscribe(b"!/cred//%d//x" % FIRST.uid)
     assert heir.barrier() == []

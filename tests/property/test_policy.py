@@ -15,7 +15,7 @@ from sbusd.dataplane.contract import Refusal
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.overlap import Reach
-from tests.support.world import REFUSALS, SWITCHES, World
+from tests.support.world import REFUSALS, World
 
 WORDS = st.sampled_from(["allow", "deny", None])
 PREFIXES = st.lists(st.sampled_from(["a", "b", "/"]), max_size=3).map("".join)
@@ -114,15 +114,14 @@ def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: byte
     assert acceptance.publication(key, who).is_allowed is publishable(rules, key, who)
 
 
-@pytest.mark.parametrize("kind", sorted(SWITCHES))
 @pytest.mark.parametrize("separator", [b"/", b"."])
 @settings(deadline=None, max_examples=100)
 @given(ANY_RULES, st.lists(st.sampled_from(KEYS) | st.sampled_from(SECRETS + ADDRESSED), max_size=12), CLIENTS)
 def test_a_switch_refuses_what_the_policy_does_and_nothing_else(
-    kind: str, separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials
+    separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials
 ) -> None:
     acceptance = Acceptance(KeySpace(separator), 4_096, Policy(tuple(rules)))
-    world = World(kind, keyspace=KeySpace(separator))
+    world = World(keyspace=KeySpace(separator))
     try:
         world.switch.set_publish_rules(acceptance.policy.publish_rules())
         publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x", *NUMBERS)

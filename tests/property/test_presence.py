@@ -14,7 +14,6 @@ from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
 from tests.support.parlour import Guest, Parlour
-from tests.support.world import SWITCHES
 
 OWNER, ALICE, BOB, SEEING = 0, 1_000, 1_001, 1_002
 USERS = st.sampled_from([OWNER, ALICE, BOB, SEEING])
@@ -73,9 +72,9 @@ class Lives(RuleBasedStateMachine):
 
     guests: Bundle[Guest] = Bundle("guests")
 
-    @initialize(kind=st.sampled_from(sorted(SWITCHES)))
-    def open(self, kind: str) -> None:
-        self.parlour = Parlour(kind, SETTINGS)
+    @initialize()
+    def open(self) -> None:
+        self.parlour = Parlour(SETTINGS)
         self.patch = pytest.MonkeyPatch()
         self.patch.setattr("sbusd.broker.lifecycle.credentials_of", self.parlour.credentials_of)
         self.users: dict[int, int] = {}

@@ -40,6 +40,7 @@ LEFT_OUT = {
     "tests/integration/test_report.py": "a browser",
     "tests/integration/test_journal_feed.py": "the feed bounds its own memory, of which a sanitizer takes terabytes",
     "tests/integration/test_spark_source.py": "Spark",
+    "tests/integration/test_distribution.py": "its programs run in an environment without the sanitizers",
     "tests/integration/test_demo.py": "it ends with Spark; what comes before is in other tests",
 }
 """What does not touch compiled code of ours, or cannot be had under a sanitizer, and why."""

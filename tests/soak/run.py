@@ -69,7 +69,7 @@ def started(folder: Path) -> Daemon:
     config = folder / "sbusd.toml"
     config.write_text(CONFIG)
     stage = Stage(sys.executable, {})
-    return start_daemon(folder, 0, ("-C", str(config)), switch="compiled", stage=stage, user=None, env=None)
+    return start_daemon(folder, 0, ("-C", str(config)), stage=stage, user=None, env=None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

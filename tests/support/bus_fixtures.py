@@ -11,24 +11,17 @@ from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.protocol.keys import KeySpace
 from tests.support.parlour import MakeParlour, Parlour
-from tests.support.world import SWITCHES, MakeWorld, World
-
-
-@pytest.fixture(params=sorted(SWITCHES))
-def switch_kind(request: pytest.FixtureRequest) -> str:
-    """Each of the two switches."""
-    kind: str = request.param
-    return kind
+from tests.support.world import MakeWorld, World
 
 
 @pytest.fixture
-def make_world(switch_kind: str) -> Iterator[MakeWorld]:
-    """Make worlds on either switch."""
+def make_world() -> Iterator[MakeWorld]:
+    """Make worlds."""
     open_before = set(os.listdir("/proc/self/fd"))
     worlds: list[World] = []
 
     def make(limits: LimitSettings | None = None, keyspace: KeySpace | None = None, of: type[World] = World) -> World:
-        worlds.append(of(switch_kind, limits or LimitSettings(), keyspace or KeySpace()))
+        worlds.append(of(limits or LimitSettings(), keyspace or KeySpace()))
         return worlds[-1]
 
     yield make
@@ -45,12 +38,12 @@ def world(make_world: MakeWorld) -> World:
 
 
 @pytest.fixture
-def make_parlour(switch_kind: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParlour]:
-    """Make brokers on either switch."""
+def make_parlour(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParlour]:
+    """Make brokers."""
     parlours: list[Parlour] = []
 
     def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
-        made = Parlour(switch_kind, settings, ownership)
+        made = Parlour(settings, ownership)
         monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", made.credentials_of)
         parlours.append(made)
         return made

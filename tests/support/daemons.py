@@ -100,7 +100,7 @@ class Daemon:
 class StartDaemon(Protocol):
     """The fixture ``daemon``: each call starts one more."""
 
-    def __call__(self, *options: str, switch: str = "compiled", user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
+    def __call__(self, *options: str, user: User | None = None, env: dict[str, str] | None = None) -> Daemon:
         """Return a ready daemon, run with *options* behind those that place its socket, open to all users.
 
         *env* is added to its environment. With *user* it runs as that one, else as the test itself. It ends with the test.
@@ -108,7 +108,7 @@ class StartDaemon(Protocol):
 
 
 def start_daemon(
-    folder: Path, number: int, options: tuple[str, ...], *, switch: str, stage: Stage, user: User | None, env: dict[str, str] | None
+    folder: Path, number: int, options: tuple[str, ...], *, stage: Stage, user: User | None, env: dict[str, str] | None
 ) -> Daemon:
     """Start the daemon *number* of a test with its socket in *folder*, and wait until it is ready."""
     home = folder / f"bus{number}"
@@ -116,7 +116,7 @@ def start_daemon(
     if user is not None:
         os.chown(home, user.uid, user.gid)
     path, errors = str(home / "socket"), folder / f"stderr{number}"
-    command = ["-m", "sbusd.daemon.main", "-f", "-g", "-o", "-a", path, "--switch", switch, *options]
+    command = ["-m", "sbusd.daemon.main", "-f", "-g", "-o", "-a", path, *options]
     surroundings = {name: value for name, value in os.environ.items() if name not in _OF_THE_CALLER} | {"PYTHONPATH": str(ROOT)}
     with errors.open("wb") as stderr:
         process = subprocess.Popen(

@@ -13,10 +13,11 @@ from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings
+from sbusd.dataplane.switch import Switch
 from sbusd.protocol.credentials import Credentials
 from sbusd.systemd.log_record import Record
 from tests.support.wire import RawClient
-from tests.support.world import SWITCHES, come_to_rest
+from tests.support.world import come_to_rest
 
 
 @dataclass
@@ -65,11 +66,11 @@ class Guest(RawClient):
 class Parlour:
     """One bus and its guests."""
 
-    def __init__(self, kind: str, settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> None:
+    def __init__(self, settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> None:
         settings = settings or DaemonSettings()
         self.records = Records()
         self.journal = BusLog(self.records, settings.log)
-        self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal, SWITCHES[kind])
+        self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal, Switch)
         self.switch = self.broker.switch
         self.arriving: Credentials | OSError = Credentials(1, 0, 0)
         """What the kernel says of the next guest; an error stands for a kernel that does not say."""

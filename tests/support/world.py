@@ -10,15 +10,13 @@ from typing import Protocol, TypedDict, Unpack
 
 from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
-from sbusd.dataplane import reference, switch
 from sbusd.dataplane.contract import ConnectionCounters, End, MakeSwitch, PublishRule, Refusal, Sight, Switch
+from sbusd.dataplane.switch import Switch as CompiledSwitch
 from sbusd.protocol import controls
 from sbusd.protocol.batches import is_batch
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.packets import Control, Subscribe, Unsubscribe, error_packet, parse_packet
-
-SWITCHES: dict[str, MakeSwitch] = {"compiled": switch.Switch, "reference": reference.Switch}
 
 REFUSALS = tuple(b"CMSG !/bus/error\0%b" % refusal.name.encode() for refusal in Refusal)
 
@@ -47,7 +45,6 @@ class Party(TypedDict, total=False):
 class World:
     """One switch, its sink, and its clients by number. All that the sink was told is in ``told``, in order."""
 
-    kind: str
     limits: LimitSettings = field(default_factory=LimitSettings)
     keyspace: KeySpace = field(default_factory=KeySpace)
     told: list[tuple[object, ...]] = field(default_factory=list)
@@ -61,9 +58,12 @@ class World:
     """Clients that may not know who gets a message to a secret key."""
     fds: dict[int, int] = field(default_factory=dict)
     """The switch's ends of the clients' sockets."""
+    send_buffers: dict[int, int] = field(default_factory=dict)
+    """SO_SNDBUF of those ends, where it is not the switch's own choice."""
+    make_switch: MakeSwitch = CompiledSwitch
 
     def __post_init__(self) -> None:
-        self.switch: Switch = SWITCHES[self.kind](self, self.keyspace, self.limits, REFUSALS)
+        self.switch: Switch = self.make_switch(self, self.keyspace, self.limits, REFUSALS)
         self._next = 1
 
     # -- the sink
@@ -135,15 +135,21 @@ class World:
         mine.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 212_992)
         number, self._next = self._next, self._next + 1
         self.fds[number] = theirs.fileno()
-        with theirs.dup() as other_end:
-            self.switch.adopt(theirs.detach(), number)
-            if send_buffer is not None:
-                other_end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
+        self.switch.adopt(theirs.detach(), number)
+        if send_buffer is not None:
+            self.send_buffers[number] = send_buffer
+            self.set_send_buffer(number)
         self.clients[number] = mine
         for pattern in patterns:
             self.send(number, b"SUB " + pattern)
         self.run()
         return number
+
+    def set_send_buffer(self, number: int) -> None:
+        """Set SO_SNDBUF of the switch's end again: a switch that takes over a connection sets its own."""
+        if number in self.send_buffers:
+            with socket.socket(fileno=os.dup(self.fds[number])) as end:
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.send_buffers[number])
 
     def send(self, number: int, packet: bytes) -> bool:
         """Send a packet as a client; False if the socket does not take it now, or the bus has closed."""
@@ -187,19 +193,20 @@ class World:
         """Close a client."""
         self.clients.pop(number).close()
 
-    def hand_over(self, kind: str) -> None:
-        """Let a switch of that kind take over as a restart does: it gets duplicates of the sockets, and all that the old one tells."""
+    def hand_over(self) -> None:
+        """Let another switch take over as a restart does: it gets duplicates of the sockets, and all that the old one tells."""
         before = self.switch
         live = [(number, os.dup(self.fds[number])) for number in before.connections()]
         kept = {number: (before.settings(number), before.progress(number), before.patterns(number)) for number, _ in live}
         (packets, queues), tally, following = before.queues(), before.tally(), before.next_connection()
         before.close(keeps_connections=True)
-        self.switch = SWITCHES[kind](self, self.keyspace, self.limits, REFUSALS)
+        self.switch = self.make_switch(self, self.keyspace, self.limits, REFUSALS)
         self.switch.set_publish_rules(self.rules)
         for number, fd in live:
             settings, progress, patterns = kept[number]
             self.switch.adopt(fd, number)
             self.fds[number] = fd
+            self.set_send_buffer(number)
             if number in self.parties:
                 uid, party = self.parties[number]
                 self.switch.set_party(number, uid, **party)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.support.bus_fixtures import make_parlour, make_world, parlour, switch_kind, world
+from tests.support.bus_fixtures import make_parlour, make_world, parlour, world
 
-__all__ = ["make_parlour", "make_world", "parlour", "switch_kind", "world"]
+__all__ = ["make_parlour", "make_world", "parlour", "world"]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import layer_diagram
 from tests.support.imports import PACKAGE, imports_of_tree, module_of, part_of
 from tests.support.skips import require
 from tools.stage import ROOT
@@ -40,6 +41,8 @@ MAY_IMPORT = {
 }
 """For each part of the project, the others that it may import; ``""`` is the package's own __init__.py."""
 
+ARCHITECTURE = ROOT / "docs" / "architecture.md"
+
 NOT_AT_START = {"typer", "rich", "pyroute2", "asyncio"}
 """What the daemon's start must not import, so that it is ready within 150 ms."""
 
@@ -57,6 +60,32 @@ def _violations(root: Path) -> list[str]:
 
 def test_imports_point_downwards() -> None:
     assert not _violations(ROOT)
+
+
+def test_the_architecture_shows_the_layers() -> None:
+    text = ARCHITECTURE.read_text()
+    assert text == layer_diagram.with_picture(text, MAY_IMPORT), "docs/architecture.md is not up to date; run: make docs"
+
+
+def test_a_changed_rule_changes_the_picture() -> None:
+    rules: layer_diagram.Rules = {"": set(), "wire": set(), "daemon": {"wire"}, "client": {"wire"}, "tool": {"client", "wire"}}
+    text = layer_diagram.with_picture("Layers:\n<!-- layers: begin --><!-- layers: end -->\n", rules)
+    assert text.startswith("Layers:\n<!-- layers: begin -->\n\n```\nlayer | the daemon | programs and clients | used by both\n")
+    assert "\n2     |            | tool                 |\n1     | daemon     | client               |\n0     |   " in text
+    assert "\ntool   | client  wire\n" in text
+    assert layer_diagram.with_picture(text, rules) == text
+    assert layer_diagram.with_picture(text, {**rules, "tool": {"wire"}}) != text
+
+
+def test_a_text_without_a_place_for_the_picture_is_an_error() -> None:
+    with pytest.raises(ValueError, match="must have one <!-- layers: begin -->"):
+        layer_diagram.with_picture("No markers.\n", MAY_IMPORT)
+
+
+def test_the_architecture_describes_each_part() -> None:
+    described = set(re.findall(r"^### `sbusd/(\w+)`$", ARCHITECTURE.read_text(), re.MULTILINE))
+    packages = {part for part in MAY_IMPORT if part and (ROOT / PACKAGE / part).is_dir()}
+    assert described == packages
 
 
 def test_the_tree_is_read() -> None:
@@ -137,3 +166,7 @@ def _make_tree(root: Path) -> None:
         folder = root / PACKAGE / part
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "__init__.py").write_text("")
+
+
+if __name__ == "__main__":
+    ARCHITECTURE.write_text(layer_diagram.with_picture(ARCHITECTURE.read_text(), MAY_IMPORT))

@@ -58,7 +58,7 @@ def judge(answer: Answer) -> list[Finding]:
             ),
         ]
     spoken = Finding("protocol", Result.OK, "sbusd, features: " + (" ".join(answer.features) or "none"))
-    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_switch(answer.stats), *_judge_faults(answer.stats)]
+    return [reached, spoken, _judge_version(text(answer.stats, "version")), *_judge_faults(answer.stats)]
 
 
 def unreachable(error: Exception, address: str) -> list[Finding]:
@@ -95,18 +95,6 @@ def _judge_version(version: str | None) -> Finding:
             "install the same version of both, and restart the bus",
         )
     return Finding("version", Result.OK, f"bus and sbusctl have version {version}")
-
-
-def _judge_switch(stats: JsonObject) -> list[Finding]:
-    """Judge which switch moves the messages, where the bus tells this user."""
-    switch = text(stats, "switch")
-    if switch is None:
-        return []
-    if switch != "compiled":
-        return [
-            Finding("switch", Result.WARN, f"the bus uses its {switch} switch, which is slow", "start sbusd without the option --switch")
-        ]
-    return [Finding("switch", Result.OK, "compiled")]
 
 
 def _peer(bus: Bus) -> int:

@@ -1,4 +1,4 @@
-"""The control plane, on both switches, with clients of made-up users."""
+"""The control plane, with clients of made-up users."""
 
 from __future__ import annotations
 

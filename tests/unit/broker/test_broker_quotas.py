@@ -1,4 +1,4 @@
-"""Quotas and bound processes as a client meets them, on both switches, with clients of made-up users."""
+"""Quotas and bound processes as a client meets them, with clients of made-up users."""
 
 from __future__ import annotations
 

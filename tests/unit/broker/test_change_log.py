@@ -104,7 +104,7 @@ def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
     settle(parlour)
     with pytest.raises(StateError):
         _read(made)
-    monkeypatch.setattr(made, "_rests_until", 0.0)
+    monkeypatch.setattr(made, "_retry_at", 0.0)
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {b"a": 1, b"b": 1}
     assert [record.message.name for record in parlour.recorded()].count("state-unkept") == 1
@@ -121,7 +121,7 @@ def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for steps in range(2):
-        made._is_due, made._rests_until = True, 0.0
+        made._is_due, made._retry_at = True, 0.0
         for _ in range(steps):
             made.step()
         with monkeypatch.context() as patch:
@@ -156,7 +156,7 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
         parlour.run()
     assert not made.file.is_drafting
     assert _read(made).connections[guest.connection].patterns == {}
-    made._rests_until = 0.0
+    made._retry_at = 0.0
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {}
     assert made.counts() == {"connections_unparked": 0, "state_failures": 1, "state_rewrites": 2}
@@ -178,7 +178,7 @@ def test_a_handover_that_failed_is_undone(kept: tuple[Parlour, StateLog]) -> Non
         else:
             with pytest.raises(StateError):
                 _read(made)
-    made._rests_until = 0.0
+    made._retry_at = 0.0
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {b"a": 1}
 

@@ -1,4 +1,4 @@
-"""What the bus answers to control messages, on both switches."""
+"""What the bus answers to control messages."""
 
 from __future__ import annotations
 

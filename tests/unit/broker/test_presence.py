@@ -1,4 +1,4 @@
-"""Events on both switches: what happened, in order, to those who may know."""
+"""Events: what happened, in order, to those who may know."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What taps are told of beside messages, and who may have one, on both switches."""
+"""What taps are told of beside messages, and who may have one."""
 
 from __future__ import annotations
 

@@ -79,7 +79,6 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
         assert f".Pa {value}" in text
     assert f"add 0{options.GROUP_MODE:03o} to the mode of the socket,\nwhich is 0{defaults.socket_mode:o}." in text
     assert f"add 000{options.OTHERS_MODE:o} to the mode of the socket." in text
-    assert f"Default:\n.Cm {defaults.switch} ." in text
 
 
 def test_the_journals_bounds_are_those_documented() -> None:

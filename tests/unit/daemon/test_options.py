@@ -46,7 +46,6 @@ def test_nothing_asked_for_is_the_default() -> None:
         (["-C", "/x.toml", "--check-config"], Options(config_file=Path("/x.toml"), check_config=True)),
         (["--config", "/x.toml"], Options(config_file=Path("/x.toml"))),
         (["--user"], Options(user_bus=True)),
-        (["--switch", "reference"], Options(switch="reference")),
         (["--stalls", "/x/../y"], Options(stalls_file=Path("/y"))),
     ],
 )
@@ -71,7 +70,6 @@ def test_paths_are_absolute_for_the_bus_changes_its_folder(tmp_path: Path, monke
         (["-a", "/" + "x" * 108], "bytes; the path of a socket has at most 107"),
         (["--addr", "/x"], "unrecognized arguments: --addr /x"),
         (["-u", "nobody-is-called-this"], '-u: unknown user "nobody-is-called-this"'),
-        (["--switch", "fast"], "invalid choice: 'fast'"),
         (["-x\n\x1b[2J"], r"\x0a\x1b[2J"),
     ],
 )

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from sbusd.dataplane.stalls import Stalls
 from tests.support.wire import message
 from tests.support.world import World
@@ -112,7 +110,6 @@ def test_before_the_first_wait_there_is_no_stall() -> None:
     assert stalls.report()["causes"] == {}
 
 
-@pytest.mark.parametrize("switch_kind", ["compiled"], indirect=True)
 def test_each_part_of_a_turn_is_charged_to_its_cause(world: World) -> None:
     stalls = Stalls()
     world.switch.measure(stalls)
@@ -134,7 +131,7 @@ def test_the_main_cause_of_a_stall_is_named(world: World) -> None:
         time.sleep(BLOCKED_SECONDS)
 
     longest = report_of(world, block)["longest"]
-    expected = "Python between turns" if world.kind == "reference" else "callback report_of.<locals>.callback"
+    expected = "callback report_of.<locals>.callback"
     assert longest["cause"] == expected
     assert next(iter(longest["parts_us"].items())) == (expected, longest["parts_us"][expected])
     assert longest["parts_us"][expected] >= BLOCKED_SECONDS * 1e6 - 1

@@ -1,4 +1,4 @@
-"""Room for what waits, in the words of Python: the plain twin of the compiled ``pools``. A part of the reference switch."""
+"""Shared room for queued packets: rule 6 of sbusd/dataplane/contract.py."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from sbusd.dataplane.contract import UserCounters
-from sbusd.dataplane.reference_pacing import Stopwatch
 
 Payer = int | None
-"""The uid of who published a packet, None for nobody."""
+"""The uid of a packet's publisher; None for a connection without a user."""
 
 
 @dataclass(slots=True)
 class Pool:
-    """Room that several users share: its bounds, what is in it, and how much of that is from users other than its owner."""
+    """Room that several users share: its bounds, its content, and the part that other users than its owner have published."""
 
     packets_limit: int
     bytes_limit: int
@@ -28,7 +27,7 @@ class Pool:
         return self.packets < self.packets_limit and self.bytes + length <= self.bytes_limit
 
     def may_share(self, owner: Payer, payer: Payer, length: int) -> bool:
-        """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
+        """Return whether a packet of another user leaves at least as much room free as its publisher then holds."""
         if payer == owner or payer is None or owner is None:
             return True
         return (
@@ -37,7 +36,7 @@ class Pool:
         )
 
     def is_pressed(self, owner: Payer, payer: Payer, packets: int = 0, size: int = 0) -> bool:
-        """Return whether so many more packets would leave less than a quarter of what their publisher may take."""
+        """Return whether less than a quarter of what the publisher may take is left after *packets* more packets."""
         packets, size, own_packets, own_bytes = self.packets + packets, self.bytes + size, packets, size
         if payer != owner and payer is not None and owner is not None:
             packets += own_packets + self.guest_packets[payer]
@@ -45,7 +44,7 @@ class Pool:
         return packets > self.packets_limit - self.packets_limit // 4 or size > self.bytes_limit - self.bytes_limit // 4
 
     def charge(self, owner: Payer, payer: Payer, length: int, sign: int = 1, *, packets: int = 1) -> None:
-        """Account for a packet that begins to wait, or with *sign* -1 for one that waits no more; with no *packets* for bytes alone."""
+        """Add a packet, or remove it with *sign* -1; with *packets* 0 change the bytes alone."""
         self.packets += sign * packets
         self.bytes += sign * length
         if payer != owner and payer is not None and owner is not None:
@@ -55,20 +54,16 @@ class Pool:
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """One user: what waits for all its connections, and how many those are."""
+    """One user: the room of all its connections together, and what it has lost."""
 
     uid: int
     room: Pool = field(default_factory=lambda: Pool(1 << 62, 1 << 62))
     connections: int = 0
     lost_packets: int = 0
-    blocked: Stopwatch = field(default_factory=Stopwatch)
-    """Its publishers that wait."""
-    blocked_others: Stopwatch = field(default_factory=Stopwatch)
-    """Publishers that wait for its recipients, once for each of these."""
     unread: int = 0
-    """Bytes that its connections have sent and that are not handled yet."""
+    """Bytes that its connections have sent and that were read, but not handled yet."""
     held_up: set[int] = field(default_factory=set)
-    """Connections that are not read until those are fewer."""
+    """Connections that are not read until ``unread`` is smaller."""
 
     def counters(self) -> UserCounters:
         """Return the counters of the contract."""

@@ -1,0 +1,144 @@
+"""One connection of the model, and the clock that the caller sets."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from sbusd.dataplane.contract import ConnectionCounters, End, Sight
+from tests.oracle.link import Link, Received
+from tests.oracle.queues import ClientQueue, Entry, Packet
+
+READ_PACKETS = 64
+
+
+@dataclass(slots=True)
+class Clock:
+    """The model's time, in seconds. It passes when the caller says so."""
+
+    now: float = 0.0
+
+
+@dataclass(slots=True)
+class Hold:
+    """How long recipients of one other user have blocked a paced publisher."""
+
+    clock: Clock
+    limit: float
+    """Seconds of each second; 1 is no limit."""
+    count: int = 0
+    """Recipients that it waits for now."""
+    since: float = 0.0
+    until: float = 0.0
+    """When it is read again, whatever the recipients take."""
+    waits: list[tuple[float, float]] = field(default_factory=list)
+    """When each wait of the last second ended, and its length."""
+
+    def has_time(self) -> bool:
+        """Return whether the publisher may wait for those recipients now."""
+        return self.limit >= 1.0 or self._spent() < self.limit
+
+    def begin(self) -> None:
+        """Count one more recipient."""
+        if not self.count:
+            self.until = float("inf") if self.limit >= 1.0 else self.clock.now + self.limit - self._spent()
+            self.since = self.clock.now
+        self.count += 1
+
+    def end(self) -> None:
+        """Count one less."""
+        self.count -= 1
+        if not self.count:
+            self.waits.append((self.clock.now, self.clock.now - self.since))
+
+    def _spent(self) -> float:
+        """Return for how long the publisher has waited in the last second."""
+        self.waits = [(end, length) for end, length in self.waits if end > self.clock.now - 1.0]
+        return sum(length for _, length in self.waits) + (self.clock.now - self.since if self.count else 0.0)
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """One client: its settings, what it has sent, and what blocks it."""
+
+    number: int
+    link: Link
+    out: ClientQueue
+    patterns: Counter[bytes] = field(default_factory=Counter)
+    echo: bool = True
+    receipt: tuple[bytes, bool] | None = None
+    """The token of the receipt for its next message, and whether it is always sent."""
+    cred: bytes = b""
+    wants_senders: bool = False
+    tap: bytes | None = None
+    blocks_others: bool = False
+    rules: int = 0
+    sight: Sight = Sight.OWN
+    is_paced: bool = False
+    """Its messages wait for slow recipients."""
+
+    share: list[Packet] = field(default_factory=list)
+    """Packets of the batch at hand that are for it."""
+    tapped: list[Packet] = field(default_factory=list)
+    """Packets of the batch at hand that its tap matches."""
+
+    unread: list[Received] = field(default_factory=list)
+    """What was read and not handled yet."""
+    unread_bytes: int = 0
+    reads: int = READ_PACKETS
+    """Packets that are read from it at once."""
+    is_reading: bool = True
+    """Its sending side is open."""
+    is_at_end: bool = False
+    is_broken: bool = False
+    end: End | None = None
+
+    blockers: int = 0
+    """Reasons not to read it."""
+    is_held_up: bool = False
+    """One of them: its user's connections have too much unread."""
+    is_watched: bool = True
+    """Whether a hang-up is reported."""
+    holds: dict[int, Hold] = field(default_factory=dict)
+    blocked: dict[int, bool] = field(default_factory=dict)
+    """Publishers that wait for it, the first one first; each with whether it asked for that by pacing."""
+    blocking_since: float | None = None
+    progress_at: float | None = None
+    progress_mark: int = 0
+    """Packets that it had taken at ``progress_at``."""
+    has_fallen_back: bool = False
+    """It has blocked publishers for too long. It blocks none until its queue has drained."""
+
+    batch_limit: int = 1 << 30
+    gives_way_until: float = 0.0
+    is_costly: bool = False
+
+    received_packets: int = 0
+    received_bytes: int = 0
+    refused_packets: int = 0
+
+    @property
+    def uid(self) -> int | None:
+        """The user, None before the connection has one."""
+        return self.out.owner
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether it is closed at the end of this turn."""
+        return self.end is not None
+
+    def update_watch(self) -> None:
+        """Report what the connection waits for to the client's end."""
+        reads = self.is_reading and not self.blockers
+        self.link.watch(reads=reads, writes=bool(self.out.room.packets), hang_up=self.is_watched)
+
+    def take_share(self, prefix: Packet, payer: int | None) -> list[Entry]:
+        """Return the packets of the batch at hand, as they are offered to it."""
+        share, self.share = self.share, []
+        return [Entry(packet, prefix if self.wants_senders and not packet.is_note else None, payer) for packet in share]
+
+    def counters(self) -> ConnectionCounters:
+        """Return the counters of the contract."""
+        out = self.out
+        delivered = (out.delivered_packets, out.delivered_bytes, out.room.packets, out.room.bytes, out.lost_packets)
+        return ConnectionCounters(self.received_packets, self.received_bytes, *delivered, self.refused_packets, out.replaced_packets)

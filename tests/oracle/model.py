@@ -1,0 +1,457 @@
+"""A model of the switch, to hold the compiled one against: packets and room in, deliveries out, without sockets and with an explicit clock.
+
+It is written from sbus-protocol(7) and sbusd/dataplane/contract.py, to be read: it tries every pattern and copies every packet.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from sbusd.config.settings import LimitSettings
+from sbusd.dataplane.contract import (
+    ConnectionCounters,
+    End,
+    HardMode,
+    Order,
+    PublishRule,
+    Refusal,
+    Sight,
+    Sink,
+    SoftMode,
+    SwitchCounters,
+    UserCounters,
+)
+from sbusd.protocol.keys import KeySpace
+from sbusd.protocol.limits import MAX_BATCH_BYTES
+from tests.oracle.connection import Clock, Connection
+from tests.oracle.fairness import Fairness
+from tests.oracle.flow import FlowControl
+from tests.oracle.link import Link, Ready, Received
+from tests.oracle.pools import Account, Pool
+from tests.oracle.queues import ClientQueue, Entry, Packet
+from tests.oracle.reading import next_batch
+from tests.oracle.routing import Router, sender_prefix, tap_prefix
+
+PACED_BYTES = 32_768
+"""Bytes of a paced publisher that are routed before its recipients get them."""
+
+
+class Model:
+    """The data plane; see :class:`sbusd.dataplane.contract.Switch` for every method of the same name."""
+
+    def __init__(
+        self, sink: Sink, keyspace: KeySpace, limits: LimitSettings, refusals: tuple[bytes, ...], clock: Clock | None = None
+    ) -> None:
+        self._sink = sink
+        self._limits = limits
+        self._refusals = refusals
+        self.clock = Clock()
+        self._connections: dict[int, Connection] = {}
+        self._accounts: dict[int, Account] = {}
+        self._ending: list[Connection] = []
+        self._count: Counter[str] = Counter()
+        self._router = Router(keyspace, limits, self._connections)
+        self._flow = FlowControl(limits, self.clock, self._connections, self._count)
+        self._fairness = Fairness(limits, self.clock)
+        self._reply_packets: dict[Refusal, Packet] = {}
+        self._undelivered = 0
+        """Bytes routed since the last delivery."""
+        self._is_secret = False
+        """The message at hand has a secret key."""
+
+    def connect(self, number: int, link: Link) -> None:
+        """Add a connection. The sink is not told."""
+        room = Pool(self._limits.queue_packets, self._limits.queue_bytes)
+        out = ClientQueue(number, link, self._count, room, self._limits.queued_memory)
+        self._connections[number] = Connection(number, link, out)
+
+    def read_all_again(self) -> None:
+        """Forget which clients have shut down their sending sides: whoever watches them from scratch finds it again."""
+        for connection in self._connections.values():
+            connection.is_reading = True
+            connection.update_watch()
+
+    # -- turns
+
+    def take_turn(self, ready: list[Ready]) -> int:
+        """Handle what is ready, in this order; return how many connections were."""
+        self._count["turns"] += 1
+        named = {each.number for each in ready}
+        ready = ready + [Ready(number) for number in self._with_unread() if number not in named]
+        order = self._fairness.begin_turn(ready, self._connections)
+        served = 0
+        for each in order:
+            connection = self._connections[each.number]
+            if self._fairness.gives_way(connection) or self._fairness.must_stop(connection):
+                if each.can_write:
+                    self._flush(connection)
+            else:
+                self._serve(connection, each)
+                served += 1
+        if order and not served:
+            self._serve_last(ready)
+        self._end_blocks()
+        for connection in list(self._connections.values()):
+            count, connection.out.noticed_losses = connection.out.noticed_losses, 0
+            if count:
+                self._sink.lost(connection.number, count)
+        while self._ending:
+            self._close(self._ending.pop(0))
+        return len(ready)
+
+    def _with_unread(self) -> list[int]:
+        """Return the connections that go on with what was read of them before, the oldest first."""
+        live = sorted(self._connections.values(), key=lambda each: each.number)
+        return [each.number for each in live if each.unread and not each.blockers and not each.is_ending]
+
+    def _serve_last(self, ready: list[Ready]) -> None:
+        """Serve connections that give way, because no other is ready."""
+        started = self.clock.now
+        for each in self._fairness.rotated(ready):
+            if not self._fairness.is_held(self._connections[each.number]):
+                self._serve(self._connections[each.number], each)
+                if self._fairness.is_time_over(started):
+                    break
+
+    def _serve(self, connection: Connection, ready: Ready) -> None:
+        """Send what waits for a connection, and handle what it has sent."""
+        if connection.is_ending:
+            return
+        if ready.can_write:
+            self._flush(connection)
+        # A blocked publisher is not read, unless it has hung up.
+        if connection.blockers and not ready.is_hung_up:
+            return
+        if connection.unread or (connection.is_reading and (ready.can_read or ready.is_hung_up)):
+            if connection.unread or not self._flow.must_wait(connection, ready):
+                self._handle_batch(connection)
+        elif not connection.is_reading and ready.is_hung_up:
+            self._finish(connection, End.HANGUP)
+
+    def _flush(self, connection: Connection) -> None:
+        """Send what waits for a connection."""
+        connection.out.flush()
+        self._after_send(connection)
+
+    # -- reading
+
+    def _handle_batch(self, connection: Connection) -> None:
+        """Handle one batch of what a connection has sent."""
+        refused: dict[Refusal, list[bytes]] = {}
+        started, control_time = self.clock.now, 0.0
+        batch = next_batch(connection, self._fairness.share(connection), self._flow, self._count)
+        if connection.is_broken:
+            self._finish(connection, End.BROKEN)
+        was_blocked = connection.blockers > 0
+        handled = 0
+        for each in batch:
+            before = self.clock.now
+            is_message = self._handle(connection, each, refused)
+            control_time += self.clock.now - before
+            handled += 1
+            if connection.is_ending:
+                break
+            if is_message and connection.is_paced:
+                self._deliver_early(connection, len(each.data))
+                if connection.blockers and not was_blocked:
+                    break
+            if control_time > self._limits.turn_time:
+                break
+        self._deliver(connection)
+        for refusal, keys in sorted(refused.items()):
+            self._sink.refused(connection.number, refusal, keys[0], len(keys))
+        counted = batch if connection.is_ending else batch[:handled]
+        connection.unread[:0] = batch[len(counted) :]
+        connection.received_packets += len(counted)
+        connection.received_bytes += sum(len(each.data) for each in counted)
+        self._count.update(received_packets=len(counted), received_bytes=sum(len(each.data) for each in counted))
+        if not connection.unread or len(counted) < len(batch):
+            self._flow.charge_unread(connection)
+        self._fairness.note_service(connection, len(counted), started, control_time)
+        if connection.is_at_end and not connection.unread:
+            self._finish(connection, End.HANGUP)
+
+    # -- routing
+
+    def _handle(self, sender: Connection, packet: Received, refused: dict[Refusal, list[bytes]]) -> bool:
+        """Route a message and return True, or pass anything else to the sink."""
+        data, (key, nul, _) = packet.data, packet.data[4:].partition(b"\0")
+        is_message = data.startswith(b"MSG ") and nul != b""
+        if not is_message and not packet.is_cut:
+            self._deliver(sender)
+            self._sink.control(sender.number, data)
+            return False
+        refusal = Refusal.TRUNCATED if packet.is_cut else self._router.refusal(sender, key)
+        if refusal is None:
+            self._route(sender, key, data)
+            return True
+        refused.setdefault(refusal, []).append(key)
+        sender.refused_packets += 1
+        self._count["refused_packets"] += 1
+        sender.share.append(self._reply_packets.setdefault(refusal, Packet(self._refusals[refusal], is_note=True)))
+        if data.startswith(b"MSG "):
+            self._send_receipt(sender, Packet(data))
+        return is_message and not packet.is_cut
+
+    def _route(self, sender: Connection, key: bytes, data: bytes) -> None:
+        """Add a message to the shares of its recipients."""
+        is_secret = self._router.is_secret(key)
+        is_withheld = False
+        if sender.receipt is not None and is_secret:
+            self._deliver(sender)
+            is_withheld = not self._sink.may_know_recipients(sender.number, key)
+            if sender.is_ending:
+                return
+        self._count["messages"] += 1
+        matching = self._router.matching(key)
+        recipients = [each for each in matching if not each.is_ending and (each is not sender or each.echo)]
+        self._count["undeliverable"] += not recipients
+        packet = Packet(data, missed=[each.number for each in matching if each not in recipients], time=time.time_ns())
+        is_apart = sender.is_paced and is_secret
+        if is_apart:
+            self._deliver(sender)
+            self._is_secret = True
+        for each in recipients:
+            each.share.append(packet)
+        for each in self._router.taps(key):
+            each.tapped.append(packet)
+        self._send_receipt(sender, packet, is_withheld=is_withheld)
+        if is_apart:
+            self._deliver(sender)
+            self._is_secret = False
+
+    def _send_receipt(self, sender: Connection, packet: Packet, *, is_withheld: bool = False) -> None:
+        """If the sender has asked for a receipt, deliver everything up to this message, and send it."""
+        if sender.receipt is None:
+            return
+        (token, always), sender.receipt = sender.receipt, None
+        self._deliver(sender)
+        # That the queue of another user is full is that user's secret.
+        losses = 0 if sender.sight >= Sight.ALL else packet.foreign_losses
+        recipients = packet.handed + packet.queued + losses
+        if not sender.is_ending and (always or is_withheld or not recipients):
+            sender.out.post(b"CMSG !/bus/receipt\0%b\0%b" % (token, b"-" if is_withheld else b"%d" % recipients))
+            self._after_send(sender)
+
+    # -- delivery
+
+    def _deliver_early(self, sender: Connection, length: int) -> None:
+        """Deliver what a paced publisher has sent so far, if a recipient is slow or it is much: what is offered at once must fit."""
+        self._undelivered += length
+        is_slow = any(each.share and each is not sender and each.out.room.packets for each in self._connections.values())
+        if is_slow or self._undelivered > PACED_BYTES:
+            self._deliver(sender)
+
+    def _deliver(self, sender: Connection) -> None:
+        """Give each recipient its share of what the sender has sent, and then the taps."""
+        self._reply_packets.clear()
+        self._undelivered = 0
+        prefix = sender_prefix(sender)
+        for recipient in list(self._connections.values()):
+            if entries := recipient.take_share(prefix, sender.uid):
+                is_paced = self._flow.may_pace(sender, recipient, is_secret=self._is_secret)
+                recipient.out.offer(entries, may_block=self._flow.may_block(sender, recipient), is_paced=is_paced)
+                if recipient.out.has_blocked:
+                    recipient.out.has_blocked = False
+                    self._flow.block(recipient, sender, is_paced=recipient.out.has_paced)
+                self._after_send(recipient)
+        self._deliver_taps(sender)
+
+    def _deliver_taps(self, sender: Connection) -> None:
+        """Give the taps what the sender has sent, with what became of it. A tap is not a recipient."""
+        tapping = [(each, each.tapped) for each in self._connections.values() if each.tapped]
+        prefixes = {packet: tap_prefix(sender, packet) for _, packets in tapping for packet in packets}
+        results = {packet: (packet.handed + packet.queued, packet.foreign_losses) for packet in prefixes}
+        for connection, packets in tapping:
+            connection.tapped = []
+            if not connection.is_ending:
+                connection.out.offer([Entry(packet, prefixes[packet], sender.uid) for packet in packets], may_block=False)
+                self._after_send(connection)
+        for packet, (recipients, losses) in results.items():
+            packet.handed, packet.queued, packet.foreign_losses = recipients, 0, losses
+
+    def _after_send(self, connection: Connection) -> None:
+        """After anything was offered to a connection: disconnect it if it has failed, and resume publishers."""
+        if connection.out.is_failed:
+            connection.out.is_failed = False
+            if not connection.is_ending:
+                self._finish(connection, End.QUEUE_FULL)
+                connection.out.end_with(self._refusals[Refusal.QUEUE_FULL])
+        self._flow.after_send(connection)
+        connection.update_watch()
+        if connection.out.is_broken and not connection.is_reading:
+            self._finish(connection, End.HANGUP)
+
+    def _end_blocks(self) -> None:
+        """Resume publishers that were blocked for too long."""
+        for connection in self._connections.values():
+            if self._flow.is_idle(connection):
+                self._flush(connection)  # a slow reader makes progress before it is reported ready
+            if self._flow.is_late(connection):
+                self._flow.fall_back(connection)
+            self._flow.end_holds(connection)
+
+    # -- ends
+
+    def _finish(self, connection: Connection, end: End) -> None:
+        """Close a connection at the end of this turn."""
+        if connection.end is None:
+            connection.end = end
+            self._ending.append(connection)
+
+    def _close(self, connection: Connection) -> None:
+        """Close a connection, and tell the sink."""
+        out = connection.out
+        out.abandon()
+        counters = connection.counters()._replace(queued_packets=out.left_packets, queued_bytes=out.left_bytes)
+        self._flow.unblock_all(connection)
+        connection.unread.clear()
+        self._flow.charge_unread(connection)
+        account = out.account
+        if account is not None:
+            account.connections -= 1
+            if not account.connections:
+                del self._accounts[account.uid]
+                self._fairness.forget(account.uid)
+        del self._connections[connection.number]
+        connection.link.close()
+        if out.noticed_losses or out.unreported_losses:
+            self._sink.lost(connection.number, out.noticed_losses + out.unreported_losses)
+        self._sink.ended(connection.number, connection.end or End.HANGUP, counters)
+        self._sink.closed(connection.number)
+
+    def disconnect(self, connection: int, last_words: bytes = b"") -> None:
+        """End a connection."""
+        ended = self._connections[connection]
+        if not ended.is_ending:
+            if last_words:
+                ended.out.end_with(last_words)
+            self._finish(ended, End.DISCONNECTED)
+
+    # -- what the control plane asks for
+
+    def set_party(
+        self, connection: int, uid: int, *, blocks_others: bool = False, rules: int = 0, sight: Sight = Sight.OWN, cred: bytes = b""
+    ) -> None:
+        """Set the user of a connection and what it may do."""
+        party = self._connections[connection]
+        party.blocks_others, party.rules, party.sight, party.cred = blocks_others, rules, sight, cred
+        if party.uid != uid:
+            party.out.account = self._accounts.setdefault(uid, Account(uid))
+            party.out.account.connections += 1
+
+    def set_user_limits(self, uid: int, packets: int, size: int) -> None:
+        """Bound what waits for a user."""
+        room = self._accounts[uid].room
+        room.packets_limit, room.bytes_limit = packets, size
+
+    def set_publish_rules(self, rules: tuple[PublishRule, ...]) -> None:
+        """Set the rules for messages."""
+        self._router.rules = rules
+
+    def set_soft(self, connection: int, mode: SoftMode) -> None:
+        """Set the soft mode."""
+        self._connections[connection].out.soft = mode
+
+    def set_hard(self, connection: int, mode: HardMode) -> None:
+        """Set the hard mode."""
+        self._connections[connection].out.hard = mode
+
+    def set_order(self, connection: int, order: Order) -> None:
+        """Set the order of messages that wait."""
+        self._connections[connection].out.set_order(order)
+
+    def set_echo(self, connection: int, on: bool) -> None:
+        """Set whether a connection gets its own messages."""
+        self._connections[connection].echo = on
+
+    def set_sender(self, connection: int, on: bool) -> None:
+        """Set whether messages come with their senders."""
+        self._connections[connection].wants_senders = on
+
+    def set_batch(self, connection: int, on: bool) -> None:
+        """Set whether packets come in batches."""
+        self._connections[connection].out.batch_bytes = MAX_BATCH_BYTES if on else 0
+
+    def set_pace(self, connection: int, on: bool) -> None:
+        """Set whether messages of a connection wait for slow recipients."""
+        self._connections[connection].is_paced = on
+
+    def set_tap(self, connection: int, pattern: bytes | None) -> None:
+        """Set the tap of a connection."""
+        self._connections[connection].tap = pattern
+
+    def arm_receipt(self, connection: int, token: bytes, *, always: bool) -> None:
+        """Ask for a receipt of the next message."""
+        self._connections[connection].receipt = token, always
+
+    def subscribe(self, connection: int, pattern: bytes) -> None:
+        """Add one instance of a pattern."""
+        self._connections[connection].patterns[pattern] += 1
+
+    def unsubscribe(self, connection: int, pattern: bytes) -> bool:
+        """Remove one instance of a pattern; return whether there was one."""
+        patterns = self._connections[connection].patterns
+        if pattern not in patterns:
+            return False
+        patterns[pattern] -= 1
+        if not patterns[pattern]:
+            del patterns[pattern]
+        return True
+
+    def send(self, connection: int, packet: bytes) -> None:
+        """Send a packet of the bus itself to one connection."""
+        self._post([self._connections[connection]], lambda _: packet, None)
+
+    def announce(self, packet: bytes, *, sight: Sight, uid: int, cred: bytes = b"") -> None:
+        """Send a message of the bus itself to the subscribers that may know of it."""
+        named = b"CMSG !/from/0/%b\0%b" % (cred, packet)
+        matching = sorted(self._router.matching(packet[4:].partition(b"\0")[0]), key=lambda each: each.number)
+        knowing = [each for each in matching if each.sight >= sight or each.uid == uid]
+        self._post(knowing, lambda each: named if each.wants_senders else packet, uid)
+
+    def report(self, key: bytes, packet: bytes, *, uid: int) -> None:
+        """Send a packet of the bus itself to the taps that match *key*."""
+        self._post(self._router.taps(key), lambda _: packet, uid)
+
+    def _post(self, recipients: list[Connection], packet_for: Callable[[Connection], bytes], uid: int | None) -> None:
+        """Send a packet of the bus itself, which *uid* has caused, to some connections."""
+        for recipient in recipients:
+            if not recipient.is_ending:
+                recipient.out.post(packet_for(recipient), uid)
+                self._after_send(recipient)
+
+    # -- what it has done
+
+    def connections(self) -> list[int]:
+        """Return the numbers of all connections, the oldest first."""
+        return sorted(self._connections)
+
+    def patterns(self, connection: int) -> dict[bytes, int]:
+        """Return the patterns of a connection, each with its instances."""
+        return dict(self._connections[connection].patterns)
+
+    def blocked(self, connection: int) -> dict[int, bool]:
+        """Return the publishers that wait for a connection, each with whether it asked for that by pacing."""
+        return dict(self._connections[connection].blocked)
+
+    def connection_counters(self, connection: int) -> ConnectionCounters:
+        """Return the counters of a connection."""
+        return self._connections[connection].counters()
+
+    def user_counters(self, uid: int) -> UserCounters:
+        """Return the counters of a user."""
+        return self._accounts[uid].counters() if uid in self._accounts else UserCounters(0, 0, 0)
+
+    def counters(self) -> SwitchCounters:
+        """Return the counters of the model."""
+        live = [each.counters() for each in self._connections.values()]
+        derived = {
+            "connections": len(live),
+            "queued_packets": sum(each.queued_packets for each in live),
+            "queued_bytes": sum(each.queued_bytes for each in live),
+            "subscriptions": sum(each.patterns.total() for each in self._connections.values()),
+        }
+        return SwitchCounters(**{name: derived.get(name, self._count[name]) for name in SwitchCounters._fields})

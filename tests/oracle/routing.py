@@ -1,0 +1,65 @@
+"""Routing in the model: which connections a key matches, which messages are refused, and what a tap is told. Every pattern is tried."""
+
+from __future__ import annotations
+
+from sbusd.config.settings import LimitSettings
+from sbusd.dataplane.contract import MISSED, PublishRule, Refusal
+from sbusd.protocol.keys import SECRET_HEAD, KeySpace
+from tests.oracle.connection import Connection
+from tests.oracle.queues import Packet
+
+
+class Router:
+    """Matches keys with patterns. *connections* are those of the model, by number."""
+
+    def __init__(self, keyspace: KeySpace, limits: LimitSettings, connections: dict[int, Connection]) -> None:
+        self._keyspace = keyspace
+        self._unguarded = KeySpace(keyspace.separator, is_guarded=False)
+        self._limits = limits
+        self._connections = connections
+        self.rules: tuple[PublishRule, ...] = ()
+
+    def matching(self, key: bytes) -> list[Connection]:
+        """Return the connections with a pattern that matches the key."""
+        return [each for each in self._connections.values() if any(self._keyspace.matches(pattern, key) for pattern in each.patterns)]
+
+    def taps(self, key: bytes) -> list[Connection]:
+        """Return the connections with a tap that matches the key, reserved keys included, the oldest first."""
+        live = [each for each in self._connections.values() if not each.is_ending and each.tap is not None]
+        return sorted((each for each in live if self._unguarded.matches(each.tap or b"", key)), key=lambda each: each.number)
+
+    def is_secret(self, key: bytes) -> bool:
+        """Return whether it is a secret which connections a message with this key reaches."""
+        return key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
+
+    def refusal(self, sender: Connection, key: bytes) -> Refusal | None:
+        """Return why a message is refused, or None."""
+        if len(key) > self._limits.key_bytes:
+            return Refusal.KEY_TOO_LONG
+        if not self._keyspace.is_publishable(key):
+            return Refusal.RESERVED
+        inner = self._keyspace.inner_key(key)
+        if self._is_denied(sender, key) or (inner is not None and self._is_denied(sender, inner)):
+            return Refusal.POLICY
+        return None
+
+    def _is_denied(self, sender: Connection, key: bytes) -> bool:
+        """Return whether the first publish rule about the sender and the key denies."""
+        for number, rule in enumerate(self.rules):
+            if sender.rules >> number & 1 and key.startswith(rule.prefix):
+                return not rule.is_allowed
+        return False
+
+
+def sender_prefix(sender: Connection) -> Packet:
+    """Return what goes in front of a message to those who want verified senders."""
+    return Packet(b"CMSG !/from/%d/%b\0" % (sender.number, sender.cred))
+
+
+def tap_prefix(sender: Connection, packet: Packet) -> Packet:
+    """Return what goes in front of a message to a tap: who sent it and what became of it."""
+    line = b'CMSG !/tap\0{"kind":"message","time":%d,"id":%d,"cred":"%b","recipients":%d,"queued":%d,"discarded":%d%b}\n'
+    named = b",".join(b"%d" % number for number in sorted(packet.missed)) if len(packet.missed) <= MISSED else b""
+    missed = b',"missed":[%b]' % named if packet.missed else b""
+    recipients = packet.handed + packet.queued
+    return Packet(line % (packet.time, sender.number, sender.cred, recipients, packet.queued, packet.discarded, missed))
