@@ -1,60 +1,66 @@
-"""What a client wishes for its own connection alone, and the switch does by itself from then on. Spec: sbus-protocol(7) §6."""
+"""Settings that a client chooses for its own connection, and that the switch applies. Spec: sbus-protocol(7) §6."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from sbusd.broker.roster import Client
-from sbusd.dataplane.contract import HardMode, SoftMode, Switch
+from sbusd.dataplane.contract import HardMode, Order, SoftMode, Switch
 from sbusd.dataplane.modes import MODES
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.packets import Control
 
 MAX_TOKEN_BYTES = 128
-"""Longest token of a receipt: two UUIDs in text and as much again; the bus keeps one for each connection."""
+"""Longest token of a receipt: two UUIDs in text and as much again. The bus keeps one for each connection."""
 
-_ECHO = {controls.ECHO_ON: True, controls.ECHO_OFF: False}
-_SENDERS = {controls.SENDER_ON: True, controls.SENDER_OFF: False}
-_BATCHES = {controls.BATCH_ON: True, controls.BATCH_OFF: False}
-_PACES = {controls.PACE_ON: True, controls.PACE_OFF: False}
 _RECEIPTS = {controls.RECEIPT_ALWAYS: True, controls.RECEIPT_UNDELIVERABLE: False}
 
+_MODE_FIELDS: dict[type, str] = {SoftMode: "soft", HardMode: "hard", Order: "order"}
 
-LASTING = MODES.keys() | _ECHO.keys() | _SENDERS.keys() | _BATCHES.keys() | _PACES.keys()
-"""Wishes that hold until the client wishes otherwise, whatever happens to the process of the bus."""
+_CHANGES: dict[bytes, tuple[str, Any]] = {
+    controls.ECHO_ON: ("echo", True),
+    controls.ECHO_OFF: ("echo", False),
+    controls.SENDER_ON: ("sender", True),
+    controls.SENDER_OFF: ("sender", False),
+    controls.BATCH_ON: ("batch", True),
+    controls.BATCH_OFF: ("batch", False),
+    controls.PACE_ON: ("pace", True),
+    controls.PACE_OFF: ("pace", False),
+    **{key: (_MODE_FIELDS[type(mode)], mode) for key, mode in MODES.items()},
+}
+"""By control message: the field of ``ConnectionSettings`` that it changes, and the new value."""
+
+LASTING = _CHANGES.keys()
+"""Control messages whose effect lasts until the client changes it, across restarts of the bus."""
 
 
 def grant(switch: Switch, connection: int, packet: Control) -> bool:
-    """Do what *packet* wishes, and return True; or return False if it is no such wish.
+    """Apply the setting that *packet* chooses and return True, or return False if it chooses none.
 
     Raises:
         ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or has a NUL.
     """
-    key = packet.key
-    if key in _ECHO:
-        switch.set_echo(connection, _ECHO[key])
-    elif key in _RECEIPTS:
-        switch.arm_receipt(connection, _token(packet.payload or b""), always=_RECEIPTS[key])
-    elif key in _SENDERS:
-        switch.set_sender(connection, _SENDERS[key])
-    elif key in _BATCHES:
-        switch.set_batch(connection, _BATCHES[key])
-    elif key in _PACES:
-        switch.set_pace(connection, _PACES[key])
-    elif key in MODES:
-        _set_mode(switch, connection, key)
+    if packet.key in _CHANGES:
+        name, value = _CHANGES[packet.key]
+        switch.configure(connection, replace(switch.settings(connection), **{name: value}))
+    elif packet.key in _RECEIPTS:
+        switch.arm_receipt(connection, _token(packet.payload or b""), always=_RECEIPTS[packet.key])
     else:
         return False
     return True
 
 
 def note(client: Client, key: bytes) -> None:
-    """Remember what the wish *key* has changed for good, to tell it."""
-    if key in _SENDERS:
-        client.wants_senders = _SENDERS[key]
-    elif key in _BATCHES:
-        client.wants_batches = _BATCHES[key]
-    elif key in MODES:
-        _note_mode(client, key)
+    """Note the lasting setting that the control message *key* has chosen, for reports about the client."""
+    name, value = _CHANGES.get(key, ("", None))
+    if name == "sender":
+        client.wants_senders = value
+    elif name == "batch":
+        client.wants_batches = value
+    elif name in _MODE_FIELDS.values():
+        setattr(client, name, value.name.lower())
 
 
 def _token(payload: bytes) -> bytes:
@@ -62,26 +68,3 @@ def _token(payload: bytes) -> bytes:
     if len(payload) > MAX_TOKEN_BYTES or b"\0" in payload:
         raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt must have at most {MAX_TOKEN_BYTES} bytes and no NUL")
     return payload
-
-
-def _set_mode(switch: Switch, connection: int, key: bytes) -> None:
-    """Do to *connection* what the control message *key*, one of :data:`MODES`, says."""
-    mode = MODES[key]
-    if isinstance(mode, SoftMode):
-        switch.set_soft(connection, mode)
-    elif isinstance(mode, HardMode):
-        switch.set_hard(connection, mode)
-    else:
-        switch.set_order(connection, mode)
-
-
-def _note_mode(client: Client, key: bytes) -> None:
-    """Remember the mode that the control message *key*, one of :data:`MODES`, has chosen, to tell it."""
-    mode = MODES[key]
-    name = mode.name.lower()
-    if isinstance(mode, SoftMode):
-        client.soft = name
-    elif isinstance(mode, HardMode):
-        client.hard = name
-    else:
-        client.order = name

@@ -1,12 +1,12 @@
-# How the data plane receives from peers who may send descriptors, and closes their sockets. See ancillary.pyx.
+# How the switch receives from peers that may send descriptors, and closes their sockets. See ancillary.pyx.
 
 from posix.time cimport timespec
 
 from sbusd.dataplane.libc cimport mmsghdr
 
-cdef enum Passing:          # whether descriptors can be among a peer's unread packets
+cdef enum Passing:          # whether descriptors can be in a peer's unread packets
     REFUSED                 # no: the kernel refuses to send them, and did so from the start
-    LEFT_OVER               # only among those that were sent before it did
+    LEFT_OVER               # only in packets that were sent before it did
     POSSIBLE                # yes: this kernel cannot refuse them
 
 

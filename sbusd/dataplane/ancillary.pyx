@@ -2,14 +2,14 @@
 # distutils: language = c++
 """Descriptors that peers send (SCM_RIGHTS): refused by the kernel, or never received. Source: unix(7), socket(7), proc_pid_fdinfo(5).
 
-The thread that receives a packet without room for its descriptors, or that closes a socket with such packets unread, drops these
-descriptors, and so may do the last close of a file that a stranger has prepared: one of a TCP socket with SO_LINGER sleeps for as long as
-the stranger likes. Received and closed one by one they are worse: close(2) then also flushes, which a FUSE file never finishes, and
-a process with such a descriptor cannot even exit.
+A thread that receives a packet without room for its descriptors, or that closes a socket with such packets unread, drops these
+descriptors. That may be the last close of a file that another user has prepared: of a TCP socket with SO_LINGER it blocks for as long as
+that user likes. To receive and close them one by one is worse: close(2) then also flushes, which a FUSE file may never finish, and a
+process with such a descriptor cannot even exit.
 
-So Linux 6.16 and later refuses the send (SO_PASSRIGHTS). On an earlier kernel each packet is first looked at with MSG_PEEK, which only
-duplicates references and sets MSG_CTRUNC if there are any; only packets without descriptors are then taken out of the queue. A socket
-whose queue has descriptors is closed by a thread that may sleep, `sbusd.dataplane.closer`.
+So Linux 6.16 and later can refuse the send (SO_PASSRIGHTS). On an earlier kernel each packet is first read with MSG_PEEK, which
+only duplicates references, and sets MSG_CTRUNC if there are any. Then only packets without descriptors are removed from the queue. A
+socket whose queue has descriptors is closed by a thread that may block, `sbusd.dataplane.closer`.
 """
 
 from libc.errno cimport EAGAIN, ECONNRESET, EINTR, errno
@@ -23,18 +23,18 @@ from sbusd.dataplane.libc cimport (
 )
 
 cdef enum:
-    MOST_PACKETS = 64           # looked at in one call; as many as a batch has
-    DRAIN_PACKETS = 4096        # unread packets thrown away before a socket is closed; more than a socket buffer holds
+    MOST_PACKETS = 64           # read with MSG_PEEK in one call; as many as a batch has
+    DRAIN_PACKETS = 4096        # unread packets that are dropped before a socket is closed; more than a socket buffer holds
     FDINFO_BYTES = 512
     TRIES = 4                   # of a receive that a signal or a pending error interrupts
 
-cdef mmsghdr emptied[MOST_PACKETS]      # without room: packets that were looked at are taken out with them
+cdef mmsghdr emptied[MOST_PACKETS]      # without room: they remove packets that were read with MSG_PEEK
 
 
 cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil:
-    """Let the kernel refuse descriptors that the peer of *fd* sends from now on; return whether some can be there all the same.
+    """Let the kernel refuse descriptors that the peer of *fd* sends from now on; return whether some can still be there.
 
-    *is_new*: the socket was just accepted, so the option of its listener was its own from the start.
+    *is_new*: the socket was just accepted, so it has had the option of its listener from the start.
     """
     cdef int passes = 1, off = 0
     cdef socklen_t length = sizeof(passes)
@@ -48,7 +48,7 @@ cdef Passing refuse_passing(int fd, bint is_new) noexcept nogil:
 
 
 cdef long waiting_descriptors(int fd) noexcept nogil:
-    """Return how many descriptors are among the unread packets of *fd*; -1 where the kernel does not say (before Linux 5.7)."""
+    """Return the number of descriptors in unread packets of *fd*; -1 if the kernel does not report it (before Linux 5.7)."""
     cdef char text[FDINFO_BYTES]
     cdef char* found
     cdef ssize_t length
@@ -71,13 +71,13 @@ cdef long waiting_descriptors(int fd) noexcept nogil:
 cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec* span, Passing* passing, bint* has_descriptors) noexcept nogil:
     """Receive like recvmmsg(2), at most *count* packets, but none with descriptors; *has_descriptors*: the packet after them has some.
 
-    Once the queue is seen empty, a *passing* that is LEFT_OVER becomes REFUSED. Returns -1 with errno set as recvmmsg(2) does, and -2 if
-    the packets that were looked at could not be taken out.
+    When the queue is empty, a *passing* that is LEFT_OVER becomes REFUSED. Returns -1 with errno set as recvmmsg(2) does, and -2 if
+    the packets could not be removed.
     """
     cdef int seen, clean, i, beginning = 0
     has_descriptors[0] = False
     count = min(count, <unsigned int>MOST_PACKETS)
-    # The place where to look next moves with each look, and only comes back with what is taken out.
+    # Each MSG_PEEK moves the offset for the next one, and only removed packets move it back.
     setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &beginning, sizeof(beginning))
     seen = recvmmsg(fd, inbound, count, MSG_DONTWAIT | MSG_PEEK, span)
     if seen < 0:
@@ -87,18 +87,18 @@ cdef int receive_checked(int fd, mmsghdr* inbound, unsigned int count, timespec*
     clean = seen
     for i in range(seen):
         if inbound[i].msg_hdr.msg_flags & MSG_CTRUNC:
-            # Whatever else was seen, nothing from here on is taken out.
+            # Nothing from here on is removed.
             has_descriptors[0] = True
             clean = min(clean, i)
             break
         if inbound[i].msg_hdr.msg_flags & MSG_TRUNC:
-            # The next look was at the rest of the same packet.
+            # What follows is the rest of the same packet.
             clean = min(clean, i + 1)
     return clean if take_out(fd, inbound, clean) else -2
 
 
 cdef bint take_out(int fd, mmsghdr* inbound, int count) noexcept nogil:
-    """Take *count* packets, which were looked at, out of the queue of *fd*; return False if they are not the same."""
+    """Remove *count* packets that were read with MSG_PEEK from the queue of *fd*; return False if they are not the same."""
     cdef int done = 0, taken, i, tries = 0
     while done < count:
         taken = recvmmsg(fd, emptied, count - done, MSG_DONTWAIT | MSG_TRUNC, NULL)
@@ -109,19 +109,19 @@ cdef bint take_out(int fd, mmsghdr* inbound, int count) noexcept nogil:
             return False
         for i in range(taken):
             if emptied[i].msg_len != inbound[done + i].msg_len and not inbound[done + i].msg_hdr.msg_flags & MSG_TRUNC:
-                # A packet of no bytes can hide from the second look. None of these had descriptors, but the data is another packet's.
+                # MSG_PEEK can pass over a packet of no bytes. None of these had descriptors, but the data belongs to another packet.
                 return False
         done += taken
     return True
 
 
 cdef bint hang_up(int fd, Passing passing) noexcept nogil:
-    """Close a connected socket so that the peer can still read what it was sent; return False if a thread that may sleep must do it."""
+    """Close a connected socket so that the peer can still read what it was sent; return False if a thread that may block must do it."""
     cdef int i
-    # shutdown(2) reaches the peer even while another process holds a duplicate. With packets of the peer's unread, close(2)
-    # would make its next recv(2) fail with ECONNRESET in place of our last words: so they are thrown away first.
+    # shutdown(2) reaches the peer even while another process holds a duplicate. If packets of the peer were unread, close(2) would
+    # make its next recv(2) fail with ECONNRESET, and hide the last words. So they are dropped first.
     shutdown(fd, SHUT_RDWR)
-    # From here on the peer cannot send any more, so the answer holds.
+    # The peer cannot send any more, so the result stays true.
     if passing != REFUSED and waiting_descriptors(fd) != 0:
         return False
     for i in range(DRAIN_PACKETS):
@@ -132,13 +132,13 @@ cdef bint hang_up(int fd, Passing passing) noexcept nogil:
 
 
 def refuse(int fd, *, bint is_new=False):
-    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, to those of its clients from now on.
+    """Let the kernel refuse descriptors sent to the Unix socket *fd*, and if it listens, those sent to its future connections.
 
-    *is_new*: it was just accepted. Returns whether none can be among its unread packets.
+    *is_new*: it was just accepted. Returns True if none can be in its unread packets.
     """
     return refuse_passing(fd, is_new) == REFUSED
 
 
 def has_waiting(int fd):
-    """Return whether descriptors may be among the unread packets of the Unix socket *fd*."""
+    """Return whether descriptors may be in unread packets of the Unix socket *fd*."""
     return waiting_descriptors(fd) != 0

@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""A tree of texts in the order of their bytes, as balanced as an AVL tree is. Source: Adelson-Velsky and Landis, 1962.
+"""An AVL tree of texts, in the order of their bytes. Source: Adelson-Velsky and Landis, 1962.
 
-An item is one block of memory: its links, what its owner keeps in it, and its text. A structure that begins with an `Item` is one; an
-ordered map of strings would take a block more for each, and three times the memory. No choice of texts makes the tree slow.
+An item is one block of memory: its links, the data of its owner, and its text. A structure that begins with an `Item` is an item. An
+ordered map of strings would take another block for each item, and three times the memory. No choice of texts makes the tree slow.
 """
 
 from libc.stdlib cimport abort, malloc
@@ -14,10 +14,10 @@ cdef enum:
 
 
 cdef void* new_item(size_t text_at, const char* text, size_t length, size_t more) noexcept nogil:
-    """Return an item with a text that begins *text_at* bytes behind its start, and room for *more* bytes behind that; free(3) ends it."""
+    """Return an item whose text begins *text_at* bytes after its start, with *more* bytes after the text; release it with free(3)."""
     cdef Item* item = <Item*>malloc(text_at + length + more)
     if item is NULL:
-        abort()             # as C++ does where it has no memory left for an item of a container
+        abort()             # as C++ does if it has no memory for an item of a container
     item.left = item.right = NULL
     item.height = 1
     item.length = length
@@ -40,7 +40,7 @@ cdef int compare(const char* text, size_t length, Item* item) noexcept nogil:
 
 
 cdef Item** link_of(Item** root, const char* text, size_t length) noexcept nogil:
-    """Return what points to the item of a text, or NULL if there is none; valid until the tree changes."""
+    """Return the pointer to the item of a text, or NULL if there is none; valid until the tree changes."""
     cdef Item** link = root
     cdef int order
     while link[0] is not NULL:
@@ -58,7 +58,7 @@ cdef Item* first(Item* root) noexcept nogil:
     return root
 
 
-cdef Item* item_behind(Item* root, const char* text, size_t length) noexcept nogil:
+cdef Item* item_after(Item* root, const char* text, size_t length) noexcept nogil:
     """Return the first item whose text sorts after *text*, which need not be in the tree, or NULL."""
     cdef Item* found = NULL
     while root is not NULL:
@@ -76,12 +76,12 @@ cdef int height_of(Item* item) noexcept nogil:
 
 
 cdef void measure(Item* item) noexcept nogil:
-    """Set the height of an item, whose trees below have theirs."""
+    """Set the height of an item from the heights of the trees below it."""
     item.height = <uint8_t>(max(height_of(item.left), height_of(item.right)) + 1)
 
 
 cdef void turn_right(Item** link) noexcept nogil:
-    """Let the left item below take the place of an item."""
+    """Put the left item below an item into its place."""
     cdef Item* item = link[0]
     cdef Item* up = item.left
     item.left = up.right
@@ -92,7 +92,7 @@ cdef void turn_right(Item** link) noexcept nogil:
 
 
 cdef void turn_left(Item** link) noexcept nogil:
-    """Let the right item below take the place of an item."""
+    """Put the right item below an item into its place."""
     cdef Item* item = link[0]
     cdef Item* up = item.right
     item.right = up.left
@@ -103,7 +103,7 @@ cdef void turn_left(Item** link) noexcept nogil:
 
 
 cdef void balance(Item** link) noexcept nogil:
-    """Restore that the heights on both sides of an item differ by one at most, after one of them changed by one."""
+    """Rebalance an item after one side changed by one: the heights of both sides differ by at most one again."""
     cdef Item* item = link[0]
     cdef int lean = height_of(item.left) - height_of(item.right)
     if lean > 1:
@@ -119,7 +119,7 @@ cdef void balance(Item** link) noexcept nogil:
 
 
 cdef void put(Item** root, Item* fresh) noexcept nogil:
-    """Add an item, whose text no other has."""
+    """Add an item whose text is not in the tree."""
     cdef Item** path[MAX_HEIGHT]
     cdef Item** link = root
     cdef size_t depth = 0
@@ -134,7 +134,7 @@ cdef void put(Item** root, Item* fresh) noexcept nogil:
 
 
 cdef Item* cut(Item** root, const char* text, size_t length) noexcept nogil:
-    """Take the item of a text, which is there, out of a tree, and return it."""
+    """Remove the item of a text, which must be in the tree, and return it."""
     cdef Item** path[MAX_HEIGHT]
     cdef Item** link = root
     cdef Item* item

@@ -1,42 +1,42 @@
-"""Who blocks whom, as a switch says it. Spec: sbus-protocol(7) §7."""
+"""Which connections block which, as a switch reports it. Spec: sbus-protocol(7) §7."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 NAMED_WAITS = 4
-"""Recipients that are named as blocking a connection, and publishers as blocked by it: it may be thousands."""
+"""How many recipients that block a connection are named, and how many publishers that it blocks: there may be thousands."""
 
 
 class Wait(NamedTuple):
     """A wait of a publisher for a recipient, as seen from one of the two."""
 
     connection: int
-    """The other one."""
+    """The number of the other one."""
     is_paced: bool
-    """The publisher waits because it asked for pacing; else because the recipient asked to block publishers."""
+    """The publisher waits because it asked for pacing; otherwise because the recipient asked to block publishers."""
     ms: int
-    """For how long."""
+    """Milliseconds since the wait began."""
 
 
 class Waits(NamedTuple):
-    """Whom a connection waits for as a publisher, and who waits for it as a recipient."""
+    """The recipients for which a connection waits, and the publishers that wait for it."""
 
     is_paced: bool
     blocked_by_count: int
     blocks_count: int
     blocked_ms: int
-    """How long it has waited, since it was adopted; a wait for several at a time counts once."""
+    """How long it has waited since it was adopted; simultaneous waits count once."""
     blocked_others_ms: int
-    """How long others have waited for it, added up."""
+    """How long publishers have waited for it, in total."""
     blocked_by: tuple[Wait, ...]
-    """Recipients that it waits for, by number; :data:`NAMED_WAITS` at most, and not all of those if very many connections wait."""
+    """Recipients for which it waits, by number; at most :data:`NAMED_WAITS`, and fewer if very many connections wait."""
     blocks: tuple[Wait, ...]
-    """Publishers that wait for it, likewise."""
+    """Publishers that wait for it, by number; at most :data:`NAMED_WAITS`."""
 
 
 class UserWaits(NamedTuple):
-    """For how long a user's connections have waited, and have let others wait, added up, since its oldest one came."""
+    """How long a user's publishers have waited, and publishers for its recipients, in total, since its oldest connection began."""
 
     blocked_ms: int
     blocked_others_ms: int

@@ -1,6 +1,6 @@
-"""Bounds of the numbers in what one bus leaves to the next, checked by pydantic when that is read. Spec: sbusd(8), RESTARTS.
+"""Bounds of the numbers in a saved state, which pydantic checks when the next process reads it. Spec: sbusd(8), RESTARTS.
 
-Imports nothing heavy: a bus that goes on after no other never needs pydantic.
+This module imports pydantic only when a state is read: a first start does not need it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """For :data:`typing.Annotated`: a number from ``low`` on and below ``end``; so neither infinite nor no number at all."""
+    """For :data:`typing.Annotated`: a number from ``low`` to below ``end``, which excludes infinity and NaN."""
 
     low: int
     end: int
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Tell pydantic how to check."""
+        """Return how pydantic checks it."""
         from pydantic_core import core_schema  # noqa: PLC0415 - see above
 
         return core_schema.no_info_after_validator_function(self._check, handler(source))
@@ -35,10 +35,10 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Latin1:
-    """For :data:`typing.Annotated`: bytes that JSON has as the characters of the same numbers."""
+    """For :data:`typing.Annotated`: bytes that are stored in JSON as the characters with the same numbers."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Tell pydantic how to check and convert."""
+        """Return how pydantic checks and converts it."""
         from pydantic_core import core_schema  # noqa: PLC0415 - see above
 
         return core_schema.no_info_after_validator_function(_bytes_of, core_schema.str_schema())

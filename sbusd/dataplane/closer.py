@@ -1,8 +1,8 @@
-"""Closes sockets whose unread packets carry descriptors, on threads of their own: the last close of a strange file may sleep.
+"""Closes sockets whose unread packets carry descriptors, on separate threads: the last close of an unknown file may block.
 
-The threads are started with the first such socket, so a bus without hostile clients has none. What they sleep in is ended by a signal
-after a moment, as SO_LINGER is (socket(7)), so one socket cannot hold up those behind it. A connection counts for the quota
-``connections`` until its socket is closed.
+The threads start with the first such socket, so a bus without hostile clients has none. After a moment a signal interrupts a close that
+blocks, for example in SO_LINGER (socket(7)), so one socket cannot delay the next. A connection counts towards the quota ``connections``
+until its socket is closed.
 """
 
 from __future__ import annotations
@@ -22,26 +22,25 @@ from collections.abc import Callable, Iterable, Iterator
 from sbusd.dataplane.ancillary import has_waiting
 
 DRAIN_PACKETS = 4_096
-"""Unread packets thrown away before a socket is closed; more than a socket buffer holds."""
+"""Unread packets that are dropped before a socket is closed; more than a socket buffer holds."""
 
 THREADS = 8
-"""How many sockets are closed at a time."""
+"""How many sockets are closed at the same time."""
 
 PATIENCE_SECONDS = 0.002
-"""How long one close may sleep before a signal ends that."""
-
+"""How long one close may block before a signal interrupts it."""
 
 CROWD = 256
-"""While this number of sockets wait to be closed, no connection is accepted: they could use up all descriptors."""
+"""While so many sockets wait to be closed, no connection is accepted, because they could use up all descriptors."""
 
 
 class Closer:
-    """The sockets of one process that wait to be closed. Only its threads may sleep; every method returns at once."""
+    """The sockets of one process that wait to be closed. Only its threads may block; every method returns at once."""
 
     def __init__(self) -> None:
         self._work: queue.SimpleQueue[int] = queue.SimpleQueue()
         self._sockets: dict[int, tuple[int, int | None]] = {}
-        """Descriptors that are not closed yet, each with its connection, by a number of our own: descriptors are used again."""
+        """Descriptors that are not closed yet, each with its connection, by a unique number: the kernel uses descriptors again."""
         self._numbers = itertools.count()
         self._closed: deque[int] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -55,17 +54,17 @@ class Closer:
         return self._event
 
     def add(self, fd: int, connection: int | None = None) -> None:
-        """Close *fd*, a socket that is shut down already, which is this object's from now on. *connection* is reported when it is done."""
+        """Take over *fd*, a socket that is shut down already, and close it. *connection* is reported when that is done."""
         number = next(self._numbers)
         self._sockets[number] = fd, connection
         self._work.put(number)
-        # Without memory for a thread the socket stays open, and counts, until the next one is to be closed.
+        # If there is no memory for a thread, the socket stays open, and counts, until the next one is added.
         with contextlib.suppress(RuntimeError):
             if len(self._threads) < min(THREADS, len(self._sockets)):
                 self._threads.append(_started(self._run))
             if self._rouser is None:
                 with contextlib.suppress(ValueError):
-                    # Only a signal with a handler ends a sleep, and only the main thread can set one: without, a close may take long.
+                    # Only a signal with a handler interrupts a close, and only the main thread can set the handler.
                     signal.signal(signal.SIGURG, lambda _number, _frame: None)
                 self._rouser = _started(self._rouse)
         self._has_work.set()
@@ -78,7 +77,7 @@ class Closer:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether too many sockets wait."""
+        """Whether too many sockets wait to be closed."""
         return len(self._sockets) >= CROWD
 
     def waiting(self) -> list[int]:
@@ -86,13 +85,13 @@ class Closer:
         return [fd for fd, _ in list(self._sockets.values())]
 
     def close(self) -> None:
-        """Report nothing more; what is not closed yet is closed all the same. Only :meth:`waiting` may be called after."""
+        """Stop reporting. Sockets that are not closed yet will be. After this only :meth:`waiting` may be called."""
         with self._event_lock:
             os.close(self._event)
             self._event = -1
 
     def _run(self) -> None:
-        """Close one after another."""
+        """Close one socket after another."""
         while True:
             number = self._work.get()
             fd, connection = self._sockets[number]
@@ -105,7 +104,7 @@ class Closer:
                         os.eventfd_write(self._event, 1)
 
     def _rouse(self) -> None:
-        """Send signals to the threads that close, as long as there is anything to close."""
+        """Send signals to the threads while there are sockets to close."""
         while True:
             self._has_work.wait()
             self._has_work.clear()
@@ -117,7 +116,7 @@ class Closer:
 
 
 def _started(run: Callable[[], None]) -> threading.Thread:
-    """Return a thread that runs *run*. Nobody waits for it: when the process exits, the kernel ends what it sleeps in."""
+    """Start a thread that runs *run*. The process does not wait for it at its exit: the kernel then interrupts it."""
     thread = threading.Thread(target=run, name="closer", daemon=True)
     thread.start()
     return thread
@@ -125,12 +124,12 @@ def _started(run: Callable[[], None]) -> threading.Thread:
 
 @functools.cache
 def _closer() -> Closer:
-    """Return the closer of sockets that are not a switch's."""
+    """Return the closer of sockets that belong to no switch."""
     return Closer()
 
 
 def hang_up(fd: int) -> None:
-    """Close the connected socket *fd* so that its peer sees the end, whoever else holds a duplicate; never sleeps."""
+    """Close the connected socket *fd* so that its peer sees the end even if another process holds a duplicate; never blocks."""
     peer = socket.socket(fileno=fd)
     with contextlib.suppress(OSError):
         peer.shutdown(socket.SHUT_RDWR)
@@ -153,7 +152,7 @@ def identified(fds: Iterable[int]) -> Iterator[tuple[int, int]]:
 
 
 def resume(closing: Iterable[tuple[int, int]]) -> None:
-    """Close the sockets that the process before this one, which was started anew in place, had not closed yet."""
+    """Close the sockets that this process had not closed yet when it was replaced by execve(2)."""
     for fd, inode in closing:
         with contextlib.suppress(OSError):
             if os.fstat(fd).st_ino == inode:
@@ -162,15 +161,15 @@ def resume(closing: Iterable[tuple[int, int]]) -> None:
 
 
 def _close(fd: int) -> None:
-    """Close *fd*; its queue is emptied first, for a duplicate that lies elsewhere would keep what is in it."""
+    """Close *fd*. Its queue is emptied first, because a duplicate elsewhere would keep the packets."""
     peer = socket.socket(fileno=fd)
     for _ in range(DRAIN_PACKETS):
         try:
             data = peer.recv(1, socket.MSG_DONTWAIT)
         except OSError:
-            # ECONNRESET: the peer has closed with packets of ours unread. Its own come next.
+            # ECONNRESET: the peer has closed without reading all packets. Those that it sent come next.
             data = b""
-        # The end reads like a packet of no bytes, behind which others may hide.
+        # The end looks like a packet of no bytes, after which there may be others.
         if not data and not has_waiting(fd):
             break
     peer.close()

@@ -1,7 +1,7 @@
-"""What one switch hands to the next, so that clients cannot tell them apart. Spec: sbusd(8), RESTARTS.
+"""The state that one switch hands to the next, so that clients notice no difference. Spec: sbusd(8), RESTARTS.
 
-Each type is written to the bus's state as JSON, field by field. A field that is added gets a default, which is what an older
-bus's state means; a field that is not known here is of a newer bus, whose state is refused.
+Each type is written to the bus's state as JSON, field by field. A new field gets a default, which is the meaning of an older bus's
+state. An unknown field comes from a newer bus, whose state is rejected.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar
 from sbusd.dataplane.bounds import Within
 
 Count = Annotated[int, Within(0, 1 << 63)]
-"""What a counter of the switch can have counted."""
+"""The range of a counter."""
 
 UserId = Annotated[int, Within(0, (1 << 32) - 1)]
 
@@ -23,22 +23,31 @@ _FORBID_UNKNOWN = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """What a client has asked for itself. It survives every restart: the numbers are those of the contract's modes."""
+    """What a client has asked for itself. It survives every restart."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     echo: bool = True
+    """Whether it receives its own MSG that match its patterns."""
     soft: Annotated[int, Within(0, 4)] = 0
+    """What happens to packets that its socket does not take: the number of a ``SoftMode``."""
     hard: Annotated[int, Within(1, 4)] = 1
+    """What happens to packets that its queue does not take: the number of a ``HardMode``."""
     order: Annotated[int, Within(0, 4)] = 0
+    """The order of messages in its queue: the number of an ``Order``."""
     sender: bool = False
+    """Whether it receives each MSG as ``CMSG !/from/<id>/<cred> NUL <the MSG packet>``, with the number and the credentials of the
+    sender, 0 for the bus itself. It applies to messages that are routed from now on. The whole length counts."""
     batch: bool = False
+    """Whether it may receive several packets in one, as ``CMSG !/batch``."""
     pace: bool = False
+    """Whether its messages wait for recipients of any user, instead of being discarded for them. Rules 5 and 6 of the contract apply.
+    Recipients of another user block it for at most ``pace_limit`` of each second in total."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionProgress:
-    """What one connection has done so far; it survives an orderly restart. The counters are those of the contract."""
+    """The progress of one connection; it survives a handover. The counters are those of the contract."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -49,65 +58,64 @@ class ConnectionProgress:
     lost_packets: Count = 0
     refused_packets: Count = 0
     untold: Count = 0
-    """Lost, and the peer is not told yet."""
+    """Lost packets that are not in a loss notice yet."""
     unreported: Count = 0
-    """Told to the peer, and the sink does not know yet."""
+    """Lost packets in loss notices that the sink does not know of yet."""
     blocks: tuple[Count, ...] = ()
     """Publishers that wait for it, by the number of their connection."""
     paces: tuple[Count, ...] = ()
-    """Those of them that wait because they asked for pacing."""
+    """Those that wait because they asked for pacing."""
     held_us: dict[UserId, Count] = field(default_factory=dict)
-    """For how long recipients of other users have held it up in the last second, by user."""
+    """For how long recipients of other users have blocked it in the last second, by user, in microseconds."""
     blocking_ms: Count = 0
-    """How long it has blocked them."""
+    """For how long it has blocked them without a break."""
     idle_ms: Count = 0
-    """How long its socket has taken nothing, counted while it blocks publishers."""
+    """For how long its socket has taken nothing, while it blocks publishers."""
     progress_mark: Count = 0
-    """What ``delivered_packets`` was then."""
+    """The value of ``delivered_packets`` when its socket last took something."""
     has_fallen_back: bool = False
     """Its mode acts as ``discard`` until its queue has drained, because it blocked publishers for too long."""
     receipt_token: str | None = None
-    """The receipt that it has asked for its next message, None for none; the token's bytes are the characters of those numbers."""
+    """The token of the receipt for its next message, None for no receipt; each byte is the character with that number."""
     reads: Annotated[int, Within(1, 65)] = 64
-    """Packets that are read from its socket at once; batches are packets here."""
+    """Packets read from its socket at once; a batch is one packet here."""
     replaced_packets: Count = 0
     untold_replaced: Count = 0
-    """Replaced, and the peer is not told yet."""
+    """Replaced messages that are not in a notice yet."""
     blocked_ms: Count = 0
-    """How long it has waited for recipients."""
+    """How long it has waited for recipients, in total."""
     blocked_others_ms: Count = 0
-    """How long publishers have waited for it, added up."""
+    """How long publishers have waited for it, in total."""
     receipt_always: bool = False
-    """That is for every message, and not for an undeliverable one alone."""
+    """The receipt is sent in any case, not only if the message is undeliverable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """What waits for one connection: each the place of a packet in the list of all, that of what goes out in front of it in one packet
-    with it, None for nothing, and the uid that is charged for it, None for nobody."""
+    """The queue of one connection. An entry is the place of a packet in the list of all packets, the place of the head that goes before it
+    in the same packet, None for no head, and the uid of the publisher, None if unknown."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     waiting: tuple[QueueEntry, ...] = ()
-    """In order of arrival."""
+    """Messages, in order of arrival."""
     notes: tuple[QueueEntry, ...] = ()
-    """The bus's own, which do not wait their turn among messages."""
+    """Packets of the bus itself that are not queued among messages."""
     unread: tuple[tuple[Count, bool], ...] = ()
-    """What the connection itself has sent and was not handled yet, in order: each the place of a packet, and whether the kernel had cut
-    it. The rest of a batch that was being handled is a batch."""
-
+    """Packets that the connection itself has sent and that are not handled yet, in order: the place of each, and whether the kernel
+    truncated it. The rest of a batch is a batch."""
     fixed: Count = 0
-    """So many of the first in ``waiting`` are not replaced: they were there before the client chose the order ``latest``."""
+    """The number of the first messages in ``waiting`` that are not replaced: they are older than the order ``latest``."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits."""
+        """Whether there is no packet in it."""
         return not self.waiting and not self.notes and not self.unread
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchTotals:
-    """What the switch has done so far; the names are those of ``SwitchCounters``."""
+    """The totals of the switch; the names are those of ``SwitchCounters``."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -133,6 +141,6 @@ class SwitchTotals:
     fallbacks: Count = 0
     replaced_packets: Count = 0
     lost_by_user: dict[UserId, Count] = field(default_factory=dict)
-    """Packets lost to each user who is there."""
+    """Packets lost, for each user with a connection."""
     blocked_by_user: dict[UserId, tuple[Count, Count]] = field(default_factory=dict)
-    """Of each of them, for how many milliseconds it has waited for recipients, and publishers for it."""
+    """For each user with a connection: for how many milliseconds its publishers have waited, and publishers for its recipients."""

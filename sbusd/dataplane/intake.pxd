@@ -1,4 +1,4 @@
-# The shape of what a connection has sent and the switch handles next. See intake.pyx.
+# Packets that the switch handles next, and backlogs. See intake.pyx.
 
 from libc.stdint cimport uint32_t, uint64_t
 
@@ -7,26 +7,26 @@ from sbusd.dataplane.outbox cimport BATCH_PACKETS
 
 cdef enum:
     BATCH_HEAD_BYTES = 13           # CMSG !/batch NUL
-    BATCH_LENGTH_BYTES = 4          # in front of each packet in a batch
+    BATCH_LENGTH_BYTES = 4          # before each packet in a batch
 
 
 cdef struct Intake:                 # the packets that are handled together
-    iovec* parts                    # where they are, each with room for its length in front of it
-    bint is_cut[BATCH_PACKETS]      # the kernel had no room for the whole of it
+    iovec* parts                    # where they are, each with room for its length before it
+    bint is_cut[BATCH_PACKETS]      # the kernel truncated it
     size_t count
-    size_t limit                    # no more than so many
-    size_t offset                   # how far the batch is taken apart at which it stopped; 0: it stopped at none
-    uint64_t batches                # that were taken apart to their ends, ever
+    size_t limit                    # the maximum of count
+    size_t offset                   # how far the last batch is split; 0: it is complete
+    uint64_t batches                # completely split, in total
 
 
-cdef struct Backlog:                # received and not handled yet; its records follow it in the same allocation
-    Backlog* next                   # what comes behind it, or NULL
-    size_t size                     # bytes of them all
-    size_t place                    # where the record is that comes next
-    size_t offset                   # how far the batch in it is taken apart; 0: not at all
+cdef struct Backlog:                # received and not handled yet; the records follow in the same allocation
+    Backlog* next                   # the backlog after it, or NULL
+    size_t size                     # bytes of all records
+    size_t place                    # the place of the next record
+    size_t offset                   # how far the batch in it is split; 0: not at all
 
 
-cdef struct Record:                 # in front of each packet of a backlog
+cdef struct Record:                 # before each packet of a backlog
     uint32_t length
     uint32_t is_cut
 

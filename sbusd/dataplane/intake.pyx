@@ -1,10 +1,10 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""What a connection has sent, on its way to be handled: single packets, and what is in batches. Spec: sbus-protocol(7) §6, ``!/batch``.
+"""From received packets to the packets to handle: batches are split. Spec: sbus-protocol(7) §6, ``!/batch``.
 
-A batch is taken apart where it was received, a bounded number of packets at a time. What is then left of it, and of what was read from
-the socket together with it, is kept as the connection's backlog, and goes on before the socket is read again. What was taken and could
-not be handled in time is put back in front of that: backlogs are a chain.
+A batch is split where it was received, a bounded number of packets at a time. The rest of it, and packets that were read together with it,
+become the connection's backlog, which is handled before the socket is read again. Packets that could not be handled in time are put back
+before that: backlogs are a chain.
 """
 
 from libc.stdint cimport uint32_t
@@ -17,12 +17,12 @@ cdef const char* BATCH_HEAD = b"CMSG !/batch\0"
 
 
 cdef bint is_batch(const char* packet, size_t length) noexcept nogil:
-    """Return whether a packet says that it is a batch, well-formed or not."""
+    """Return whether a packet has the head of a batch; it may be malformed."""
     return length >= BATCH_HEAD_BYTES - 1 and memcmp(packet, BATCH_HEAD, min(length, <size_t>BATCH_HEAD_BYTES)) == 0
 
 
 cdef void add(Intake* intake, char* packet, size_t length, bint is_cut) noexcept nogil:
-    """Take one packet as it is."""
+    """Take one packet unchanged."""
     intake.parts[intake.count].iov_base = packet
     intake.parts[intake.count].iov_len = length
     intake.is_cut[intake.count] = is_cut
@@ -30,18 +30,18 @@ cdef void add(Intake* intake, char* packet, size_t length, bint is_cut) noexcept
 
 
 cdef bint take(Intake* intake, char* packet, size_t length, bint is_cut) noexcept nogil:
-    """Take a packet, or what is in a batch from the intake's *offset* on; return False if something is left of it, from *offset* on."""
+    """Take a packet, or the packets of a batch from the intake's *offset* on. Return False if a rest is left from the new *offset* on."""
     if is_cut or length < BATCH_HEAD_BYTES or packet[0] != c"C" or not is_batch(packet, length):
         add(intake, packet, length, is_cut)
         return True
-    return take_apart(intake, packet, length)
+    return split(intake, packet, length)
 
 
-cdef bint take_apart(Intake* intake, char* batch, size_t length) noexcept nogil:
-    """Take what is in a batch.
+cdef bint split(Intake* intake, char* batch, size_t length) noexcept nogil:
+    """Take the packets of a batch.
 
-    A fault is for the control plane: it gets a batch that begins with it. That is written over packets in front of the fault, so
-    those are handled first, and the fault next time.
+    The control plane gets a batch that begins with the fault of a malformed one. Its head is written over the packets before the fault,
+    so these are handled first, and the fault next time.
     """
     cdef size_t start = max(intake.offset, <size_t>BATCH_HEAD_BYTES), place = start
     cdef uint32_t inner
@@ -70,12 +70,12 @@ cdef bint take_apart(Intake* intake, char* batch, size_t length) noexcept nogil:
 
 
 cdef size_t record_bytes(const char* packet, size_t length, size_t offset) noexcept nogil:
-    """Return what a packet takes in a backlog, if it is a batch that is taken apart as far as *offset*."""
+    """Return the size of a packet in a backlog. Of a batch that is split up to *offset* only the rest is stored; 0: all."""
     return sizeof(Record) + (length if offset == 0 else BATCH_HEAD_BYTES + length - offset)
 
 
 cdef Backlog* new_backlog(size_t size) noexcept nogil:
-    """Return an empty backlog for records of *size* bytes together, or NULL if memory is short; free(3) ends it."""
+    """Return an empty backlog for records of *size* bytes in total, or NULL if memory is short; release it with free(3)."""
     cdef Backlog* backlog = <Backlog*>malloc(sizeof(Backlog) + size)
     if backlog is not NULL:
         backlog.next = NULL
@@ -85,7 +85,7 @@ cdef Backlog* new_backlog(size_t size) noexcept nogil:
 
 
 cdef void store(Backlog* backlog, const char* packet, size_t length, bint is_cut, size_t offset) noexcept nogil:
-    """Write a record behind those that are there: of a batch that is taken apart as far as *offset*, a batch of the rest."""
+    """Append a record; for a batch that is split up to *offset*, a batch of the rest."""
     cdef char* place = <char*>backlog + sizeof(Backlog) + backlog.place
     cdef Record record
     record.length = record_bytes(packet, length, offset) - sizeof(Record)
@@ -100,7 +100,7 @@ cdef void store(Backlog* backlog, const char* packet, size_t length, bint is_cut
 
 
 cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcept nogil:
-    """Return a backlog of the packets from *first* on, in front of *following*; NULL if memory is short."""
+    """Return a backlog of the packets from *first* on, followed by *following*; NULL if memory is short."""
     cdef size_t i, size = 0
     cdef Backlog* backlog
     for i in range(first, intake.count):
@@ -109,7 +109,7 @@ cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcep
     if backlog is NULL:
         return NULL
     for i in range(first, intake.count):
-        # A batch that was taken as one packet has a fault, and will be taken as one again.
+        # A batch that was taken as one packet has a fault, and will be taken as one packet again.
         intake.batches -= not intake.is_cut[i] and is_batch(<char*>intake.parts[i].iov_base, intake.parts[i].iov_len)
         store(backlog, <char*>intake.parts[i].iov_base, intake.parts[i].iov_len, intake.is_cut[i], 0)
     backlog.place = 0
@@ -118,7 +118,7 @@ cdef Backlog* put_back(Intake* intake, size_t first, Backlog* following) noexcep
 
 
 cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil:
-    """Take what comes next of a chain of backlogs; the *place* of each of which that was all is then its *size*."""
+    """Take the next packets of a chain of backlogs. The *place* of a backlog that is used up is its *size*."""
     cdef Record record
     cdef char* place
     while backlog is not NULL and intake.count < intake.limit:
@@ -136,8 +136,8 @@ cdef void resume(Backlog* backlog, Intake* intake) noexcept nogil:
 
 
 cdef list packets_of(Backlog* backlog):
-    """Return the packets of a chain of backlogs, each with whether the kernel cut it; of a batch that is being taken apart, a batch of the
-    rest."""
+    """Return the packets of a chain of backlogs, each with whether the kernel truncated it; of a batch that is partly split, the rest as
+    a batch."""
     cdef Record record
     cdef size_t at, offset
     cdef char* packet

@@ -1,4 +1,4 @@
-# What the data plane takes from the C library and Cython does not declare, in one place.
+# Declarations of the C library that Cython does not have.
 
 from libc.stdint cimport uint32_t, uint64_t
 from posix.time cimport timespec

@@ -1,4 +1,4 @@
-"""The control messages that choose a connection's modes, and the mode that each chooses. Spec: sbus-protocol(7) §6 and §7."""
+"""The control messages that choose a connection's modes. Spec: sbus-protocol(7) §6 and §7."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ MODES: dict[bytes, SoftMode | HardMode | Order] = {
     **{b"blocking/hard/" + mode.name.lower().encode(): mode for mode in HardMode},
     **{b"order/" + order.name.lower().encode(): order for order in Order},
 }
-"""The mode for each control message that chooses one."""
+"""The mode that each of these control messages chooses."""

@@ -1,4 +1,4 @@
-# The shape of the trie, for the router. See nodes.pyx.
+# The trie of patterns. See nodes.pyx.
 
 from libc.stdint cimport uint32_t, uint64_t
 from libcpp.string cimport string
@@ -14,13 +14,13 @@ cdef struct Subscriber:
 
 cdef union Held:
     Subscriber one                      # of one subscriber
-    vector[Subscriber]* many            # of more, sorted by slot
+    vector[Subscriber]* many            # of several, sorted by slot
     Node* node                          # of a branch
 
 
 cdef struct Subscribers:
     Held held
-    uint32_t count                      # 0, 1, MANY, or BRANCH; nearly every pattern has one, which takes no memory of its own
+    uint32_t count                      # 0, 1, MANY, or BRANCH; nearly every pattern has one, which needs no list
 
 
 cdef enum:
@@ -29,23 +29,23 @@ cdef enum:
 
 
 cdef struct Child:
-    Item item                           # its text is the segment that leads here; on a stem it has none
+    Item item                           # its text is the segment that leads here; a child on a stem has none
     Subscribers ends                    # of a leaf: of its pattern; of a branch: its node
-    uint32_t tail_length                # of a leaf: of what follows the segment in its pattern, with the separator in front
+    uint32_t tail_length                # of a leaf: the rest of the pattern after the segment, with the separator before it
     char text[4]                        # the segment, and then the tail
 
 
 cdef cppclass Stem:
     string text                         # the bytes between the stem above and this one
     vector[Stem*] branches              # by the first byte of their text
-    Child* child                        # what hangs on the literal that ends here, or NULL
+    Child* child                        # the child of the literal that ends here, or NULL
 
 
 cdef cppclass Node:
     Item* exact                         # children by their whole segment; NULL while there are none
     Stem* starred                       # children for `<literal>*`, in a radix tree of the literals; NULL while there are none
     Subscribers here                    # patterns that end with this segment
-    Subscribers rest                    # patterns that end with a separator behind this segment
+    Subscribers rest                    # patterns that end with a separator after this segment
 
 
 cdef Node* new_node() noexcept nogil
@@ -57,4 +57,4 @@ cdef size_t segment_length(const char* text, size_t length, char separator) noex
 cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
 cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil
 cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Child*]& reached) noexcept nogil
-cdef bint takes(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil
+cdef bint matches(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil

@@ -2,14 +2,14 @@
 # distutils: language = c++
 """The trie of patterns: one node for each segment that patterns share.
 
-What no other pattern shares is one block, a *leaf*: the segment that parts the pattern from all others, and behind it the rest, which
-is compared with a key only when that comes so far. So most patterns take one block. A second pattern with the same segment makes a
-*branch* of it, with a node, for each segment that both have.
+The part of a pattern that no other pattern shares is one block, a *leaf*: the first segment that differs, and the rest, which is only
+compared with keys that reach it. So most patterns take one block. A second pattern with the same segment turns the leaf into a *branch*
+with a node, for each segment that both have.
 
-A node's children are kept by their whole segment in a balanced tree, not in a hash table, so that no choice of patterns makes it
-slow; and, for segments that end with a star, in a radix tree of the literals before the star (the *stems*), in which all those
-that begin a key's segment lie on one path: finding them costs the length of the segment, however many are stored.
-Slots are small numbers that the switch gives its connections. Everything here runs without the interpreter.
+A node has its children by their whole segment in a balanced tree, not in a hash table, so that no choice of patterns makes it slow.
+Segments that end with a star are in a radix tree of the literals before the star (the *stems*). All literals that are prefixes of a key's
+segment lie on one path: finding them costs the length of the segment, however many are stored.
+Slots are small numbers that the switch gives to connections. Everything here runs without the interpreter.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -38,12 +38,12 @@ cdef Node* new_node() noexcept nogil:
 
 
 cdef bint is_empty(Node* node) noexcept nogil:
-    """Return whether nothing hangs on a node, so that it can go."""
+    """Return whether a node has no patterns and can be freed."""
     return node.exact is NULL and node.starred is NULL and node.here.count == 0 and node.rest.count == 0
 
 
 cdef void free_node(Node* node) noexcept nogil:
-    """Free a node with all below it. A pattern may be as deep as it is long: the stack would not hold a call for each level."""
+    """Free a node with all below it, without recursion: a pattern may have as many levels as bytes."""
     cdef vector[Node*] nodes
     cdef vector[Item*] items
     cdef vector[Stem*] stems
@@ -63,7 +63,7 @@ cdef void free_node(Node* node) noexcept nogil:
 
 
 cdef void free_stems(vector[Stem*]& stems, vector[Item*]& items) noexcept nogil:
-    """Free stems with all their branches, and add what hangs on them to *items*, which are still to be freed."""
+    """Free stems with all their branches, and add their children to *items*, which the caller frees."""
     cdef Stem* stem
     cdef size_t i
     while not stems.empty():
@@ -77,7 +77,7 @@ cdef void free_stems(vector[Stem*]& stems, vector[Item*]& items) noexcept nogil:
 
 
 cdef void free_items(vector[Item*]& items, vector[Node*]& nodes) noexcept nogil:
-    """Free children with the trees below them, and add the nodes of branches to *nodes*, which are still to be freed."""
+    """Free children with the trees below them, and add the nodes of branches to *nodes*, which the caller frees."""
     cdef Item* item
     while not items.empty():
         item = items.back()
@@ -104,7 +104,7 @@ cdef char* tail_of(Child* leaf) noexcept nogil:
 
 
 cdef Child* new_child(const char* segment, size_t length, const char* tail, size_t tail_length) noexcept nogil:
-    """Return a child that is led to by a segment, and has a tail. It has no subscribers yet."""
+    """Return a child for a segment, with a tail and without subscribers."""
     cdef Child* child
     if memchr(segment, c'*', length) is not NULL:
         length = 0          # its literal is on its stem
@@ -125,7 +125,7 @@ cdef Child* new_branch(const char* segment, size_t length) noexcept nogil:
 
 
 cdef size_t place_of(vector[Subscriber]& subscribers, uint32_t slot) noexcept nogil:
-    """Return where *slot* stands, or would stand, in a sorted list."""
+    """Return the place of *slot* in a sorted list, or where it belongs."""
     cdef size_t low = 0, high = subscribers.size(), middle
     while low < high:
         middle = (low + high) >> 1
@@ -137,14 +137,14 @@ cdef size_t place_of(vector[Subscriber]& subscribers, uint32_t slot) noexcept no
 
 
 cdef void free_many(Subscribers* subscribers) noexcept nogil:
-    """Free what more than one subscriber takes."""
+    """Free the list that more than one subscriber needs."""
     if subscribers.count == MANY:
         del subscribers.held.many
         subscribers.count = 0
 
 
 cdef void add_instance(Subscribers* subscribers, uint32_t slot) noexcept nogil:
-    """Count one more instance of a slot's pattern."""
+    """Add one instance of a slot's pattern."""
     cdef vector[Subscriber]* many
     cdef Subscriber fresh
     cdef size_t place
@@ -171,7 +171,7 @@ cdef void add_instance(Subscribers* subscribers, uint32_t slot) noexcept nogil:
 
 
 cdef bint remove_instance(Subscribers* subscribers, uint32_t slot) noexcept nogil:
-    """Count one instance less; return whether there was one."""
+    """Remove one instance; return whether there was one."""
     cdef Subscriber last
     if subscribers.count == MANY:
         if not remove_one_of(subscribers.held.many, slot):
@@ -191,7 +191,7 @@ cdef bint remove_instance(Subscribers* subscribers, uint32_t slot) noexcept nogi
 
 
 cdef bint remove_one_of(vector[Subscriber]* many, uint32_t slot) noexcept nogil:
-    """Count one instance less of a slot among several; return whether there was one."""
+    """Remove one instance of a slot among several; return whether there was one."""
     cdef size_t place = place_of(dereference(many), slot)
     if place == many.size() or dereference(many)[place].slot != slot:
         return False
@@ -210,7 +210,7 @@ cdef size_t segment_length(const char* text, size_t length, char separator) noex
 
 
 cdef bint is_live(const char* pattern, size_t length, char separator) noexcept nogil:
-    """Return whether a pattern can match anything: in no segment does a star have anything but stars behind it."""
+    """Return whether a pattern can match anything: in no segment may anything but stars follow a star."""
     cdef bint starred = False
     cdef size_t i
     for i in range(length):
@@ -244,17 +244,17 @@ cdef void insert_below(Node* node, uint32_t slot, const char* pattern, size_t le
             return
         pattern += n + 1
         length -= n + 1
-    # Nothing is left behind a separator, or the pattern is empty: it takes whatever follows.
+    # The pattern ends with a separator, or is empty: it matches whatever follows.
     add_instance(&node.rest, slot)
 
 
 cdef bint has_tail(Child* leaf, const char* tail, size_t length) noexcept nogil:
-    """Return whether a leaf's pattern ends with these bytes behind its segment."""
+    """Return whether these bytes are the rest of a leaf's pattern after its segment."""
     return leaf.tail_length == length and memcmp(tail_of(leaf), tail, length) == 0
 
 
 cdef Child** child_of(Node* node, const char* segment, size_t length) noexcept nogil:
-    """Return what points to the child for a pattern's segment, or NULL if there is none."""
+    """Return the pointer to the child for a pattern's segment, or NULL if there is none."""
     cdef const char* star = <const char*>memchr(segment, c'*', length)
     if star is NULL:
         return <Child**>link_of(&node.exact, segment, length)
@@ -264,7 +264,7 @@ cdef Child** child_of(Node* node, const char* segment, size_t length) noexcept n
 
 
 cdef void add_child(Node* node, const char* segment, size_t length, Child* child) noexcept nogil:
-    """Add the child for a pattern's segment, for which there is none."""
+    """Add the child for a pattern's segment, which has none yet."""
     cdef const char* star = <const char*>memchr(segment, c'*', length)
     if star is NULL:
         put(&node.exact, &child.item)
@@ -280,7 +280,7 @@ cdef Child* add_leaf(Node* node, const char* pattern, size_t n, size_t length) n
 
 
 cdef bint is_same_segment(const char* segment, size_t length, const char* other, size_t other_length) noexcept nogil:
-    """Return whether two segments of patterns lead to the same child: all stars behind a literal are one."""
+    """Return whether two segments of patterns lead to the same child: all stars after a literal count as one."""
     cdef const char* star = <const char*>memchr(segment, c'*', length)
     cdef const char* other_star = <const char*>memchr(other, c'*', other_length)
     if (star is NULL) != (other_star is NULL):
@@ -292,7 +292,7 @@ cdef bint is_same_segment(const char* segment, size_t length, const char* other,
 
 
 cdef void split(Child** link, const char* segment, size_t n, const char* rest, size_t length, char separator) noexcept nogil:
-    """Make a branch of a leaf, to which a segment of *n* bytes leads, and of each further segment that it has in common with *rest*."""
+    """Turn a leaf, to which a segment of *n* bytes leads, into a branch, and likewise each further segment that it shares with *rest*."""
     cdef Child* leaf = link[0]
     cdef Child* branch = new_branch(segment, n)
     cdef Node* node = branch.ends.held.node
@@ -325,7 +325,7 @@ cdef void split(Child** link, const char* segment, size_t n, const char* rest, s
 
 
 cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t length, char separator) noexcept nogil:
-    """Remove one instance of a pattern, and what nothing hangs on any more; return whether there was one."""
+    """Remove one instance of a pattern, and nodes that are empty then; return whether there was one."""
     cdef vector[Step] steps
     cdef Step step
     cdef Node* node = root
@@ -358,7 +358,7 @@ cdef bint erase_below(Node* root, uint32_t slot, const char* pattern, size_t len
 
 
 cdef bint drop_child(Step step) noexcept nogil:
-    """Free the child that a step led to, if nothing hangs on it; return whether it did."""
+    """Free the child to which a step led, if it is empty; return whether it was."""
     cdef const char* star = <const char*>memchr(step.segment, c'*', step.length)
     cdef Child** link = child_of(step.parent, step.segment, step.length)
     cdef Child* child = link[0]
@@ -376,7 +376,7 @@ cdef bint drop_child(Step step) noexcept nogil:
 
 
 cdef void descend(Node* node, const char* segment, size_t length, bint with_stars, vector[Child*]& reached) noexcept nogil:
-    """Add the children that take one segment of a key: the one that spells it out and, *with_stars*, those that begin it."""
+    """Add the children that match one segment of a key: the one with the whole segment and, *with_stars*, those with a prefix of it."""
     cdef Child** link = <Child**>link_of(&node.exact, segment, length)
     if link is not NULL:
         reached.push_back(link[0])
@@ -384,17 +384,17 @@ cdef void descend(Node* node, const char* segment, size_t length, bint with_star
         climb(node.starred, segment, length, reached)
 
 
-cdef bint takes(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil:
-    """Return whether the tail of a leaf takes the *rest* of a key behind the leaf's segment, which begins with a separator or is empty.
+cdef bint matches(Child* leaf, const char* rest, size_t length, char separator, uint32_t guarded, uint64_t* visited) noexcept nogil:
+    """Return whether the tail of a leaf matches the *rest* of a key after the leaf's segment, which begins with a separator or is empty.
 
-    No wildcard takes any of the next *guarded* segments. Each segment that is compared is counted in *visited*.
+    No wildcard matches any of the next *guarded* segments. Each segment that is compared is counted in *visited*.
     """
     cdef const char* tail = tail_of(leaf)
     cdef const char* star
     cdef size_t left = leaf.tail_length, n, m
     while left > 0 and length > 0:
         if left == 1:
-            return guarded == 0         # it ends with a separator, and takes whatever follows
+            return guarded == 0         # it ends with a separator, and matches whatever follows
         visited[0] += 1
         n = segment_length(tail + 1, left - 1, separator)
         m = segment_length(rest + 1, length - 1, separator)

@@ -1,41 +1,40 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""What waits for one client: its socket first, then a bounded queue, then a count that it is told. Spec: sbus-protocol(7) §7.
+"""Packets for one client: to its socket if possible, else to a bounded queue, else they are discarded. Spec: sbus-protocol(7) §7.
 
-A packet that the socket takes is never copied: it goes out from the buffer in which it was received. The first recipient that
-has to wait makes one copy, which all later ones share by reference. Packets that are discarded are lost: counted, and told to the
-client as ``CMSG !/bus/lost NUL <count>`` as soon as there is room, in the place of the gap where messages go in their order. With the
-order ``latest`` a message takes the place of an older one of its key (`latest`). What was replaced is counted, and the client is told
-before messages go out again; that notice never waits itself, so no bound keeps it from the client.
+A packet that the socket takes is never copied: it is sent from the buffer in which it was received. The first recipient that must queue it
+makes one copy, which all others share by reference. Discarded packets are lost: they are counted, and the client gets the loss notice
+``CMSG !/bus/lost NUL <count>`` as soon as there is room, with the order ``queue`` in the place of the gap. With the order ``latest`` a
+message replaces an older one of its key (`order`). Replaced messages are counted, and the client gets a notice before the next messages;
+that notice is never queued, so no limit applies to it.
 
-Room is given out in pools (`pools`): a connection's queue, and all queues of a user. The memory of the bus is shared by users in the
-same way: each may hold at most as much as it leaves free.
+Pools (`pools`) limit a connection's queue, and all queues of a user. The memory of the bus is shared by users in the same way: each may
+hold at most as much as it leaves free.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdio cimport snprintf
 from libcpp.deque cimport deque
 
-from sbusd.dataplane.latest cimport is_replaceable, learn, move_key, older_of, unlearn
-from sbusd.dataplane.orders cimport choose
-from sbusd.dataplane.outlet cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
+from sbusd.dataplane.order cimport choose, forget_key, is_replaceable, move_key, older_of, remember_key
 from sbusd.dataplane.packets cimport ENTRY_BYTES, KNOWN_KEY_BYTES, cost_of, data_of, leave, new_packet, release, release_entry
 from sbusd.dataplane.pools cimport has_space, may_share, vacate
 from sbusd.dataplane.rooms cimport charge_entry, charge_key, discharge_entry, has_room, may_wait, owner_of
 from sbusd.dataplane.libc cimport iovec, mmsghdr
+from sbusd.dataplane.writer cimport ALL_TAKEN, PACKET_TOO_BIG, PEER_GONE, SOCKET_FULL, Outcome, transmit
 
 cdef enum:
-    NOTICE_BYTES = 48       # the longest that the bus tells of losses
-    FLUSH_ROUNDS = 4        # batches sent to one client in a turn: more than an empty socket buffer takes, so none waits for another
+    NOTICE_BYTES = 48       # the longest notice
+    FLUSH_ROUNDS = 4        # batches sent to one client in a turn: more than an empty socket buffer takes
 
-cdef mmsghdr headers[BATCH_PACKETS]         # built anew for each call; one thread sends
-cdef iovec parts[2 * BATCH_PACKETS]         # of packets that wait, and of those with a head, which have two
-cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of what is sent now
+cdef mmsghdr headers[BATCH_PACKETS]         # built again for each call; only one thread sends
+cdef iovec parts[2 * BATCH_PACKETS]         # of packets in the queue, and of packets with a head, which have two
+cdef size_t chosen[BATCH_PACKETS]           # places in `waiting` of the messages to send
 
 
 cdef void open_outbox(
         Outbox* box, uint64_t connection, int fd, Totals* totals, uint64_t packets_limit, uint64_t bytes_limit) noexcept nogil:
-    """Make an outbox ready for the client *connection*, whose connected socket is *fd*."""
+    """Prepare an outbox for the client *connection*, whose connected socket is *fd*."""
     box.connection = connection
     box.fd = fd
     box.soft = MODE_QUEUE
@@ -57,12 +56,12 @@ cdef void open_outbox(
 
 
 cdef void assign(Outbox* box, Account* account) noexcept nogil:
-    """Say whose an outbox is, before anything waits in it."""
+    """Set the user of an outbox, while its queue is empty."""
     box.account = account
 
 
-cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
-    """Set the header at *place* to a packet, behind *head* if that is not NULL, without copying either."""
+cdef void set_header(size_t place, iovec* part, Head* head) noexcept nogil:
+    """Set the header at *place* to a packet, after *head* if that is not NULL, without copying either."""
     if head is NULL:
         headers[place].msg_hdr.msg_iov = part
         headers[place].msg_hdr.msg_iovlen = 1
@@ -73,8 +72,8 @@ cdef void line_up(size_t place, iovec* part, Head* head) noexcept nogil:
         headers[place].msg_hdr.msg_iovlen = 2
 
 
-cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept nogil:
-    """Set the header at *place* to a packet that waits."""
+cdef void set_queued_header(size_t place, Packet* packet, Packet* head) noexcept nogil:
+    """Set the header at *place* to a packet of the queue."""
     parts[2 * place].iov_base = data_of(packet if head is NULL else head)
     parts[2 * place].iov_len = bytes_in(packet if head is NULL else head)
     if head is not NULL:
@@ -84,8 +83,8 @@ cdef void line_up_packet(size_t place, Packet* packet, Packet* head) noexcept no
     headers[place].msg_hdr.msg_iovlen = 1 if head is NULL else 2
 
 
-cdef Entry entry_for(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
-    """Return an entry, which holds what is in it and is accounted for."""
+cdef Entry new_entry(Outbox* box, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
+    """Return an entry with references to its packets, and charge for it."""
     cdef Entry entry
     entry.packet = packet
     entry.head = head
@@ -99,8 +98,8 @@ cdef Entry entry_for(Outbox* box, Packet* packet, Packet* head, uint32_t payer) 
 
 
 cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint is_note) noexcept nogil:
-    """Let a packet wait, behind *head* if that is not NULL."""
-    cdef Entry entry = entry_for(box, packet, head, payer)
+    """Put a packet into the queue, after *head* if that is not NULL."""
+    cdef Entry entry = new_entry(box, packet, head, payer)
     if is_note:
         if box.notes is NULL:
             box.notes = new deque[Entry]()
@@ -111,14 +110,14 @@ cdef void keep(Outbox* box, Packet* packet, Packet* head, uint32_t payer, bint i
         box.waiting.push_back(entry)
 
 
-cdef void let_go(Outbox* box, Entry entry) noexcept nogil:
-    """Account for a packet that waits no more, and release it."""
+cdef void drop_entry(Outbox* box, Entry entry) noexcept nogil:
+    """Release an entry that has left the queue."""
     discharge_entry(box, entry)
     release_entry(entry, box.totals)
 
 
 cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
-    """Lose a packet of a batch."""
+    """Discard a packet of a batch."""
     lose(box, 1)
     if batch.is_tallied:
         batch.tally[index].discarded += 1
@@ -126,8 +125,8 @@ cdef void discard(Outbox* box, Batch* batch, uint32_t index) noexcept nogil:
         miss(&batch.tally[index], box.connection)
 
 
-cdef void give_up(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count) noexcept nogil:
-    """Account for packets of a batch whose recipient has gone."""
+cdef void count_abandoned(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count) noexcept nogil:
+    """Count packets of a batch whose recipient has gone."""
     cdef size_t i
     box.totals.abandoned_packets += count
     if batch.is_tallied:
@@ -136,7 +135,7 @@ cdef void give_up(Outbox* box, Batch* batch, const uint32_t* indexes, size_t cou
 
 
 cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
-    """Return the packet that tells the peer of *count* of the packets that it lost, or NULL if memory is short."""
+    """Return the notice of *count* lost packets, or NULL if memory is short."""
     cdef char text[NOTICE_BYTES]
     cdef size_t length = snprintf(text, sizeof(text), "CMSG !/bus/lost%c%llu", 0, <unsigned long long>count)
     cdef Packet* notice = new_packet(text, length, box.totals)
@@ -147,8 +146,8 @@ cdef Packet* loss_notice(Outbox* box, uint64_t count) noexcept nogil:
     return notice
 
 
-cdef bint tell_loss(Outbox* box) noexcept nogil:
-    """Put the notice of a loss into the queue; return whether there is none left to tell."""
+cdef bint queue_loss_notice(Outbox* box) noexcept nogil:
+    """Put a loss notice into the queue if it is needed; return False if it was and could not be."""
     cdef Packet* notice
     if box.untold == 0:
         return True
@@ -161,24 +160,24 @@ cdef bint tell_loss(Outbox* box) noexcept nogil:
     return True
 
 
-cdef Outcome tell_replaced(Outbox* box) noexcept nogil:
-    """Tell the peer how many messages were replaced since it was last told; return whether the socket takes more."""
+cdef Outcome send_replaced_notice(Outbox* box) noexcept nogil:
+    """Send the number of messages replaced since the last such notice; return whether the socket takes more."""
     cdef char text[NOTICE_BYTES]
     cdef Outcome outcome = ALL_TAKEN
     if box.untold_replaced:
         parts[0].iov_base = text
         parts[0].iov_len = snprintf(text, sizeof(text), "CMSG !/bus/replaced%c%llu", 0, <unsigned long long>box.untold_replaced)
-        line_up(0, &parts[0], NULL)
+        set_header(0, &parts[0], NULL)
         if transmit(box, headers, 1, &outcome):
             box.untold_replaced = 0
             box.totals.deliveries += 1
     return ALL_TAKEN if outcome == PACKET_TOO_BIG else outcome
 
 
-cdef bint is_shut(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
+cdef bint discards_all(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
     """Return whether each packet that costs so much or more is discarded without any other effect, until something is sent.
 
-    So it is with a client that does not read: to look at each packet anew for each such client would cost the others more than theirs.
+    That is so for a client that does not read. To look at each packet for each such client would cost more than the delivery to others.
     """
     if box.is_broken or waiting_count(box) == 0 or box.soft != MODE_QUEUE or box.hard != MODE_DISCARD or box.order > ORDER_RANDOM:
         return False
@@ -189,22 +188,22 @@ cdef bint is_shut(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
 
 
 cdef bint make_copy(Packet** kept, iovec* part, Totals* totals) noexcept nogil:
-    """Make the shared copy of a part of a batch, if there is none yet; return whether there is one now."""
+    """Make the shared copy of a part of a batch, if there is none yet. Return False if memory is short."""
     if kept[0] is NULL:
         kept[0] = new_packet(<const char*>part.iov_base, part.iov_len, totals)
         if kept[0] is not NULL:
-            kept[0].references = 1      # the batch's own, until it ends
+            kept[0].references = 1      # released by end_batch
     return kept[0] is not NULL
 
 
 cdef bint may_keep(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
-    """Decide whether a packet may wait behind the others."""
-    # A notice goes in front of a packet that is kept, not of one that is lost too: notices must not fill the queue.
-    return may_wait(box, payer, cost, may_block, is_paced) and tell_loss(box)
+    """Decide whether a packet may go to the end of the queue."""
+    # A notice goes before a packet that is kept, and not before one that is lost too: notices must not fill the queue.
+    return may_wait(box, payer, cost, may_block, is_paced) and queue_loss_notice(box)
 
 
 cdef bint may_replace(Outbox* box, Entry older, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
-    """Decide whether a packet may wait in the place of an older one, whose room it has then."""
+    """Decide whether a packet may replace an older one, whose room it gets."""
     cdef bint decision
     charge_key(box, older.payer, -1)
     discharge_entry(box, older)
@@ -215,23 +214,23 @@ cdef bint may_replace(Outbox* box, Entry older, uint32_t payer, size_t cost, bin
 
 
 cdef void replace(Outbox* box, Entry* older, Packet* packet, Packet* head, uint32_t payer) noexcept nogil:
-    """Let a packet wait in the place of an older one of its key."""
+    """Put a packet into the queue in the place of an older one of its key."""
     cdef Entry gone = older[0]
     charge_key(box, gone.payer, -1)
-    older[0] = entry_for(box, packet, head, payer)
+    older[0] = new_entry(box, packet, head, payer)
     charge_key(box, payer, 1)
-    move_key(box, data_of(packet))      # the older one's bytes are freed
-    let_go(box, gone)
+    move_key(box, data_of(packet))      # the map refers to the bytes of the older one, which are freed
+    drop_entry(box, gone)
     box.replaced_packets += 1
     box.untold_replaced += 1
     box.totals.replaced_packets += 1
 
 
-cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint is_paced, Head* head) noexcept nogil:
-    """Let one packet of a batch wait, or lose it."""
+cdef void enqueue(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint is_paced, Head* head) noexcept nogil:
+    """Put one packet of a batch into the queue, or discard it."""
     cdef iovec* part = &batch.parts[index]
     cdef size_t cost = cost_of(part.iov_len, 0 if head is NULL else head.part.iov_len)
-    # What stands behind the packets of a batch are the bus's own words for its sender.
+    # After the packets of a batch come the refusals, which are packets of the bus itself.
     cdef bint is_own = index >= BATCH_PACKETS
     cdef bint has_key = not is_own and is_replaceable(box, <const char*>part.iov_base, part.iov_len)
     cdef Entry* older = older_of(box, <const char*>part.iov_base) if has_key else NULL
@@ -256,11 +255,11 @@ cdef void hold(Outbox* box, Batch* batch, uint32_t index, bint may_block, bint i
         return
     keep(box, batch.kept[index], kept_head, batch.payer, is_own and box.order != ORDER_QUEUE)
     if has_key:
-        learn(box, box.taken_out + box.waiting.size() - 1, data_of(batch.kept[index]), batch.payer)
+        remember_key(box, box.taken_out + box.waiting.size() - 1, data_of(batch.kept[index]), batch.payer)
 
 
 cdef Head* head_for(Head* heads, size_t stride, uint32_t index) noexcept nogil:
-    """Return what goes in front of a packet of a batch: nothing in front of the bus's own words."""
+    """Return the head of a packet of a batch; refusals have none."""
     if heads is NULL or index >= BATCH_PACKETS:
         return NULL
     return &heads[index * stride]
@@ -268,16 +267,16 @@ cdef Head* head_for(Head* heads, size_t stride, uint32_t index) noexcept nogil:
 
 cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count, bint may_block, bint is_paced, Head* heads,
                 size_t stride) noexcept nogil:
-    """Hand the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if nothing waits.
+    """Send the packets of a batch at *indexes*, at most BATCH_PACKETS, to a client: with one system call if its queue is empty.
 
-    *may_block*: the publisher can be made to wait, and *is_paced*: it has asked for that; `has_blocked` says whether it must.
-    *heads*, if not NULL, are what goes in front: with a *stride* of 1 each packet has its own, by its index; with one of 0 all have the first.
+    *may_block*: the publisher can be blocked; *is_paced*: it has asked to wait; `has_blocked` says whether it must. *heads*, if not NULL,
+    go before the packets: with a *stride* of 1 each packet has its own, by its index; with a stride of 0 all have the first.
     """
     cdef Outcome outcome = SOCKET_FULL
     cdef size_t done = 0, i
     box.totals.deliveries += count
     if box.is_broken:
-        give_up(box, batch, indexes, count)
+        count_abandoned(box, batch, indexes, count)
         return
     if waiting_count(box) == 0 and box.untold == 0:
         if heads is NULL:
@@ -286,11 +285,11 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
                 headers[i].msg_hdr.msg_iovlen = 1
         else:
             for i in range(count):
-                line_up(i, &batch.parts[indexes[i]], head_for(heads, stride, indexes[i]))
+                set_header(i, &batch.parts[indexes[i]], head_for(heads, stride, indexes[i]))
         done = transmit(box, headers, count, &outcome)
         if outcome == PEER_GONE:
             box.is_broken = True
-            give_up(box, batch, &indexes[done], count - done)
+            count_abandoned(box, batch, &indexes[done], count - done)
     if batch.is_tallied:
         for i in range(done):
             batch.tally[indexes[i]].handed += 1
@@ -299,21 +298,21 @@ cdef void offer(Outbox* box, Batch* batch, const uint32_t* indexes, size_t count
     if outcome == PACKET_TOO_BIG:
         discard(box, batch, indexes[done])
         done += 1
-        tell_loss(box)
+        queue_loss_notice(box)
     for i in range(done, count):
-        hold(box, batch, indexes[i], may_block, is_paced, head_for(heads, stride, indexes[i]))
+        enqueue(box, batch, indexes[i], may_block, is_paced, head_for(heads, stride, indexes[i]))
     if outcome == PACKET_TOO_BIG or (box.untold and waiting_count(box) == 0):
         flush(box)
 
 
 cdef void post(Outbox* box, const char* data, size_t length) noexcept nogil:
-    """Hand one packet of the bus itself to a client who asked for it, as :func:`post_for` does."""
+    """Send one packet of the bus itself to a client that asked for it, as :func:`post_for` does."""
     post_for(box, data, length, owner_of(box))
 
 
 cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer) noexcept nogil:
-    """Hand one packet of the bus itself to a client, behind those that wait already, under the bounds of the hard limits. *payer* is the
-    uid of who caused it: of another user's queue it may take as much as by messages."""
+    """Send one packet of the bus itself to a client, after its queue and within the hard limits. *payer* is the uid of the user who caused
+    it, and may take as much of another user's queue as with messages."""
     cdef Outcome outcome
     cdef Packet* packet = NULL
     cdef size_t cost = cost_of(length, 0)
@@ -324,7 +323,7 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
     if waiting_count(box) == 0 and box.untold == 0:
         parts[0].iov_base = <void*>data
         parts[0].iov_len = length
-        line_up(0, &parts[0], NULL)
+        set_header(0, &parts[0], NULL)
         transmit(box, headers, 1, &outcome)
         if outcome == ALL_TAKEN:
             return
@@ -336,9 +335,9 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
             lose(box, 1)
             flush(box)
             return
-    # As in is_kept: no notice for the sake of a packet that is lost too.
+    # As in may_keep: no notice before a packet that is lost too.
     if (has_space(&box.room, cost) and may_share(&box.room, owner_of(box), payer, cost)
-            and has_room(box, payer, cost) and tell_loss(box)):
+            and has_room(box, payer, cost) and queue_loss_notice(box)):
         packet = new_packet(data, length, box.totals)
     if packet is NULL:
         lose(box, 1)
@@ -346,15 +345,15 @@ cdef void post_for(Outbox* box, const char* data, size_t length, uint32_t payer)
         keep(box, packet, NULL, payer, box.order != ORDER_QUEUE)
 
 
-cdef void let_head_go(Head* head) noexcept nogil:
-    """Let go of the copy that a head needed."""
+cdef void release_head(Head* head) noexcept nogil:
+    """Release the copy of a head."""
     if head.kept is not NULL:
         release(head.kept)
         head.kept = NULL
 
 
 cdef void end_batch(Batch* batch) noexcept nogil:
-    """Let go of the copies that packets of a batch needed."""
+    """Release the copies of packets of a batch."""
     cdef size_t i
     if not batch.has_copies:
         return
@@ -365,17 +364,17 @@ cdef void end_batch(Batch* batch) noexcept nogil:
             batch.kept[i] = NULL
 
 
-cdef void take_out(Outbox* box, size_t count) noexcept nogil:
-    """Let go of the first *count* of the chosen messages."""
+cdef void remove_chosen(Outbox* box, size_t count) noexcept nogil:
+    """Remove the first *count* of the chosen messages from the queue."""
     cdef size_t i, kept = 0
     for i in range(count):
         if box.keys is not NULL:
-            unlearn(box, box.taken_out + chosen[i], box.waiting[0][chosen[i]])
-        let_go(box, box.waiting[0][chosen[i]])
+            forget_key(box, box.taken_out + chosen[i], box.waiting[0][chosen[i]])
+        drop_entry(box, box.waiting[0][chosen[i]])
         box.waiting[0][chosen[i]].packet = NULL
         kept = max(kept, chosen[i] + 1)
     if box.order == ORDER_RANDOM:
-        # What stands between the chosen ones moves up to those behind them.
+        # The messages between the chosen ones move towards the end.
         for i in range(kept, 0, -1):
             if box.waiting[0][i - 1].packet is not NULL:
                 kept -= 1
@@ -389,19 +388,19 @@ cdef void take_out(Outbox* box, size_t count) noexcept nogil:
 
 
 cdef Outcome send_notes(Outbox* box) noexcept nogil:
-    """Send the bus's own packets that do not wait among messages."""
+    """Send the packets of the bus itself that are not queued among messages."""
     cdef Outcome outcome = ALL_TAKEN
     cdef size_t i, sent, count
     while box.notes is not NULL and not box.notes.empty():
         count = min(box.notes.size(), <size_t>BATCH_PACKETS)
         for i in range(count):
-            line_up_packet(i, box.notes[0][i].packet, NULL)
+            set_queued_header(i, box.notes[0][i].packet, NULL)
         sent = transmit(box, headers, count, &outcome)
         if outcome == PACKET_TOO_BIG:
             lose(box, 1)
             sent += 1
         for i in range(sent):
-            let_go(box, box.notes.front())
+            drop_entry(box, box.notes.front())
             box.notes.pop_front()
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             return outcome
@@ -409,25 +408,25 @@ cdef Outcome send_notes(Outbox* box) noexcept nogil:
 
 
 cdef Outcome send_messages(Outbox* box) noexcept nogil:
-    """Send one batch of the messages that wait."""
+    """Send one batch of the messages in the queue."""
     cdef Outcome outcome = ALL_TAKEN
     cdef size_t i, sent, count = choose(box, chosen)
     for i in range(count):
-        line_up_packet(i, box.waiting[0][chosen[i]].packet, box.waiting[0][chosen[i]].head)
+        set_queued_header(i, box.waiting[0][chosen[i]].packet, box.waiting[0][chosen[i]].head)
     sent = transmit(box, headers, count, &outcome)
     if outcome == PACKET_TOO_BIG:
-        take_out(box, sent + 1)
+        remove_chosen(box, sent + 1)
         lose(box, 1)
-        tell_in_place(box)
+        put_loss_notice_first(box)
     else:
-        take_out(box, sent)
+        remove_chosen(box, sent)
     return outcome
 
 
-cdef void tell_in_place(Outbox* box) noexcept nogil:
-    """Tell of a packet that was just taken out because it can never be sent: in its place, where messages go in their order.
+cdef void put_loss_notice_first(Outbox* box) noexcept nogil:
+    """With the order ``queue``, put a loss notice at the front: for a packet that was just removed because it can never be sent.
 
-    Of that one alone: others that the peer is not told of yet were lost behind what waits.
+    The notice is about that packet alone. Other losses that the peer does not know were after the packets in the queue.
     """
     cdef Packet* notice
     cdef Entry moved
@@ -444,16 +443,16 @@ cdef void tell_in_place(Outbox* box) noexcept nogil:
 
 
 cdef void flush(Outbox* box) noexcept nogil:
-    """Send what waits, as far as the socket takes it and the turn's share goes."""
+    """Send the queue, as far as the socket takes it, and at most FLUSH_ROUNDS batches."""
     cdef Outcome outcome
     cdef size_t round
     for round in range(<size_t>FLUSH_ROUNDS):
-        tell_loss(box)
+        queue_loss_notice(box)
         if waiting_count(box) == 0:
             break
         outcome = send_notes(box)
         if outcome == ALL_TAKEN:
-            outcome = tell_replaced(box)
+            outcome = send_replaced_notice(box)
         if outcome == ALL_TAKEN:
             outcome = send_messages(box)
         if outcome == PEER_GONE:
@@ -462,7 +461,7 @@ cdef void flush(Outbox* box) noexcept nogil:
         if outcome == SOCKET_FULL or outcome == PEER_GONE:
             break
     if not box.is_broken:
-        tell_loss(box)
+        queue_loss_notice(box)
     if box.waiting is not NULL and box.waiting.empty():
         del box.waiting
         box.waiting = NULL
@@ -472,7 +471,7 @@ cdef void flush(Outbox* box) noexcept nogil:
 
 
 cdef void abandon(Outbox* box) noexcept nogil:
-    """Give up what waits. Its memory is freed later, for it may be a million packets."""
+    """Abandon the queue. Its memory is freed later, because it may be a million packets."""
     box.totals.abandoned_packets += waiting_count(box)
     if not box.is_parted:
         box.left_packets += waiting_count(box)
@@ -490,9 +489,9 @@ cdef void abandon(Outbox* box) noexcept nogil:
     box.keys = NULL
 
 
-cdef void part(Outbox* box, const char* words, size_t length) noexcept nogil:
-    """Offer *words* as the last that the peer is told. Its queue is given up, and what it was not told of with it, so that they do not
-    wait behind that: of the losses among it the sink alone is told."""
+cdef void send_last_words(Outbox* box, const char* words, size_t length) noexcept nogil:
+    """Offer *words* to the socket as the last packet. The queue is abandoned so that they need not wait; losses that the peer does not
+    know are only reported to the sink."""
     abandon(box)
     box.told += box.untold
     box.untold = box.untold_replaced = 0

@@ -1,24 +1,24 @@
-# For how long the recipients of one user have held up a paced publisher of another. Spec: sbus-protocol(7) §7.
+# For how long the recipients of one user have blocked a paced publisher of another. Spec: sbus-protocol(7) §7.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 from sbusd.dataplane.outbox cimport Outbox
-from sbusd.dataplane.pools cimport NOBODY, is_pressed
+from sbusd.dataplane.pools cimport NO_USER, is_pressed
 
 cdef enum:
-    SLOTS = 17                  # any second is covered by so many
+    SLOTS = 17                  # enough to cover any second
     SLOT_NS = 62500000
     SECOND_NS = 1000000000
-    PACED_BYTES = 32768         # of a paced publisher that are routed before it is looked who is slow
+    PACED_BYTES = 32768         # of a paced publisher that are routed before the next look at its recipients
 
-cdef enum:                      # of its own, for it does not fit into what the others take
+cdef enum:                      # a separate enum, because it needs 64 bits
     NEVER_NS = 0x2000000000000000
 
 
 cdef inline bint is_crowded(Outbox* box, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
-    """Return whether a paced publisher of so many more packets must wait for a client."""
-    cdef uint32_t owner = NOBODY if box.account is NULL else box.account.uid
+    """Return whether a paced publisher with so many more packets must wait for a client."""
+    cdef uint32_t owner = NO_USER if box.account is NULL else box.account.uid
     if is_pressed(&box.room, owner, payer, packets, length):
         return True
     return box.account is not NULL and is_pressed(&box.account.room, owner, payer, packets, length)
@@ -28,13 +28,13 @@ cdef struct Hold:               # all times in nanoseconds of the monotonic cloc
     uint32_t uid                # whose recipients
     uint32_t count              # of them that the publisher waits for now
     int64_t since               # when it began to wait for the first of those
-    int64_t until               # when it goes on, whatever they have taken
+    int64_t until               # when the wait ends at the latest
     int64_t slot                # the newest slot, by its number since the clock began
     int64_t spent[SLOTS]        # waited in each slot, counted in the one in which the wait ended
 
 
 cdef inline int64_t spent_until(Hold* hold, int64_t now) noexcept nogil:
-    """Return for how long the publisher has waited in the second before *now*, or somewhat more."""
+    """Return for how long the publisher has waited in the second before *now*, or slightly more."""
     cdef int64_t slot = now // SLOT_NS, total = 0, i
     for i in range(max(hold.slot + 1, slot - SLOTS + 1), slot + 1):
         hold.spent[i % SLOTS] = 0
@@ -45,12 +45,12 @@ cdef inline int64_t spent_until(Hold* hold, int64_t now) noexcept nogil:
 
 
 cdef inline Hold* hold_at(vector[Hold]* holds, size_t i) noexcept nogil:
-    """Return where the *i*-th is."""
+    """Return the *i*-th hold."""
     return &holds[0][i]
 
 
 cdef inline Hold* hold_of(vector[Hold]* holds, uint32_t uid) noexcept nogil:
-    """Return how a user's recipients hold up a publisher, or NULL if they have not lately."""
+    """Return a user's hold of a publisher, or NULL if there is none."""
     cdef size_t i
     for i in range(holds.size()):
         if hold_at(holds, i).uid == uid:
@@ -59,7 +59,7 @@ cdef inline Hold* hold_of(vector[Hold]* holds, uint32_t uid) noexcept nogil:
 
 
 cdef inline Hold* add_hold(vector[Hold]* holds, uint32_t uid, int64_t now) noexcept nogil:
-    """Return a user's hold of a publisher, a new one in the place of one that has been over for a second, if it has none."""
+    """Return a user's hold of a publisher. A new one takes the place of one that has been over for a second."""
     cdef Hold* found = hold_of(holds, uid)
     cdef Hold fresh
     cdef size_t i
@@ -80,7 +80,7 @@ cdef inline Hold* add_hold(vector[Hold]* holds, uint32_t uid, int64_t now) noexc
 
 
 cdef inline void begin_hold(Hold* hold, int64_t limit, int64_t now) noexcept nogil:
-    """Count one more recipient that the publisher waits for, until *limit* nanoseconds of a second are over; all of it is no limit."""
+    """Add a recipient for which the publisher waits, at most *limit* nanoseconds of each second; a whole second is no limit."""
     if hold.count == 0:
         hold.until = now + (limit - spent_until(hold, now) if limit < SECOND_NS else <int64_t>NEVER_NS)
         hold.since = now
@@ -88,7 +88,7 @@ cdef inline void begin_hold(Hold* hold, int64_t limit, int64_t now) noexcept nog
 
 
 cdef inline void end_hold(Hold* hold, int64_t now) noexcept nogil:
-    """Count one less, and with the last charge the time."""
+    """Remove a recipient, and with the last one charge the time."""
     if hold.count == 1:
         spent_until(hold, now)
         hold.spent[hold.slot % SLOTS] += now - hold.since

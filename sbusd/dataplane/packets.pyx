@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Packets that wait, and their memory: what is charged for one is what it takes. Source: malloc(3), the chunks of glibc.
+"""Packets in queues, and their memory: the charge for a packet is the memory that it takes. Source: malloc(3), the chunks of glibc.
 
-A queue can hold a million packets. To free them takes longer than a turn may, so a queue that is given up is freed piece by piece, and
-its user is charged until that is done.
+A queue can hold a million packets. To free them takes longer than a turn may, so an abandoned queue is freed in parts, and its user is
+charged until that is done.
 """
 
 from libc.stdint cimport SIZE_MAX, uint64_t
@@ -20,7 +20,7 @@ cdef char* data_of(Packet* packet) noexcept nogil:
 
 
 cdef Packet* new_packet(const char* data, size_t length, Totals* totals) noexcept nogil:
-    """Return a copy of *data* that nobody holds yet, or NULL if memory is short."""
+    """Return a copy of *data* without references, or NULL if memory is short."""
     cdef Packet* packet = <Packet*>malloc(sizeof(Packet) + length)
     if packet is not NULL:
         packet.references = 0
@@ -40,7 +40,7 @@ cdef void release(Packet* packet) noexcept nogil:
 
 
 cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
-    """Let go of what an entry holds that is in no queue any more."""
+    """Release the packets of an entry that has left its queue."""
     totals.held_bytes -= ENTRY_BYTES
     release(entry.packet)
     if entry.head is not NULL:
@@ -48,12 +48,12 @@ cdef void release_entry(Entry entry, Totals* totals) noexcept nogil:
 
 
 cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) noexcept nogil:
-    """Leave behind the entries of a queue that is given up, and what was known of them, until they are released; if there is no memory even
-    for that, release them at once. *account*, if not NULL, is charged until then."""
+    """Keep the entries and keys of an abandoned queue until they are released; if there is no memory even for that, release them at once.
+    *account*, if not NULL, is charged until then."""
     cdef Remains* remains
     cdef Remains short
     if (entries is NULL or entries.empty()) and (keys is NULL or keys.empty()):
-        # Nothing that is charged would keep the account for it.
+        # Nothing is charged, so the account would never be deleted because of it.
         del entries
         del keys
         return
@@ -72,9 +72,9 @@ cdef void leave(Entries* entries, Keys* keys, Account* account, Totals* totals) 
 
 
 cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept nogil:
-    """Release up to *most* keys and entries of a queue that was given up; return whether nothing is left."""
+    """Release up to *most* keys and entries of an abandoned queue; return whether nothing is left."""
     cdef Entry entry
-    # The keys go first: they refer to the packets, though nothing is compared any more.
+    # The keys go first, because they refer to the packets.
     while most and remains.keys is not NULL and not remains.keys.empty():
         most -= 1
         remains.keys.erase(remains.keys.begin())
@@ -92,8 +92,7 @@ cdef bint release_some(Remains* remains, Totals* totals, size_t most) noexcept n
 
 
 cdef Account* release_remains(Totals* totals, size_t most) noexcept nogil:
-    """Release up to *most* keys and entries of a queue that was given up. Return its user if nothing of that one is left, connections
-    neither."""
+    """Release up to *most* keys and entries of an abandoned queue. Return its user if that has neither connections nor queues any more."""
     cdef Remains* remains = totals.remains
     cdef Account* account = remains.account
     if not release_some(remains, totals, most):

@@ -1,7 +1,7 @@
 # cython: language_level=3
-"""What the kernel says of the other end of a connection. Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS; pidfd_open(2).
+"""What the kernel reports about the peer of a connection. Source: unix(7), SO_PEERCRED; socket(7), SO_PEERGROUPS; pidfd_open(2).
 
-It is here and not in Python because ``socket.getsockopt`` takes 1,024 bytes at most: a peer in more than 256 groups would fail.
+Python's ``socket.getsockopt`` returns at most 1,024 bytes, so it would fail for a peer in more than 256 groups.
 """
 
 from libc.errno cimport EINVAL, ENOPROTOOPT, ERANGE, ESRCH, errno
@@ -15,7 +15,7 @@ import os
 
 from sbusd.protocol.credentials import Credentials
 
-cdef object _new = tuple.__new__            # without the function of Python's around it
+cdef object _new = tuple.__new__            # without the Python function around it
 cdef bytes _latest_raw = b""
 cdef frozenset _latest_groups = frozenset()
 
@@ -36,7 +36,7 @@ def credentials_of(int fd):
 def pidfd_of(int fd):
     """Return a descriptor of the process that connected *fd*, which the caller closes; it is readable once the process has ended.
 
-    None where the kernel does not give one: Linux before 6.5.
+    None if the kernel has no such option: Linux before 6.5.
 
     Raises:
         ProcessLookupError: the process has ended, and the kernel has nothing left of it.
@@ -53,7 +53,7 @@ def pidfd_of(int fd):
 
 
 cdef frozenset groups_of(int fd):
-    """Return the peer's supplementary groups; the kernel says how much room they need where it does not suffice."""
+    """Return the peer's supplementary groups. If the room does not suffice, the kernel returns the size that they need."""
     global _latest_raw, _latest_groups
     cdef socklen_t length = 64 * sizeof(gid_t)
     cdef gid_t* groups = NULL
@@ -65,7 +65,7 @@ cdef frozenset groups_of(int fd):
                 raise MemoryError
             status = getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &length)
             if status == 0:
-                # One peer after another has the same: then they share one set, which is compared and hashed at once.
+                # Many peers have the same groups. They share one set, which is fast to compare and hash.
                 if length != len(_latest_raw) or memcmp(<const char*>_latest_raw, groups, length) != 0:
                     _latest_raw = (<const char*>groups)[:length]
                     _latest_groups = frozenset([groups[i] for i in range(length // sizeof(gid_t))])

@@ -1,17 +1,17 @@
-# The shape of shared room, for outboxes. See pools.pyx.
+# Room that several users share. See pools.pyx.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.vector cimport vector
 
 cdef enum:
-    NOBODY = 0xFFFFFFFF     # the uid of a connection that has no party yet; the kernel never gives it to a user
+    NO_USER = 0xFFFFFFFF     # the uid of a connection whose user is not known yet; the kernel gives it to no user
 
 
 cdef struct Share:
     uint32_t uid
     uint64_t packets
     uint64_t bytes
-    uint64_t keys           # known of its packets, with ORDER_LATEST; counted in queues alone
+    uint64_t keys           # of its packets, with ORDER_LATEST; counted only in queues
 
 
 cdef cppclass Pool:         # room that several users share
@@ -19,7 +19,7 @@ cdef cppclass Pool:         # room that several users share
     uint64_t bytes
     uint64_t packets_limit
     uint64_t bytes_limit
-    vector[Share] shares    # of other users than the one whose room it is
+    vector[Share] shares    # of other users than the owner
 
 
 cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil

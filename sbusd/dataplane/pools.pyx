@@ -1,16 +1,16 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Room that one user has, and that others may fill: a queue, or all queues of a user.
+"""Room that belongs to one user, and that others may fill: a queue, or all queues of a user.
 
-A publisher of another user, a *guest*, may hold at most as much as it leaves free: the first takes half at most, the next half of
-the rest, so that none can keep the next one out. The owner's own packets have no such bound.
+A publisher of another user, a *guest*, may hold at most as much as it leaves free: the first takes at most half, the next half of the
+rest, so that none can keep out the next one. The owner's own packets have no such limit.
 """
 
 from libc.stdint cimport int64_t, uint32_t
 
 
 cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
-    """Return a user's share of a pool, or NULL if it has none. Users who publish to one client at a time are few."""
+    """Return a user's share of a pool, or NULL if it has none. Few users publish to one client at a time."""
     cdef size_t i
     for i in range(pool.shares.size()):
         if pool.shares[i].uid == uid:
@@ -19,12 +19,12 @@ cdef Share* share_of(Pool* pool, uint32_t uid) noexcept nogil:
 
 
 cdef bint is_guest(Pool* pool, uint32_t owner, uint32_t payer) noexcept nogil:
-    """Return whether a payer is another user than the one whose room it is. Nobody is a guest nowhere."""
-    return payer != owner and payer != NOBODY and owner != NOBODY
+    """Return whether a payer is another user than the owner of the room; unknown users are not."""
+    return payer != owner and payer != NO_USER and owner != NO_USER
 
 
 cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Return whether one more packet leaves at least as much free as its publisher then holds, if that is a guest."""
+    """Return whether one more packet leaves at least as much free as its publisher then holds. Only guests have this limit."""
     cdef Share* share
     if not is_guest(pool, owner, payer):
         return True
@@ -34,7 +34,7 @@ cdef bint may_share(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
 
 
 cdef bint is_pressed(Pool* pool, uint32_t owner, uint32_t payer, uint64_t packets, size_t length) noexcept nogil:
-    """Return whether so many more packets would leave less than a quarter of what their publisher may take, so that a paced one waits."""
+    """Return whether so many more packets leave less than a quarter of what their publisher may take. A paced publisher then waits."""
     cdef Share* share = NULL
     cdef uint64_t all_packets = pool.packets + packets, all_bytes = pool.bytes + length
     if is_guest(pool, owner, payer):
@@ -50,7 +50,7 @@ cdef bint has_space(Pool* pool, size_t length) noexcept nogil:
 
 
 cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Account for a packet that begins to wait."""
+    """Charge for a packet that enters the room."""
     cdef Share* share
     cdef Share fresh
     pool.packets += 1
@@ -69,7 +69,7 @@ cdef void charge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noex
 
 
 cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) noexcept nogil:
-    """Account for a packet that waits no more."""
+    """End the charge for a packet that leaves the room."""
     cdef Share* share
     pool.packets -= 1
     pool.bytes -= length
@@ -83,7 +83,7 @@ cdef void discharge(Pool* pool, uint32_t owner, uint32_t payer, size_t length) n
 
 
 cdef void charge_known(Pool* pool, uint32_t owner, uint32_t payer, int64_t count, size_t size) noexcept nogil:
-    """Account for *count* keys more of *size* bytes that are known of a payer's packets, or less where that is negative."""
+    """Charge for *count* keys of *size* bytes of a payer's packets; a negative *count* ends charges."""
     cdef Share* share
     pool.bytes += count * <int64_t>size
     if is_guest(pool, owner, payer):
@@ -93,7 +93,7 @@ cdef void charge_known(Pool* pool, uint32_t owner, uint32_t payer, int64_t count
 
 
 cdef void vacate(Pool* pool, Pool* queue) noexcept nogil:
-    """Account for all that is in *queue*, and so in *pool* too, and waits no more."""
+    """End the charges in *pool* for everything in *queue*."""
     cdef Share* share
     cdef size_t i
     pool.packets -= queue.packets

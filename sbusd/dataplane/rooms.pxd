@@ -1,4 +1,4 @@
-# Room for what waits, and its charges. See rooms.pyx.
+# Room in queues, and charges. See rooms.pyx.
 
 from libc.stdint cimport int64_t, uint32_t
 

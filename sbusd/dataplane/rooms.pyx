@@ -1,22 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Whether there is room for one more packet in a client's queue, and what is charged for those that wait. Spec: sbus-protocol(7) §7."""
+"""Room for one more packet in a client's queue, and charges for the packets in it. Spec: sbus-protocol(7) §7."""
 
 from libc.stdint cimport int64_t, uint32_t
 
 from sbusd.dataplane.outbox cimport BLOCKED_BY_MODE, MODE_BLOCK, MODE_DISCARD, MODE_ERROR, PACED, Account, Entry, Outbox
 from sbusd.dataplane.packets cimport KNOWN_KEY_BYTES, size_of
 from sbusd.dataplane.pacing cimport is_crowded
-from sbusd.dataplane.pools cimport NOBODY, charge, charge_known, discharge, has_space, may_share
+from sbusd.dataplane.pools cimport NO_USER, charge, charge_known, discharge, has_space, may_share
 
 
 cdef uint32_t owner_of(Outbox* box) noexcept nogil:
-    """Return the uid that an outbox belongs to."""
-    return NOBODY if box.account is NULL else box.account.uid
+    """Return the uid of an outbox's user."""
+    return NO_USER if box.account is NULL else box.account.uid
 
 
 cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
-    """Return whether the user and the bus have room for one more packet, whatever the queue itself has."""
+    """Return whether the user and the bus have room for one more packet; the queue itself may not."""
     cdef Account* account = box.account
     if account is NULL:
         return True
@@ -28,13 +28,13 @@ cdef bint has_room(Outbox* box, uint32_t payer, size_t cost) noexcept nogil:
 
 
 cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bint is_paced) noexcept nogil:
-    """Decide by the modes whether a packet that the socket did not take may wait; if not, it is lost, or the client has failed."""
+    """Decide by the modes whether a packet that the socket did not take may be queued. If not, it is lost, or the client has failed."""
     cdef bint fits, has_share
     if box.soft == MODE_DISCARD or box.soft == MODE_ERROR:
         box.is_failed = box.is_failed or box.soft == MODE_ERROR
         return False
     if not has_room(box, payer, cost):
-        # The user's or the bus's bound: none of this client's modes can make room there, and it is not its failure.
+        # The limit of the user or the bus: no mode of this client can make room there, and the client has not failed.
         return False
     fits = has_space(&box.room, cost)
     has_share = may_share(&box.room, owner_of(box), payer, cost)
@@ -52,7 +52,7 @@ cdef bint may_wait(Outbox* box, uint32_t payer, size_t cost, bint may_block, bin
 
 
 cdef void charge_entry(Outbox* box, Entry entry) noexcept nogil:
-    """Account for a packet that begins to wait."""
+    """Charge for a packet that enters the queue."""
     charge(&box.room, owner_of(box), entry.payer, size_of(entry))
     if box.account is not NULL:
         charge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
@@ -61,7 +61,7 @@ cdef void charge_entry(Outbox* box, Entry entry) noexcept nogil:
 
 
 cdef void discharge_entry(Outbox* box, Entry entry) noexcept nogil:
-    """Account for a packet that waits no more."""
+    """End the charge for a packet that leaves the queue."""
     discharge(&box.room, owner_of(box), entry.payer, size_of(entry))
     if box.account is not NULL:
         discharge(&box.account.room, box.account.uid, entry.payer, size_of(entry))
@@ -70,7 +70,7 @@ cdef void discharge_entry(Outbox* box, Entry entry) noexcept nogil:
 
 
 cdef void charge_key(Outbox* box, uint32_t payer, int64_t count) noexcept nogil:
-    """Account for one key more that is known of a payer's messages, or one less."""
+    """Charge for *count* keys of a payer's messages; a negative *count* ends charges."""
     cdef uint32_t owner = owner_of(box)
     charge_known(&box.room, owner, payer, count, KNOWN_KEY_BYTES)
     if box.account is not NULL:

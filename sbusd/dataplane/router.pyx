@@ -1,11 +1,11 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""From a key to its recipients: a trie of patterns (`nodes`) behind a cache, and the rules for reserved keys.
+"""From a key to its recipients: a cache, a trie of patterns (`nodes`), and the rules for reserved keys.
 
-The cache holds the routes of keys seen since the last change of any pattern: a change starts a new generation, which makes
-every entry stale at once. It has a fixed number of places, two for each hash, and a bound on its bytes; past it, it starts anew.
+The cache holds the routes of keys since the last change of a pattern. A change starts a new generation, which makes every entry stale
+at once. The cache has a fixed number of places, two for each hash, and a limit for its bytes; when that is reached, it is emptied.
 
-``sbusd.protocol.keys`` is the plain reference for what matches what. Spec: sbus-protocol(7) §3.
+``sbusd.protocol.keys`` is the plain reference for which pattern matches which key. Spec: sbus-protocol(7) §3.
 """
 
 from libc.stdint cimport uint32_t, uint64_t
@@ -15,7 +15,8 @@ from libcpp.vector cimport vector
 from cython.operator cimport dereference
 
 from sbusd.dataplane.nodes cimport (
-    Child, Node, Subscribers, descend, erase_below, free_node, insert_below, is_branch, is_empty, is_live, new_node, segment_length, takes,
+    Child, Node, Subscribers, descend, erase_below, free_node, insert_below, is_branch, is_empty, is_live, matches, new_node,
+    segment_length,
 )
 
 import os
@@ -25,13 +26,13 @@ from sbusd.protocol.keys import ADDRESS_HEAD
 
 cdef enum:
     CACHE_PLACES = 8192         # a power of two; at 48 bytes each they are touched only as keys arrive
-    CACHED_KEY_BYTES = 512      # longer keys are rare; walking the trie for them costs less than keeping them
+    CACHED_KEY_BYTES = 512      # longer keys are rare, and a walk of the trie costs less than caching them
 
 cdef int REFUSED_RESERVED = Refusal.RESERVED
 
 
 cdef uint64_t hash_of(const char* key, size_t length, uint64_t seed) noexcept nogil:
-    """Hash a key, eight bytes at a time. A collision costs one more walk of the trie and nothing else."""
+    """Hash a key, eight bytes at a time. A collision only costs one more walk of the trie."""
     cdef uint64_t value = seed ^ (length * <uint64_t>0x9E3779B97F4A7C15)
     cdef uint64_t word = 0
     while length >= 8:
@@ -49,13 +50,13 @@ cdef uint64_t hash_of(const char* key, size_t length, uint64_t seed) noexcept no
 
 
 cdef bint is_about(CacheEntry* entry, const char* key, size_t length, uint64_t generation) noexcept nogil:
-    """Return whether a place in the cache holds the route of a key."""
+    """Return whether an entry of the cache holds the route of a key."""
     return (entry.generation == generation and entry.key_length == length
             and memcmp(entry.block + entry.count * sizeof(uint32_t), key, length) == 0)
 
 
 cdef Route answer_of(CacheEntry* entry) noexcept nogil:
-    """Return the route that a place in the cache holds."""
+    """Return the route that an entry of the cache holds."""
     cdef Route answer
     answer.slots = <const uint32_t*>entry.block
     answer.count = entry.count
@@ -66,7 +67,7 @@ cdef Route answer_of(CacheEntry* entry) noexcept nogil:
 
 
 cdef size_t segments_end(const char* key, size_t length, char separator, uint32_t count) noexcept nogil:
-    """Return where the bytes behind the first *count* segments of a key begin, each with its separator, or 0 if it has fewer."""
+    """Return the length of the first *count* segments of a key, each with its separator, or 0 if it has fewer."""
     cdef size_t i
     for i in range(length):
         if key[i] == separator:
@@ -77,17 +78,17 @@ cdef size_t segments_end(const char* key, size_t length, char separator, uint32_
 
 
 cdef class Router:
-    """Patterns by slot, and the slots that a key reaches; the methods without underscore in Python are for tests."""
+    """Patterns by slot, and the slots that a key reaches. Except ``set_rules``, the Python methods are for tests."""
 
     def __cinit__(self, keyspace, size_t cache_bytes):
-        cdef Head head
+        cdef KeyHead head
         self.root = new_node()
         self.cache = <CacheEntry*>calloc(CACHE_PLACES, sizeof(CacheEntry))
         if self.cache is NULL:
             raise MemoryError
         self.last = self.cache
         self.cache_limit = cache_bytes
-        self.generation = 1                 # a place never used has generation 0
+        self.generation = 1                 # an unused entry has generation 0
         self.seed = int.from_bytes(os.urandom(8), "little")
         self.separator = ord(keyspace.separator)
         self._heads = keyspace.namespaces
@@ -109,7 +110,7 @@ cdef class Router:
     # -- patterns
 
     cdef bint insert(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil:
-        """Store one instance of a pattern; return False if it is one that can never match, which is not stored."""
+        """Store one instance of a pattern, or return False if it can never match."""
         if not is_live(pattern, length, self.separator):
             return False
         self.generation += 1
@@ -119,7 +120,7 @@ cdef class Router:
         return True
 
     cdef bint erase(self, uint32_t slot, const char* pattern, size_t length) noexcept nogil:
-        """Remove one instance of a pattern, and the nodes that nothing hangs on any more; return whether there was one."""
+        """Remove one instance of a pattern, and nodes that are empty then; return whether there was one."""
         if not is_live(pattern, length, self.separator):
             return False
         self.generation += 1
@@ -127,30 +128,30 @@ cdef class Router:
 
     # -- keys
 
-    cdef Head* head_of(self, const char* key, size_t length) noexcept nogil:
-        """Return the reserved namespace of *key*, or NULL if it is an ordinary one."""
+    cdef KeyHead* head_of(self, const char* key, size_t length) noexcept nogil:
+        """Return the reserved namespace of *key*, or NULL if it is in none."""
         cdef size_t i
         for i in range(self.heads.size()):
             if length >= self.heads[i].length and memcmp(key, self.heads[i].text, self.heads[i].length) == 0:
                 return &self.heads[i]
         return NULL
 
-    cdef bint is_open(self, Head* head, const char* key, size_t length) noexcept nogil:
-        """Return whether clients may publish to *key*, whose namespace is *head*, as far as its first segments say."""
+    cdef bint is_open(self, KeyHead* head, const char* key, size_t length) noexcept nogil:
+        """Return whether clients may publish to *key*, whose namespace is *head*, by its first segments."""
         return head is NULL or (head.is_public and segments_end(key, length, self.separator, head.guard) != 0)
 
-    cdef size_t inner_at(self, Head* head, const char* key, size_t length) noexcept nogil:
-        """Return where in *key*, whose namespace is *head*, the key behind an address begins, or 0 if there is none."""
+    cdef size_t inner_at(self, KeyHead* head, const char* key, size_t length) noexcept nogil:
+        """Return where in *key*, whose namespace is *head*, the key after an address begins, or 0 if there is none."""
         return segments_end(key, length, self.separator, head.guard) if head is not NULL and head.is_address else 0
 
     cdef void note(self, uint32_t slot) noexcept nogil:
-        """Add a slot if it is not found yet."""
+        """Add a slot to `found` if it is not there yet."""
         if self.marks[slot] != self.mark:
             self.marks[slot] = self.mark
             self.found.push_back(slot)
 
     cdef void collect(self, Subscribers* subscribers) noexcept nogil:
-        """Add those who are not found yet."""
+        """Add subscribers to `found` that are not there yet."""
         cdef size_t i
         if subscribers.count == 1:
             self.note(subscribers.held.one.slot)
@@ -159,7 +160,7 @@ cdef class Router:
                 self.note(dereference(subscribers.held.many)[i].slot)
 
     cdef void find(self, const char* key, size_t length, uint32_t guard) noexcept nogil:
-        """Set `found` to the slots with a pattern that takes *key*: the walk goes down one level for each segment."""
+        """Set `found` to the slots with a pattern that matches *key*: one level down for each segment."""
         cdef uint32_t depth = 0
         cdef size_t n, i
         cdef Child* child
@@ -183,7 +184,7 @@ cdef class Router:
                 child = self.reached[i]
                 if is_branch(child):
                     self.frontier.push_back(child.ends.held.node)
-                elif takes(child, key, length, self.separator, guard - depth if guard > depth else 0, &self.visited):
+                elif matches(child, key, length, self.separator, guard - depth if guard > depth else 0, &self.visited):
                     self.collect(&child.ends)
             if length == 0 or self.frontier.empty():
                 break
@@ -196,12 +197,12 @@ cdef class Router:
         """Return the recipients of *key*, from the cache or by a walk."""
         cdef Route answer
         cdef CacheEntry* entry = self.last
-        cdef Head* head
-        cdef Head* inner_head
+        cdef KeyHead* head
+        cdef KeyHead* inner_head
         cdef uint64_t hash
         cdef size_t place, inner
         cdef int way
-        # Who publishes much publishes to few keys: the same key again needs no hash.
+        # A busy publisher publishes to few keys, and the same key again needs no hash.
         if is_about(entry, key, length, self.generation):
             self.hits += 1
             return answer_of(entry)
@@ -222,7 +223,7 @@ cdef class Router:
         if inner:
             inner_head = self.head_of(key + inner, length - inner)
             answer.inner_rules = self.rules_for(key + inner, length - inner)
-            # One address behind another has no meaning, and would have as many names as there are addresses.
+            # An address after an address has no meaning, and would give each recipient many names.
             if inner_head == head or not self.is_open(inner_head, key + inner, length - inner):
                 answer.refusal = REFUSED_RESERVED
         self.find(key, length, 0 if head is NULL else head.guard)
@@ -233,7 +234,7 @@ cdef class Router:
         return answer
 
     cdef uint64_t rules_for(self, const char* key, size_t length) noexcept nogil:
-        """Return the set of publish rules that are about *key*."""
+        """Return the set of publish rules that apply to *key*."""
         cdef uint64_t found = 0
         cdef size_t i
         for i in range(self.prefixes.size()):
@@ -243,7 +244,7 @@ cdef class Router:
 
     def set_rules(self, tuple rules):
         """Set the prefixes of the publish rules; every cached route is stale."""
-        cdef Head head
+        cdef KeyHead head
         self._rules = rules
         self.prefixes.clear()
         for rule in rules:
@@ -258,7 +259,7 @@ cdef class Router:
     cdef void remember(self, uint64_t hash, const char* key, size_t length, Route route) noexcept nogil:
         """Put *route*, whose recipients are `found`, into the cache.
 
-        It goes into the stale one of the hash's two places, or into the first after moving that to the second.
+        It goes into the hash's first place. If that is not stale, its entry moves to the second place.
         """
         cdef size_t place = hash & (CACHE_PLACES - 1)
         cdef CacheEntry* first = &self.cache[place]
@@ -280,7 +281,7 @@ cdef class Router:
         else:
             self.cached_bytes -= first.count * sizeof(uint32_t) + first.key_length
             free(first.block)
-        if slots_bytes:     # an empty vector may have no data, and memcpy(3) takes no NULL, not even for nothing
+        if slots_bytes:     # an empty vector may have no data, and memcpy(3) must not get NULL even for 0 bytes
             memcpy(block, self.found.data(), slots_bytes)
         memcpy(block + slots_bytes, key, length)
         first.hash = hash
@@ -314,7 +315,7 @@ cdef class Router:
 
     @property
     def is_bare(self):
-        """Whether no node but the root is left."""
+        """Whether only the root is left."""
         return is_empty(self.root)
 
     def add(self, uint32_t slot, bytes pattern):
@@ -322,7 +323,7 @@ cdef class Router:
         self.insert(slot, pattern, len(pattern))
 
     def remove(self, uint32_t slot, bytes pattern):
-        """Remove one instance; return whether there was one that can match."""
+        """Remove one instance; return whether there was one."""
         return self.erase(slot, pattern, len(pattern))
 
     def lookup(self, bytes key):

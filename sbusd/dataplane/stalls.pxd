@@ -1,17 +1,17 @@
-# How long the loop did not wait for events, by cause; used by the switch without the interpreter. See stalls.pyx.
+# How long the loop did not wait for events, by cause. See stalls.pyx.
 
 from libc.stdint cimport int64_t, uint64_t
 from libcpp.vector cimport vector
 
 
 cdef enum Cause:
-    IN_PYTHON                   # between turns, where nothing more exact is noted
-    PACKETS                     # what is read of one connection: routed and delivered
+    IN_PYTHON                   # between turns, and time without another cause
+    PACKETS                     # packets of one connection: read, routed and delivered
     INTERPRETER                 # waiting for the interpreter's lock, which the thread of the journal may hold
     ACCEPTING
     REFUSALS                    # recording the messages of a batch that were not routed
-    LOSSES                      # recording what was discarded
-    BLOCKS                      # letting publishers go on that have been blocked for too long
+    LOSSES                      # recording discarded packets
+    BLOCKS                      # unblocking publishers that have waited for too long
     ENDING                      # taking down one connection
     ERASING                     # patterns of connections that have ended
     BUFFER                      # giving pages of the receive buffer back
@@ -21,7 +21,7 @@ cdef enum Cause:
 cdef struct Spent:
     uint64_t steps
     int64_t longest             # of one step; all times in nanoseconds
-    int64_t turn                # in the turn at hand
+    int64_t turn                # in this turn
     int64_t worst_turn          # in one turn
 
 
@@ -36,8 +36,8 @@ cdef class Stalls:
     cdef int schedstat          # the scheduler's statistics of this thread; -1: not there
     cdef bint is_awake
     cdef uint64_t turns
-    cdef Moment woken                                   # when the turn at hand began
-    cdef Moment step                                    # when the step at hand began; what is not a clock is from an earlier step
+    cdef Moment woken                                   # when this turn began
+    cdef Moment step                                    # when this step began; the other values may be from an earlier step
     cdef int64_t stall, wall, cpu, queued               # of the longest stall
     cdef bint has_slept                                 # in the longest stall
     cdef vector[Spent] spent                            # by cause

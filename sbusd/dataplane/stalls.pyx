@@ -2,12 +2,12 @@
 # distutils: language = c++
 """How long the loop did not wait for events, and what it did meanwhile: for tests. Spec: sbusd(8), ``--stalls``.
 
-A stall is the time from the return of one epoll_wait(2) to the call of the next, without the time for which the thread could have
-run but another thread, or another machine of the same host, had the processor: that is the load of the machine or the host, not
-work of the bus. The rest is time on the processor and time in which the thread was blocked, such as in close(2).
+A stall is the time from the return of one epoll_wait(2) to the next call. It excludes the time in which the thread was ready to run but
+another thread, or another machine of the same host, had the processor: that is load, not work of the bus. What is left is time on the
+processor, and time in which the thread was blocked, for example in close(2).
 
-A thread that has slept since is charged all time but that in the run queue, since nobody counts sleep. One that has not slept is
-charged its time on the processor: what is missing there is what a hypervisor took. Sources: the kernel's
+A thread that has slept meanwhile is charged all time except that in the run queue, because the kernel does not count sleep. A thread
+that has not slept is charged its time on the processor: the difference is what a hypervisor took. Sources: the kernel's
 Documentation/scheduler/sched-stats.rst, ``/proc/<pid>/schedstat``; getrusage(2), ``ru_nvcsw``; proc_stat(5), steal.
 """
 
@@ -23,7 +23,7 @@ from sbusd.dataplane.modes import MODES
 from sbusd.protocol import controls
 
 cdef enum:
-    # The run queue is looked at behind each step that took so long, in nanoseconds: the look itself costs a microsecond.
+    # The run queue is read after each step that took so long, in nanoseconds: reading it costs a microsecond.
     LONG_STEP = 100000
     LOOKS = 10
     HEAD_BYTES = 64             # of a control packet, enough for every known name
@@ -37,20 +37,20 @@ _KNOWN = frozenset(value for value in vars(controls).values() if isinstance(valu
 
 
 cdef int64_t nanoseconds(int clock) noexcept nogil:
-    """Return what a clock shows."""
+    """Return the time of a clock in nanoseconds."""
     cdef timespec now
     clock_gettime(clock, &now)
     return <int64_t>now.tv_sec * 1000000000 + now.tv_nsec
 
 
 cdef long sleeps_until_now() noexcept nogil:
-    """Return how often this thread has slept in its life: every block is a voluntary switch to another thread."""
+    """Return how often this thread has slept: each block is a voluntary switch to another thread."""
     cdef rusage used
     return used.ru_nvcsw if getrusage(RUSAGE_THREAD, &used) == 0 else -1
 
 
 cdef Moment look(Stalls stalls) noexcept nogil:
-    """Read all clocks at one moment: again if the thread was interrupted meanwhile."""
+    """Read all clocks at one moment; again if the thread was interrupted meanwhile."""
     cdef Moment moment
     cdef int i
     for i in range(LOOKS):
@@ -72,7 +72,7 @@ cdef int64_t stalled(Moment* start, Moment* end) noexcept nogil:
 
 
 cdef kind_of(bytes packet):
-    """Return what a control packet is: only known names, for clients choose the others, and they would never end."""
+    """Return the kind of a control packet. Only known names are kinds: clients choose the others, and there is no limit."""
     head = packet[:HEAD_BYTES]
     if head.startswith(b"SUB "):
         return "SUB"
@@ -110,7 +110,7 @@ cdef class Stalls:
         return number
 
     cdef int64_t queued_until_now(self) noexcept nogil:
-        """Return for how long this thread has been in the run queue in its life; 0 where the kernel does not say."""
+        """Return for how long this thread has been in the run queue; 0 if the kernel does not report it."""
         cdef char text[96]
         cdef char* end = NULL
         cdef ssize_t size
@@ -169,7 +169,7 @@ cdef class Stalls:
         self.end_step(self.number_of(name))
 
     cdef void end_turn(self) noexcept nogil:
-        """End a turn: epoll_wait(2) is about to be called. What was noted to nothing is time in Python."""
+        """End a turn: epoll_wait(2) is about to be called. Time that was charged to no cause is time in Python."""
         cdef int64_t stall
         cdef Moment end
         cdef size_t i
@@ -181,7 +181,7 @@ cdef class Stalls:
         if end.wall - self.woken.wall > LONG_STEP:
             end = look(self)
         else:
-            # A turn that is short by the clock cannot have waited for long.
+            # A short turn cannot have been in the run queue for long.
             end.queued, end.sleeps = self.woken.queued, self.woken.sleeps
         stall = stalled(&self.woken, &end)
         if stall > self.stall:
@@ -198,7 +198,7 @@ cdef class Stalls:
             self.spent[i].turn = 0
 
     def report(self):
-        """Return the longest stall and what each cause took, as sbusd(8) describes it; times in microseconds."""
+        """Return the longest stall and the time of each cause, as in sbusd(8); in microseconds."""
         parts = {self.names[i]: self.parts[i] // 1000 for i in range(self.parts.size()) if self.parts[i] >= 1000}
         ordered = dict(sorted(parts.items(), key=lambda part: -part[1]))
         longest = {

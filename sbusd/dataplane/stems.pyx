@@ -8,7 +8,7 @@ from libcpp.vector cimport vector
 
 
 cdef Stem* new_stem(const char* text, size_t length) noexcept nogil:
-    """Return a stem with nothing on it."""
+    """Return a stem without a child."""
     cdef Stem* stem = new Stem()
     stem.text.assign(text, length)
     stem.child = NULL
@@ -16,7 +16,7 @@ cdef Stem* new_stem(const char* text, size_t length) noexcept nogil:
 
 
 cdef size_t branch_of(Stem* stem, char byte) noexcept nogil:
-    """Return where the branch that begins with *byte* stands, or would stand; a stem has 256 branches at most."""
+    """Return the place of the branch that begins with *byte*, or where it belongs. A stem has at most 256 branches."""
     cdef size_t place = 0
     while place < stem.branches.size() and <unsigned char>stem.branches[place].text[0] < <unsigned char>byte:
         place += 1
@@ -24,7 +24,7 @@ cdef size_t branch_of(Stem* stem, char byte) noexcept nogil:
 
 
 cdef size_t common_length(string& text, const char* other, size_t length) noexcept nogil:
-    """Return how many bytes two texts share at their start."""
+    """Return the length of the common prefix of two texts."""
     cdef size_t n = 0
     while n < length and n < text.size() and text[n] == other[n]:
         n += 1
@@ -32,7 +32,7 @@ cdef size_t common_length(string& text, const char* other, size_t length) noexce
 
 
 cdef Child** grow(Stem** link, const char* literal, size_t length) noexcept nogil:
-    """Return where the child hangs that belongs to a literal, in the stems that *link* points to; there is a place if need be."""
+    """Return the place of the child of a literal in the stems at *link*; it is created if necessary."""
     cdef size_t place, shared
     cdef Stem* stem
     cdef Stem* fork
@@ -57,7 +57,7 @@ cdef Child** grow(Stem** link, const char* literal, size_t length) noexcept nogi
 
 
 cdef Child** on_stem(Stem* stem, const char* literal, size_t length) noexcept nogil:
-    """Return what points to the child that hangs on exactly this literal, or NULL if there is none."""
+    """Return the pointer to the child of exactly this literal, or NULL if there is none."""
     cdef size_t place
     while common_length(stem.text, literal, length) == stem.text.size():
         literal += stem.text.size()
@@ -74,7 +74,7 @@ cdef Child** on_stem(Stem* stem, const char* literal, size_t length) noexcept no
 
 
 cdef void prune(Stem** root, const char* literal, size_t length) noexcept nogil:
-    """Take away the stem of a literal on which nothing hangs any more, and join what needs no fork any more."""
+    """Remove the stem of a literal that has no child any more, and join stems that do not fork any more."""
     cdef vector[Stem**] links
     cdef Stem** link = root
     cdef Stem* above
@@ -94,7 +94,7 @@ cdef void prune(Stem** root, const char* literal, size_t length) noexcept nogil:
 
 
 cdef bint tidy_stem(Stem** link) noexcept nogil:
-    """Free a stem that holds nothing and return True, or join it with its branch if that is all it holds."""
+    """Free an empty stem and return True, or join a stem with its only branch."""
     cdef Stem* stem = link[0]
     if stem.child is not NULL or stem.branches.size() > 1:
         return False
@@ -107,7 +107,7 @@ cdef bint tidy_stem(Stem** link) noexcept nogil:
 
 
 cdef void climb(Stem* stem, const char* segment, size_t length, vector[Child*]& reached) noexcept nogil:
-    """Add the children of all literals that *segment* begins with."""
+    """Add the children of all literals that are prefixes of *segment*."""
     cdef size_t place
     while stem.text.size() <= length and memcmp(stem.text.data(), segment, stem.text.size()) == 0:
         if stem.child is not NULL:

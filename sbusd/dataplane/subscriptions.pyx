@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""The patterns that one connection has stored, in the order of their bytes, each with how many instances; the router has no such list."""
+"""The patterns that one connection has stored, in the order of their bytes, with their instances. The router has no such list."""
 
 from libc.stdlib cimport free
 
@@ -8,7 +8,7 @@ from sbusd.dataplane.avl cimport cut, first, link_of, new_item, put, text_of
 
 
 cdef void store_instance(Item** stored, const char* pattern, size_t length) noexcept nogil:
-    """Count one more instance of a pattern."""
+    """Add one instance of a pattern."""
     cdef Item** link = link_of(stored, pattern, length)
     cdef Stored* fresh
     if link is not NULL:
@@ -20,7 +20,7 @@ cdef void store_instance(Item** stored, const char* pattern, size_t length) noex
 
 
 cdef bint remove_stored(Item** stored, const char* pattern, size_t length) noexcept nogil:
-    """Count one instance less of a pattern, which may be the text of its own item; return whether there was one."""
+    """Remove one instance of a pattern, which may be the text of its own item; return whether there was one."""
     cdef Item** link = link_of(stored, pattern, length)
     if link is NULL:
         return False
@@ -32,7 +32,7 @@ cdef bint remove_stored(Item** stored, const char* pattern, size_t length) noexc
 
 
 cdef uint32_t instances_of(Item** stored, const char* pattern, size_t length) noexcept nogil:
-    """Return how many instances of a pattern there are."""
+    """Return the number of instances of a pattern."""
     cdef Item** link = link_of(stored, pattern, length)
     return 0 if link is NULL else (<Stored*>link[0]).instances
 

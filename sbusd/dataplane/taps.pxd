@@ -1,4 +1,4 @@
-# Those who are told of all traffic; used by the switch without the interpreter. See taps.pyx.
+# Connections that receive a report of each message that a pattern matches. See taps.pyx.
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libcpp.map cimport map as cpp_map
@@ -14,15 +14,15 @@ cdef cppclass Tapper:
     Outbox* out
     uint64_t connection
     string pattern
-    vector[uint32_t] share              # packets of the batch at hand that it is told of
+    vector[uint32_t] share              # packets of the current batch that it gets a report of
 
 
 cdef class Taps:
     cdef Router router
     cdef cpp_map[uint32_t, Tapper*] tappers     # by slot
-    cdef size_t count                           # of them: looked at for each packet
-    cdef vector[pair[uint64_t, uint32_t]] touched   # numbers and slots of those with a share of the batch at hand
-    cdef vector[uint32_t] noted                 # packets of the batch at hand that somebody is told of
+    cdef size_t count                           # the number of taps, which each packet needs
+    cdef vector[pair[uint64_t, uint32_t]] touched   # ids and slots of those with a share of the current batch
+    cdef vector[uint32_t] noted                 # packets of the current batch that match a tap
     cdef int64_t times[BATCH_PACKETS]
     cdef Head heads[BATCH_PACKETS]
     cdef string text                            # of the heads

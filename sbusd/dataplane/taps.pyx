@@ -1,9 +1,9 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Taps: who is told of every message that a pattern takes, and what became of it. Spec: sbus-protocol(7) §6, ``!/tap``.
+"""Taps: connections that receive a report of each message that a pattern matches. Spec: sbus-protocol(7) §6, ``!/tap``.
 
-What became of a message is known when all its recipients have been served, so taps come last, and hold nobody up: what one cannot
-take is lost for it alone. Their patterns have a router of their own, in which no key is guarded.
+The report says how the message was delivered, so taps are served after all recipients. They block no publisher: a tap that cannot take a
+report loses it. Their patterns have a router of their own, in which no key is guarded.
 """
 
 from cython.operator cimport dereference, preincrement
@@ -15,9 +15,9 @@ from libcpp.utility cimport pair
 from libcpp.vector cimport vector
 from posix.time cimport timespec
 
-from sbusd.dataplane.heads cimport append_line
+from sbusd.dataplane.annotations cimport append_tap_line
 from sbusd.dataplane.libc cimport CLOCK_REALTIME, clock_gettime
-from sbusd.dataplane.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, let_head_go, offer, post_for
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, Batch, Head, Outbox, release_head, offer, post_for
 from sbusd.dataplane.router cimport Route, Router
 
 ctypedef cpp_map[uint32_t, Tapper*] Tappers
@@ -36,7 +36,7 @@ cdef class Taps:
             preincrement(tapper)
 
     cdef void add(self, uint32_t slot, uint64_t connection, Outbox* out, const char* pattern, size_t length) noexcept nogil:
-        """Let a connection be told of what a pattern takes, in place of what it was told of before."""
+        """Set the pattern of a connection, which replaces an earlier one."""
         cdef Tapper* tapper
         self.remove(slot)
         tapper = new Tapper()
@@ -48,7 +48,7 @@ cdef class Taps:
         self.router.insert(slot, pattern, length)
 
     cdef void remove(self, uint32_t slot) noexcept nogil:
-        """Let a connection be told of nothing."""
+        """Remove the tap of a connection, if it has one."""
         cdef Tappers.iterator found = self.tappers.find(slot)
         cdef Tapper* tapper
         if found == self.tappers.end():
@@ -60,7 +60,7 @@ cdef class Taps:
         del tapper
 
     cdef void note(self, const char* key, size_t length, uint32_t index, Batch* batch) noexcept nogil:
-        """Note a packet that is being routed, and whose tally is clear, if somebody is to be told of it."""
+        """Note a packet that is being routed, if a tap matches it. Its tally is all zeros."""
         cdef timespec now
         cdef Tapper* tapper
         cdef pair[uint64_t, uint32_t] entry
@@ -81,40 +81,40 @@ cdef class Taps:
             tapper.share.push_back(index)
 
     cdef void write_heads(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
-        """Write what stands in front of the packets that were noted."""
+        """Write the heads of the noted packets."""
         cdef size_t i, start
         cdef char* base
         self.text.clear()
         for i in range(self.noted.size()):
             start = self.text.size()
-            append_line(self.text, self.times[self.noted[i]], sender, cred, &batch.tally[self.noted[i]])
+            append_tap_line(self.text, self.times[self.noted[i]], sender, cred, &batch.tally[self.noted[i]])
             self.heads[self.noted[i]].part.iov_len = self.text.size() - start
-        base = <char*>self.text.data()      # only now: it has moved as it grew
+        base = <char*>self.text.data()      # only now, because it moves when it grows
         for i in range(self.noted.size()):
             self.heads[self.noted[i]].part.iov_base = base
             base += self.heads[self.noted[i]].part.iov_len
 
     cdef void deliver(self, Batch* batch, uint64_t sender, const string& cred) noexcept nogil:
-        """Tell of the packets that were noted, now that all recipients have been served; `touched` says whom to settle."""
+        """Send the reports of the noted packets, after all recipients were served. The caller handles the connections in `touched`."""
         cdef size_t i
         cdef Tapper* tapper
         cdef Tappers.iterator found
         self.write_heads(batch, sender, cred)
-        batch.is_tallied = False            # a tap is no recipient
+        batch.is_tallied = False            # a tap is not a recipient
         sort(self.touched.begin(), self.touched.end())
         for i in range(self.touched.size()):
             found = self.tappers.find(self.touched[i].second)
             if found == self.tappers.end():
-                continue                    # it was ended as a recipient of the same batch
+                continue                    # the connection ended as a recipient of the same batch
             tapper = dereference(found).second
             offer(tapper.out, batch, tapper.share.data(), tapper.share.size(), False, False, self.heads, 1)
             tapper.share.clear()
         for i in range(self.noted.size()):
-            let_head_go(&self.heads[self.noted[i]])
+            release_head(&self.heads[self.noted[i]])
         self.noted.clear()
 
     cdef void report(self, const char* key, size_t length, const char* packet, size_t size, uint32_t payer) noexcept nogil:
-        """Hand a packet of the bus itself, which *payer* has caused, to those whose pattern takes a key; `touched` says whom to settle."""
+        """Send a packet of the bus itself, which *payer* has caused, to taps that match a key. The caller handles those in `touched`."""
         cdef pair[uint64_t, uint32_t] entry
         cdef size_t n
         cdef Route found = self.router.route(key, length)

@@ -153,8 +153,8 @@ def test_a_packet_too_large_for_the_socket_is_lost_alone_and_told_in_its_place(w
 def test_what_waits_is_counted_and_lost_by_packets_in_every_order(make_world: MakeWorld, order: Order) -> None:
     world = make_world(LimitSettings(queue_packets=20))
     slow, sender = world.connect(b"a", send_buffer=4_608), world.connect()
-    world.switch.set_order(slow, order)
-    world.switch.set_hard(slow, HardMode.DISCARD)
+    world.configure(slow, order=order)
+    world.configure(slow, hard=HardMode.DISCARD)
     want(world, slow)
     for packet in numbered(0, 60, 1_000):
         send_all(world, sender, [packet])
@@ -252,7 +252,7 @@ def test_a_blocked_publisher_goes_on_where_it_was_in_its_batch(make_world: MakeW
     slow, sender, bystander = world.connect(b"a", send_buffer=4_608), world.connect(), world.connect(b"b")
     for number in (slow, sender):
         world.switch.set_party(number, ALICE)
-    world.switch.set_hard(slow, HardMode.BLOCK)
+    world.configure(slow, hard=HardMode.BLOCK)
     packets = numbered(0, 6 * TURN_PACKETS, 200)
     world.send(sender, join_batch(packets))
     world.send(sender, message(b"b", b"behind"))
@@ -269,7 +269,7 @@ def test_a_publisher_that_hangs_up_while_it_is_blocked_has_its_batch_delivered(m
     slow, sender = world.connect(b"a", send_buffer=4_608), world.connect()
     for number in (slow, sender):
         world.switch.set_party(number, ALICE)
-    world.switch.set_hard(slow, HardMode.BLOCK)
+    world.configure(slow, hard=HardMode.BLOCK)
     packets = numbered(0, 4 * TURN_PACKETS, 200)
     world.send(sender, join_batch(packets))
     world.run()
@@ -351,7 +351,7 @@ def test_what_one_user_has_unhandled_is_bounded_and_stands_in_nobody_else_s_way(
     world = make_world(LimitSettings(queue_packets=8, block_timeout=600.0, progress_timeout=600.0))
     slow, reader = world.connect(b"a", send_buffer=4_608), world.connect(b"b")
     world.switch.set_party(slow, ALICE)
-    world.switch.set_soft(slow, SoftMode.BLOCK)
+    world.configure(slow, soft=SoftMode.BLOCK)
     world.switch.set_party(reader, BOB)
     batch = join_batch(numbered(0, 1_400, 80))
     senders = []

@@ -56,7 +56,7 @@ def test_what_is_handled_is_freed_though_its_publisher_waits_again_and_again() -
     world = World(LIMITS)
     reader, publisher = world.connect(b"a", send_buffer=5_000), paced(world, READER)
     world.switch.set_party(reader, READER)
-    world.switch.set_soft(reader, SoftMode.BLOCK)
+    world.configure(reader, soft=SoftMode.BLOCK)
     assert world.send(publisher, join_batch([b"MSG a\0"] * 3_000))
     world.run()
     count, heap = 0, []

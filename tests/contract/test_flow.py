@@ -124,7 +124,7 @@ def test_whom_policy_lets_block_others_does() -> None:
     reader, sender = world.connect(b"a"), world.connect()
     world.switch.set_party(reader, 1000, blocks_others=True)
     world.switch.set_party(sender, 1001)
-    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.configure(reader, hard=HardMode.BLOCK)
     assert publish(world, sender, 0, 100) < 100
     assert world.switch.connection_counters(reader).lost_packets == 0
     world.close()
@@ -203,7 +203,7 @@ def test_a_reader_that_ends_lets_its_publishers_go_on() -> None:
 def test_soft_discard_queues_nothing(world: World) -> None:
     reader, sender = world.connect(b"a"), world.connect()
     same_user(world, reader, sender)
-    world.switch.set_soft(reader, SoftMode.DISCARD)
+    world.configure(reader, soft=SoftMode.DISCARD)
     assert publish(world, sender, 0, 20) == 20
     assert world.switch.connection_counters(reader).queued_packets <= 1, "the notice alone may wait"
     packets = world.drain(reader)
@@ -215,9 +215,9 @@ def test_error_ends_the_client_with_enobufs(world: World, soft: bool) -> None:
     reader, sender = world.connect(b"a"), world.connect()
     same_user(world, reader, sender)
     if soft:
-        world.switch.set_soft(reader, SoftMode.ERROR)
+        world.configure(reader, soft=SoftMode.ERROR)
     else:
-        world.switch.set_hard(reader, HardMode.ERROR)
+        world.configure(reader, hard=HardMode.ERROR)
     assert publish(world, sender, 0, 40) == 40
     assert [report[2] for report in world.told if report[:2] == ("ended", reader)] == [End.QUEUE_FULL]
 
@@ -225,7 +225,7 @@ def test_error_ends_the_client_with_enobufs(world: World, soft: bool) -> None:
 def test_a_stack_delivers_the_newest_first(world: World) -> None:
     reader, sender = world.connect(b"a"), world.connect()
     same_user(world, reader, sender)
-    world.switch.set_order(reader, Order.STACK)
+    world.configure(reader, order=Order.STACK)
     publish(world, sender, 0, 7)
     direct = 7 - world.switch.connection_counters(reader).queued_packets
     assert 0 < direct < 6
@@ -235,7 +235,7 @@ def test_a_stack_delivers_the_newest_first(world: World) -> None:
 def test_answers_of_the_bus_keep_their_order_in_a_stack(world: World) -> None:
     reader, sender = world.connect(b"a"), world.connect()
     same_user(world, reader, sender)
-    world.switch.set_order(reader, Order.STACK)
+    world.configure(reader, order=Order.STACK)
     publish(world, sender, 0, 4)
     for token in range(3):
         world.send(reader, b"CMSG !/bus/ping\0%d" % token)
@@ -247,8 +247,8 @@ def test_random_order_frees_most_memory_first(world: World) -> None:
     reader, twin, sender = world.connect(b"a", b"c"), world.connect(b"c"), world.connect()
     same_user(world, reader, twin, sender)
     for client in (reader, twin):
-        world.switch.set_order(client, Order.RANDOM)
-        world.switch.set_hard(client, HardMode.BLOCK)
+        world.configure(client, order=Order.RANDOM)
+        world.configure(client, hard=HardMode.BLOCK)
     while not world.switch.connection_counters(reader).queued_packets:
         publish(world, sender, 0, 1)
     for client in (twin,):
@@ -290,7 +290,7 @@ def test_users_share_the_memory_of_the_bus() -> None:
     sender = world.connect()
     for uid, reader in enumerate(readers):
         world.switch.set_party(reader, uid)
-        world.switch.set_hard(reader, HardMode.DISCARD)
+        world.configure(reader, hard=HardMode.DISCARD)
         publish(world, sender, 0, 150, key=b"%d" % uid)
     held = [world.switch.user_counters(uid).queued_bytes for uid in range(4)]
     assert sum(held) < 16 << 20

@@ -28,7 +28,7 @@ def user_of(world: World, uid: int, *patterns: bytes, send_buffer: int | None = 
     world.set_party(client, uid)
     quotas = Quotas()
     world.set_user_limits(uid, quotas.queued_packets, quotas.queued_bytes)
-    world.switch.set_hard(client, HardMode.DISCARD)
+    world.configure(client, hard=HardMode.DISCARD)
     return client
 
 
@@ -143,7 +143,7 @@ def test_a_user_who_is_gone_is_forgotten_when_its_memory_is_free() -> None:
 def test_a_random_order_looks_at_the_oldest_packets_alone(make_world: MakeWorld) -> None:
     world = make_world()
     reader, sender = user_of(world, READER, b"a"), user_of(world, READER)
-    world.switch.set_order(reader, Order.RANDOM)
+    world.configure(reader, order=Order.RANDOM)
     while not world.switch.connection_counters(reader).queued_packets:
         publish_many(world, sender, message(b"a", bytes(1_000)), 1)
     publish_many(world, sender, message(b"a", b"small"), RANDOM_PACKETS // 2)
@@ -159,7 +159,7 @@ def test_a_random_order_looks_at_the_oldest_packets_alone(make_world: MakeWorld)
 
 def test_a_client_without_messages_gets_its_notes_in_every_order(world: World) -> None:
     client = world.connect(send_buffer=SMALL_BUFFER)
-    world.switch.set_order(client, Order.STACK)
+    world.configure(client, order=Order.STACK)
     for number in range(20):
         world.switch.send(client, b"CMSG note\0%d " % number + bytes(1_000))
     assert world.switch.connection_counters(client).queued_packets
@@ -230,7 +230,7 @@ def test_what_a_queue_drained_is_not_faulted_in_again() -> None:
 def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until_then() -> None:
     world = World(LimitSettings(turn_time=1e-6, cache_bytes=1 << 16))
     reader, sender = user_of(world, READER, b""), user_of(world, READER)
-    world.switch.set_order(reader, Order.LATEST)
+    world.configure(reader, order=Order.LATEST)
     publish_many(world, sender, message(b"full", bytes(400)), 30)
     count = 50_000
     before, charged = heap_bytes(), world.switch.counters().queued_bytes
@@ -242,7 +242,7 @@ def test_what_is_known_of_keys_is_charged_freed_piece_by_piece_and_charged_until
     assert charged == count * (waiting_bytes(len(message(b"000000", b""))) + KNOWN_KEY_BYTES)
     assert 0.97 * charged <= taken <= 1.02 * charged
     held = heap_bytes()
-    world.switch.set_order(reader, Order.QUEUE)
+    world.configure(reader, order=Order.QUEUE)
     assert heap_bytes() - held > -0.1 * count * KNOWN_KEY_BYTES, "all was freed at once"
     assert world.switch.connection_counters(reader).queued_bytes < charged
     world.run()
@@ -255,7 +255,7 @@ def test_keys_of_another_user_take_half_of_the_room_and_their_cost_is_bounded(ma
     """A hostile publisher gives each message a new key: it takes its share and no more, and keeps no other user out."""
     world = make_world(LimitSettings(queue_bytes=MIB))
     reader, hostile, own = user_of(world, READER, b""), user_of(world, OTHER), user_of(world, READER)
-    world.switch.set_order(reader, Order.LATEST)
+    world.configure(reader, order=Order.LATEST)
     for first in range(0, 20_000, 1_000):
         assert world.send(hostile, join_batch([message(b"%06d" % number, b"") for number in range(first, first + 1_000)]))
         world.run()

@@ -85,9 +85,9 @@ class Faulty(World):
     def control(self, connection: int, packet: bytes) -> None:
         if packet == BRAKE:
             self.switch.set_party(connection, UID)
-            self.switch.set_soft(connection, SoftMode.BLOCK)
+            self.configure(connection, soft=SoftMode.BLOCK)
         elif packet == PICK:
-            self.switch.set_order(connection, Order.RANDOM)
+            self.configure(connection, order=Order.RANDOM)
         else:
             super().control(connection, packet)
 

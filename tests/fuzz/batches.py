@@ -56,7 +56,7 @@ def _life(choices: int, batch: bytes, count: int) -> tuple[list[bytes], list[byt
         world.switch.subscribe(reader, b"")
         for secret in {packet[4:].partition(b"\0")[0] for packet in _apart(batch)[0] if packet.startswith(b"MSG !")}:
             world.switch.subscribe(reader, secret)
-        world.switch.set_batch(reader, bool(choices & 1))
+        world.configure(reader, batch=bool(choices & 1))
         world.send(sender, batch)
         world.switch.turn(0)
         if choices & 4:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from sbusd.config.settings import LimitSettings
+from sbusd.dataplane.connection_state import ConnectionSettings
 from sbusd.dataplane.contract import (
     ConnectionCounters,
     End,
@@ -351,33 +352,19 @@ class Model:
         """Set the rules for messages."""
         self._router.rules = rules
 
-    def set_soft(self, connection: int, mode: SoftMode) -> None:
-        """Set the soft mode."""
-        self._connections[connection].out.soft = mode
+    def configure(self, connection: int, settings: ConnectionSettings) -> None:
+        """Set what the connection has asked for itself."""
+        configured = self._connections[connection]
+        configured.echo, configured.wants_senders, configured.is_paced = settings.echo, settings.sender, settings.pace
+        configured.out.soft, configured.out.hard = SoftMode(settings.soft), HardMode(settings.hard)
+        configured.out.set_order(Order(settings.order))
+        configured.out.batch_bytes = MAX_BATCH_BYTES if settings.batch else 0
 
-    def set_hard(self, connection: int, mode: HardMode) -> None:
-        """Set the hard mode."""
-        self._connections[connection].out.hard = mode
-
-    def set_order(self, connection: int, order: Order) -> None:
-        """Set the order of messages that wait."""
-        self._connections[connection].out.set_order(order)
-
-    def set_echo(self, connection: int, on: bool) -> None:
-        """Set whether a connection gets its own messages."""
-        self._connections[connection].echo = on
-
-    def set_sender(self, connection: int, on: bool) -> None:
-        """Set whether messages come with their senders."""
-        self._connections[connection].wants_senders = on
-
-    def set_batch(self, connection: int, on: bool) -> None:
-        """Set whether packets come in batches."""
-        self._connections[connection].out.batch_bytes = MAX_BATCH_BYTES if on else 0
-
-    def set_pace(self, connection: int, on: bool) -> None:
-        """Set whether messages of a connection wait for slow recipients."""
-        self._connections[connection].is_paced = on
+    def settings(self, connection: int) -> ConnectionSettings:
+        """Return what the connection has asked for itself."""
+        asked = self._connections[connection]
+        modes = int(asked.out.soft), int(asked.out.hard), int(asked.out.order)
+        return ConnectionSettings(asked.echo, *modes, asked.wants_senders, asked.out.batch_bytes != 0, asked.is_paced)
 
     def set_tap(self, connection: int, pattern: bytes | None) -> None:
         """Set the tap of a connection."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from dataclasses import dataclass, field
-from typing import Protocol, TypedDict, Unpack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypedDict, Unpack
 
 from sbusd.broker import connection_settings
 from sbusd.config.settings import LimitSettings
@@ -99,6 +99,10 @@ class World:
                 self.switch.send(connection, packet)
         except ProtocolError as error:
             self.switch.send(connection, error_packet(error.code, error.words))
+
+    def configure(self, connection: int, **changes: Any) -> None:
+        """Change settings of a client."""
+        self.switch.configure(connection, replace(self.switch.settings(connection), **changes))
 
     def refused(self, connection: int, refusal: Refusal, key: bytes, count: int) -> None:
         self.told.append(("refused", connection, refusal, key, count))

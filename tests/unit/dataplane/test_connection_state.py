@@ -40,7 +40,7 @@ def _busy(world: World, count: int = 8) -> tuple[int, int]:
     reader, sender = world.connect(b"a"), world.connect()
     for each in (reader, sender):
         world.set_party(each, 1)
-    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.configure(reader, hard=HardMode.BLOCK)
     _fill(world, sender, reader, count)
     assert world.switch.connection_counters(reader).queued_packets
     return reader, sender
@@ -57,7 +57,7 @@ def test_what_waits_comes_in_its_order_and_once(world: World) -> None:
 @pytest.mark.parametrize("order", [Order.STACK, Order.RANDOM])
 def test_an_order_of_its_own_goes_on_and_notes_go_first(world: World, order: Order) -> None:
     reader, _ = _busy(world)
-    world.switch.set_order(reader, order)
+    world.configure(reader, order=order)
     world.switch.send(reader, b"CMSG note\0one")
     world.switch.send(reader, b"CMSG note\0two")
     waiting = world.switch.connection_counters(reader).queued_packets
@@ -73,7 +73,7 @@ def test_an_order_of_its_own_goes_on_and_notes_go_first(world: World, order: Ord
 
 def test_a_loss_that_is_not_told_yet_is_told(world: World) -> None:
     reader, sender = _busy(world)
-    world.switch.set_hard(reader, HardMode.DISCARD)
+    world.configure(reader, hard=HardMode.DISCARD)
     _fill(world, sender, reader, 12, 8)
     lost = world.switch.connection_counters(reader).lost_packets
     assert lost
@@ -105,7 +105,7 @@ def test_a_mode_that_has_fallen_back_stays_so_until_the_queue_has_drained(world:
     reader, sender = world.connect(b"a"), world.connect()
     for each in (reader, sender):
         world.set_party(each, 1)
-    world.switch.set_hard(reader, HardMode.BLOCK)
+    world.configure(reader, hard=HardMode.BLOCK)
     world.limits = dataclasses.replace(LIMITS, progress_timeout=0.01)
     world.hand_over()
     while not world.switch.progress(reader).has_fallen_back:

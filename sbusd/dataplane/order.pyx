@@ -1,28 +1,59 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 # distutils: language = c++
-"""Where a message waits that a newer one of its key replaces, for the order ``latest``. Spec: sbus-protocol(7) §7.
+"""The order of messages in a queue: which go next, and which are replaced by newer ones of their key. Spec: sbus-protocol(7) §7.
 
-The keys are in a map that is kept in order: it never grows all at once as a hash table does, and a lookup among n keys compares no more
-than 2 log2 n of them, whichever keys other users choose. The map refers to the bytes of the messages that wait and copies nothing.
+With the order ``latest`` the keys of the messages are in a sorted map. It never grows all at once as a hash table does, and a lookup among
+n keys compares at most 2 log2 n of them, whichever keys other users choose. The map refers to the bytes of the messages.
 
-With this order messages leave a queue at its front alone, so an entry is known by its number: how many have left before, and its place.
+With that order messages leave a queue at its front only, so the number of an entry is the number of those that left before, plus its place.
 """
 
 from cython.operator cimport dereference
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t
 from libc.string cimport memchr, memcmp
+from libcpp.algorithm cimport partial_sort
 from libcpp.utility cimport pair
+from libcpp.vector cimport vector
 
-from sbusd.dataplane.outbox cimport ORDER_LATEST, KnownKey, Keys, Packet, bytes_in
+from sbusd.dataplane.outbox cimport BATCH_PACKETS, ORDER_LATEST, ORDER_RANDOM, ORDER_STACK, KnownKey, Keys, Packet, bytes_in
 from sbusd.dataplane.packets cimport KNOWN_KEY_BYTES, data_of, leave
 from sbusd.dataplane.pools cimport charge_known
 from sbusd.dataplane.rooms cimport charge_key, owner_of
+
+cdef enum:
+    RANDOM_PACKETS = 4096       # contract.RANDOM_PACKETS: to look at all of a long queue would take longer than a turn may
+
+cdef vector[pair[uint64_t, size_t]] ranked  # for ORDER_RANDOM: what each packet would free, inverted, and its place
 
 cdef extern from *:
     """
     static inline void refer_to(const KnownKey& key, const char* data) { key.data = data; }
     """
     void refer_to(const KnownKey& key, const char* data) noexcept nogil
+
+
+cdef size_t choose(Outbox* box, size_t* chosen) noexcept nogil:
+    """Set *chosen* to the places of the messages that go next, at most BATCH_PACKETS, and return their number."""
+    cdef size_t total = 0 if box.waiting is NULL else box.waiting.size()
+    cdef size_t count = min(total, <size_t>BATCH_PACKETS)
+    cdef size_t i
+    cdef Packet* packet
+    cdef pair[uint64_t, size_t] rank
+    if box.order == ORDER_RANDOM:
+        ranked.clear()
+        for i in range(min(total, <size_t>RANDOM_PACKETS)):
+            packet = box.waiting[0][i].packet
+            # A packet that another queue holds frees nothing.
+            rank.first = <uint64_t>0xFFFFFFFF - (bytes_in(packet) if packet.references == 1 else 0)
+            rank.second = i
+            ranked.push_back(rank)
+        partial_sort(ranked.begin(), ranked.begin() + count, ranked.end())
+        for i in range(count):
+            chosen[i] = ranked[i].second
+    else:
+        for i in range(count):
+            chosen[i] = total - 1 - i if box.order == ORDER_STACK else i
+    return count
 
 
 cdef bint is_replaceable(Outbox* box, const char* data, size_t length) noexcept nogil:
@@ -32,7 +63,7 @@ cdef bint is_replaceable(Outbox* box, const char* data, size_t length) noexcept 
 
 
 cdef Entry* older_of(Outbox* box, const char* data) noexcept nogil:
-    """Return the entry of the message that the message *data* takes the place of, or NULL."""
+    """Return the entry of the message that the message *data* replaces, or NULL."""
     cdef Keys.iterator found
     if box.keys is NULL:
         return NULL
@@ -42,8 +73,8 @@ cdef Entry* older_of(Outbox* box, const char* data) noexcept nogil:
     return &dereference(box.waiting)[dereference(found).second - box.taken_out]
 
 
-cdef void learn(Outbox* box, uint64_t number, const char* data, uint32_t payer) noexcept nogil:
-    """Remember that the message *data* waits as entry *number*, unless one of its key is known."""
+cdef void remember_key(Outbox* box, uint64_t number, const char* data, uint32_t payer) noexcept nogil:
+    """Remember the key of the message *data*, which is entry *number*, unless an older message has it."""
     cdef pair[KnownKey, uint64_t] known
     if box.keys is NULL:
         box.keys = new Keys()
@@ -54,12 +85,12 @@ cdef void learn(Outbox* box, uint64_t number, const char* data, uint32_t payer) 
 
 
 cdef void move_key(Outbox* box, const char* data) noexcept nogil:
-    """Refer to the bytes of the message *data*, which waits now where an older one of its key has waited."""
+    """Refer to the bytes of the message *data*, which has replaced an older one of its key."""
     refer_to(dereference(box.keys.find(KnownKey(data))).first, data)
 
 
-cdef void unlearn(Outbox* box, uint64_t number, Entry entry) noexcept nogil:
-    """Forget that a message waits as entry *number*, before it is let go; nothing, if it was not known."""
+cdef void forget_key(Outbox* box, uint64_t number, Entry entry) noexcept nogil:
+    """Forget the key of entry *number*, before its message is released, if the map refers to that."""
     cdef Keys.iterator found
     if not is_replaceable(box, data_of(entry.packet), bytes_in(entry.packet)):
         return
@@ -74,7 +105,7 @@ cdef void unlearn(Outbox* box, uint64_t number, Entry entry) noexcept nogil:
 
 
 cdef void set_order(Outbox* box, int order) noexcept nogil:
-    """Set the order of messages that wait. Those that wait now are not replaced, and replace nothing."""
+    """Set the order of a queue. Messages that are in it now are not replaced, and replace nothing."""
     if order == box.order:
         return
     box.order = order
@@ -83,7 +114,7 @@ cdef void set_order(Outbox* box, int order) noexcept nogil:
 
 
 cdef void forget_keys(Outbox* box) noexcept nogil:
-    """Know of no key any more. It may be a million, so their memory is freed later, and is charged until then."""
+    """Forget all keys. They may be a million, so their memory is freed later, and is charged until then."""
     cdef uint64_t guests = 0, bytes_each = KNOWN_KEY_BYTES
     cdef uint32_t owner = owner_of(box)
     cdef size_t i
@@ -95,7 +126,7 @@ cdef void forget_keys(Outbox* box) noexcept nogil:
         charge_known(&box.room, owner, payer, -count, bytes_each)
         if box.account is not NULL:
             charge_known(&box.account.room, owner, payer, -count, bytes_each)
-    # The rest are of the owner's own messages, or of nobody's.
+    # The rest belong to the owner's own messages, or to those of unknown users.
     charge_known(&box.room, owner, owner, <int64_t>guests - known, bytes_each)
     if box.account is not NULL:
         charge_known(&box.account.room, owner, owner, <int64_t>guests - known, bytes_each)
@@ -106,15 +137,15 @@ cdef void forget_keys(Outbox* box) noexcept nogil:
 
 
 cdef size_t replaceable_from(Outbox* box) noexcept nogil:
-    """Return how many of the first that wait are not replaced: with this order, all behind them are messages that are known."""
+    """Return how many of the first messages are not replaced. With the order ``latest`` the map has the keys of all after them."""
     return 0 if box.order != ORDER_LATEST or box.waiting is NULL else box.waiting.size() - (0 if box.keys is NULL else box.keys.size())
 
 
 cdef void restore_keys(Outbox* box, size_t first) noexcept nogil:
-    """Know what waits behind the first entries, so many as *first* says, of which all have waited in another process."""
+    """Remember the keys of all messages after the *first* ones; they come from the process before."""
     cdef size_t i
     cdef Entry entry
     for i in range(first, 0 if box.waiting is NULL else box.waiting.size()):
         entry = dereference(box.waiting)[i]
         if is_replaceable(box, data_of(entry.packet), bytes_in(entry.packet)):
-            learn(box, box.taken_out + i, data_of(entry.packet), entry.payer)
+            remember_key(box, box.taken_out + i, data_of(entry.packet), entry.payer)

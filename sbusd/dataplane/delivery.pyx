@@ -1,0 +1,291 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""How packets get from a publisher to its recipients.
+
+Routing a packet only adds its number to the share of each recipient. When the batch is routed, each recipient gets its share with one
+sendmmsg(2), straight from the buffer in which the packets were received.
+"""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.string cimport memchr, memcmp, strlen
+from libcpp.algorithm cimport sort
+from libcpp.utility cimport pair
+
+from sbusd.dataplane.annotations cimport Disclosure, answer, append_sender
+from sbusd.dataplane.backpressure cimport after_send, block, may_pace
+from sbusd.dataplane.connection cimport SIGHT_ALL, uid_of
+from sbusd.dataplane.fairness cimport is_too_long
+from sbusd.dataplane.outbox cimport (
+    BATCH_PACKETS, NOT_WAITING, PACED, Head, Tally, clear, discard_unseen, discards_all, end_batch, miss, offer, release_head,
+    waiting_count,
+)
+from sbusd.dataplane.packets cimport cost_of
+from sbusd.dataplane.pacing cimport PACED_BYTES
+from sbusd.dataplane.plane cimport REFUSED_KEY_TOO_LONG, REFUSED_POLICY, REFUSED_TRUNCATED, Repeated
+from sbusd.dataplane.pools cimport NO_USER
+from sbusd.dataplane.router cimport Route
+
+from sbusd.protocol.keys import SECRET_HEAD
+
+cdef enum:
+    SHARE_NS = 500              # to hand one packet to one recipient, without its bytes
+    FORGO_NS = 5                # to look at one recipient, and perhaps discard the packet for it
+
+cdef bytes _SECRET_HEAD = SECRET_HEAD
+cdef const char* SECRET_HEAD_TEXT = _SECRET_HEAD
+cdef size_t SECRET_HEAD_BYTES = len(_SECRET_HEAD)
+
+
+cdef size_t route(Plane plane, Connection* sender, size_t i, size_t count) noexcept nogil:
+    """Route packets of the current batch from the *i*-th on, and deliver them.
+
+    Return the number of the first packet that is for the control plane, or whose receipt the control plane has to decide on, or that
+    waits for the next turn because those before it took too long: then `is_cut_off` is set.
+    """
+    cdef const char* packet
+    cdef const char* end
+    cdef size_t length
+    while i < count:
+        packet = <const char*>plane.batch.parts[i].iov_base
+        length = plane.batch.parts[i].iov_len
+        if plane.taps.count or sender.receipt.is_armed:
+            clear(&plane.batch.tally[i])
+        if plane.intake.is_cut[i]:
+            refuse(plane, sender, REFUSED_TRUNCATED, i)
+            if sender.receipt.is_armed and memcmp(packet, b"MSG ", 4) == 0:
+                send_receipt(plane, sender, i)
+            i += 1
+            continue
+        if length < 5 or memcmp(packet, b"MSG ", 4) != 0:
+            break
+        end = <const char*>memchr(packet + 4, 0, length - 4)
+        if end is NULL:
+            break
+        if <size_t>(end - packet) - 4 > plane.bounds.key_bytes:
+            refuse(plane, sender, REFUSED_KEY_TOO_LONG, i)
+        elif not route_message(plane, sender, packet + 4, end - packet - 4, i):
+            break
+        if sender.receipt.is_armed:
+            send_receipt(plane, sender, i)
+        i += 1
+        if sender.publishing.is_paced:
+            # Slow recipients are offered together only what fits into their queues, so the packet that fills a queue ends the batch.
+            plane.routing.undelivered += length
+            if plane.routing.meets_queue or plane.routing.is_secret or plane.routing.undelivered > PACED_BYTES:
+                deliver(plane, sender)
+            plane.routing.is_secret = False
+            if sender.reading.blockers and not plane.routing.was_blocked:
+                plane.routing.is_cut_off = True
+                break
+        if is_too_long(&plane.schedule, plane.routing.time):
+            plane.routing.is_cut_off = True
+            break
+    deliver(plane, sender)
+    return i
+
+
+cdef inline bint route_message(Plane plane, Connection* sender, const char* key, size_t length, size_t i) noexcept nogil:
+    """Route the *i*-th packet, a MSG. Return False if the control plane must first decide on its receipt."""
+    cdef uint64_t visited = plane.router.visited
+    cdef Route found = plane.router.route(key, length)
+    cdef uint32_t shares
+    plane.routing.time += <int64_t>(plane.router.visited - visited) * NODE_NS
+    if found.refusal >= 0:
+        refuse(plane, sender, found.refusal, i)
+        return True
+    if is_denied(plane, sender, found.rules) or is_denied(plane, sender, found.inner_rules):
+        refuse(plane, sender, REFUSED_POLICY, i)
+        return True
+    if (sender.receipt.is_armed and sender.receipt.disclosure == Disclosure.UNDECIDED and is_secret_key(plane, key, length)):
+        sender.receipt.disclosure = Disclosure.ASKED
+        return False
+    if sender.publishing.is_paced and is_secret_key(plane, key, length):
+        deliver(plane, sender)
+        plane.routing.is_secret = True      # it is delivered separately: see may_pace
+    shares = add_to_shares(plane, sender, found, i)
+    plane.routing.time += found.count * <int64_t>FORGO_NS
+    plane.routing.time += shares * <int64_t>(SHARE_NS + plane.batch.parts[i].iov_len * QUARTERS_NS_PER_BYTE // 4)
+    if plane.taps.count:
+        plane.taps.note(key, length, i, &plane.batch)
+    return True
+
+
+cdef void send_receipt(Plane plane, Connection* sender, size_t index) noexcept nogil:
+    """Deliver the batch up to a packet for which the sender wants a receipt, and send that."""
+    cdef Tally* tally = &plane.batch.tally[index]
+    plane.batch.is_tallied = True
+    deliver(plane, sender)
+    if sender.is_ending:
+        sender.receipt.is_armed = False
+        return
+    # Whether another user's queue is full is secret. Otherwise a sender that fills it by a secret key could learn of its subscriber.
+    answer(&sender.receipt, &sender.out,
+           tally.handed + tally.queued + (0 if sender.party.sight >= SIGHT_ALL else tally.foreign_losses))
+    after_send(plane, sender)
+
+
+cdef bint is_secret_key(Plane plane, const char* key, size_t length) noexcept nogil:
+    """Return whether a key's recipients are secret."""
+    return plane.bounds.has_secrets and length >= SECRET_HEAD_BYTES and memcmp(key, SECRET_HEAD_TEXT, SECRET_HEAD_BYTES) == 0
+
+
+cdef bint is_denied(Plane plane, Connection* sender, uint64_t rules) noexcept nogil:
+    """Return whether the first publish rule that applies to both the sender and the key denies."""
+    cdef uint64_t both = sender.party.rules & rules
+    return both != 0 and (both & (~both + 1) & plane.allowing_rules) == 0
+
+
+cdef void refuse(Plane plane, Connection* sender, int refusal, size_t index) noexcept nogil:
+    """Count a packet that is not routed, and put the refusal into the sender's share, in the packet's place."""
+    end_repeated(plane)     # what the sender lost so far comes before the refusal
+    if plane.routing.refused[refusal] == 0:
+        plane.routing.refused_first[refusal] = index
+    plane.routing.refused[refusal] += 1
+    sender.reading.refused += 1
+    plane.counted.refused_packets += 1
+    add_to_share(plane, sender, <uint32_t>BATCH_PACKETS + refusal)
+
+
+# -- shares
+
+cdef uint32_t add_to_shares(Plane plane, Connection* sender, Route found, uint32_t index) noexcept nogil:
+    """Add a packet to the share of each of its recipients, and return their number."""
+    cdef uint32_t n, uid = uid_of(sender)
+    cdef bint reached = False
+    cdef Connection* recipient
+    cdef Repeated* repeated = &plane.routing.repeated
+    # A receipt or a tap needs the result for each packet, and a paced publisher needs a look at each queue.
+    cdef bint may_forgo = not (plane.taps.count or sender.receipt.is_armed or sender.publishing.is_paced)
+    cdef size_t cost = cost_of(plane.batch.parts[index].iov_len, 0)
+    plane.counted.messages += 1
+    if may_forgo and is_repeated(plane, index, cost):
+        for n in range(repeated.recipients.size()):
+            add_to_share(plane, plane.slots[repeated.recipients[n]], index)
+        repeated.uncounted += 1
+        plane.counted.undeliverable += repeated.recipients.empty() and repeated.excluded.empty()
+        return <uint32_t>repeated.recipients.size()
+    end_repeated(plane)
+    for n in range(found.count):
+        recipient = plane.slots[found.slots[n]]
+        if recipient.is_ending or (recipient is sender and not sender.echo):
+            if plane.taps.count:
+                miss(&plane.batch.tally[index], recipient.id)
+            continue
+        reached = True
+        if sender.publishing.is_paced and recipient is not sender and waiting_count(&recipient.out):
+            plane.routing.meets_queue = True
+        if (may_forgo and recipient.share.packets.empty() and waiting_count(&recipient.out)
+                and is_closed_to(plane, recipient, uid, cost)):
+            discard_unseen(&recipient.out, 1)
+            repeated.excluded.push_back(recipient.slot)
+            continue
+        add_to_share(plane, recipient, index)
+        repeated.recipients.push_back(recipient.slot)
+    plane.counted.undeliverable += not reached
+    repeated.first = <int>index if may_forgo else -1
+    repeated.cost = cost
+    return <uint32_t>repeated.recipients.size()
+
+
+cdef inline void add_to_share(Plane plane, Connection* recipient, uint32_t index) noexcept nogil:
+    """Add a packet to the share of one connection."""
+    cdef pair[uint64_t, uint32_t] entry
+    if recipient.share.packets.empty():
+        entry.first = recipient.id
+        entry.second = recipient.slot
+        plane.routing.touched.push_back(entry)
+    recipient.share.packets.push_back(index)
+
+
+cdef bint is_repeated(Plane plane, uint32_t index, size_t cost) noexcept nogil:
+    """Return whether a packet has the same key as the one before it, and therefore the same recipients, and costs no less."""
+    cdef const char* packet = <const char*>plane.batch.parts[index].iov_base
+    cdef const char* first
+    cdef size_t length
+    if plane.routing.repeated.first < 0 or cost < plane.routing.repeated.cost:
+        return False
+    first = <const char*>plane.batch.parts[plane.routing.repeated.first].iov_base
+    length = strlen(first) + 1
+    return plane.batch.parts[index].iov_len >= length and memcmp(packet, first, length) == 0
+
+
+cdef void end_repeated(Plane plane) noexcept nogil:
+    """Count the packets that were discarded because the first one of their key was."""
+    cdef size_t i
+    cdef Repeated* repeated = &plane.routing.repeated
+    if repeated.uncounted:
+        for i in range(repeated.excluded.size()):
+            discard_unseen(&plane.slots[repeated.excluded[i]].out, repeated.uncounted)
+    repeated.uncounted = 0
+    repeated.first = -1
+    repeated.recipients.clear()
+    repeated.excluded.clear()
+
+
+cdef bint is_closed_to(Plane plane, Connection* recipient, uint32_t uid, size_t cost) noexcept nogil:
+    """Return whether packets that cost so much or more are discarded for a recipient that has no share of the batch yet.
+
+    Its outbox is asked once for most batches, because other deliveries cannot give it room.
+    """
+    if recipient.share.closed_batch == plane.routing.number and cost >= recipient.share.closed_cost:
+        return True
+    if not discards_all(&recipient.out, uid, cost):
+        return False
+    recipient.share.closed_batch = plane.routing.number
+    recipient.share.closed_cost = cost
+    return True
+
+
+# -- delivery
+
+cdef void deliver(Plane plane, Connection* sender) noexcept nogil:
+    """Deliver its share of the batch to each recipient."""
+    cdef size_t i
+    cdef Connection* recipient
+    cdef uint32_t uid = uid_of(sender)
+    cdef bint may_block
+    end_repeated(plane)
+    plane.batch.payer = uid
+    plane.routing.undelivered = 0
+    plane.routing.meets_queue = False
+    if plane.routing.touched.size() > 1:
+        # The oldest first: the order of the trie must not decide which recipient gets the last of a user's quota.
+        sort(plane.routing.touched.begin(), plane.routing.touched.end())
+    for i in range(plane.routing.touched.size()):
+        recipient = plane.slots[plane.routing.touched[i].second]
+        may_block = uid != NO_USER and not recipient.blocking.has_fallen_back and (
+            recipient.blocking.of_others or uid == uid_of(recipient))
+        offer(&recipient.out, &plane.batch, recipient.share.packets.data(), recipient.share.packets.size(), may_block,
+              sender.publishing.is_paced and may_pace(plane, sender, recipient),
+              head_of(sender) if recipient.wants_senders else <Head*>NULL, 0)
+        recipient.share.packets.clear()
+        if recipient.out.has_blocked != NOT_WAITING:
+            block(plane, recipient, sender, recipient.out.has_blocked == PACED)
+            recipient.out.has_blocked = NOT_WAITING
+        after_send(plane, recipient)
+    if sender.party.head.kept is not NULL:
+        release_head(&sender.party.head)
+    plane.batch.is_tallied = False
+    if plane.taps.noted.size():
+        plane.taps.deliver(&plane.batch, sender.id, sender.party.cred)
+        after_tap_send(plane)
+    end_batch(&plane.batch)
+    plane.routing.touched.clear()
+    plane.routing.number += 1
+
+
+cdef Head* head_of(Connection* sender) noexcept nogil:
+    """Return the head of messages for recipients that want to know the sender."""
+    if sender.party.head_text.empty():
+        append_sender(sender.party.head_text, sender.id, sender.party.cred)
+        sender.party.head.part.iov_base = <void*>sender.party.head_text.data()
+        sender.party.head.part.iov_len = sender.party.head_text.size()
+    return &sender.party.head
+
+
+cdef void after_tap_send(Plane plane) noexcept nogil:
+    """Do what follows when packets were offered to taps."""
+    cdef size_t i
+    for i in range(plane.taps.touched.size()):
+        after_send(plane, plane.slots[plane.taps.touched[i].second])
+    plane.taps.touched.clear()

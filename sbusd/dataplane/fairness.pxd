@@ -1,0 +1,70 @@
+# How connections and users share the time of the event loop. Plain arithmetic: the caller passes the time. See fairness.pyx.
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef enum:
+    TURN_SHARES = 4             # of turn_time: after that, a turn serves no user a second time
+    THROTTLED_TURNS = 1         # of turn_time, for throttled connections while all others are idle: others may become ready meanwhile
+    ROUTING_TURNS = 10          # of turn_time: the estimated time after which the rest of a batch waits for the next turn
+    COMPANY_NS = 100000000      # another user that was served so recently can still be delayed
+
+
+cdef struct UserTime:           # what all connections of one user have taken
+    uint64_t readable_turn      # the last turn in which one of them was readable
+    uint32_t readable           # how many of them were readable in that turn
+    uint64_t served_turn        # the last turn in which a packet of theirs was handled
+    int64_t throttled_until     # nanoseconds of the monotonic clock; until then, other users go first
+
+
+cdef struct ConnectionTime:     # what one connection has taken
+    uint32_t batch_limit        # packets handled in one turn
+    int64_t throttled_until     # nanoseconds of the monotonic clock; until then, other connections go first
+    bint is_costly              # its last batch took too long because of what its packets are, not because of how many they were
+
+
+cdef struct Cost:               # of one batch; times in nanoseconds. Deliveries are not counted: larger batches make them cheaper
+    size_t count                # packets
+    int64_t patterns            # visiting patterns, which other users may have stored
+    int64_t own                 # the packets' bytes and the time in the control plane, which only the publisher chose
+    int64_t routing             # the estimate for routing
+    bint is_cut_off             # routing ended before the last packet
+
+
+cdef struct Schedule:
+    uint64_t turn               # the number of this turn
+    int64_t now                 # nanoseconds: when the last piece of work ended
+    int64_t turn_time           # nanoseconds that one connection may take before it is throttled
+    uint32_t batch_packets      # the largest batch
+    uint32_t users_readable     # users with a readable connection in this turn
+    UserTime* served            # the user that was served last
+    int64_t served_at           # when that was
+    int64_t other_at            # when a user other than that one was served last
+    bint is_cut_short           # the last turn was too long to serve every connection that was ready
+
+
+cdef inline bint is_throttled(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil:
+    """Return whether other connections, or other users, go before this one."""
+    return connection.throttled_until > schedule.now or (user is not NULL and user.throttled_until > schedule.now)
+
+
+cdef inline int64_t since_other(Schedule* schedule, UserTime* user) noexcept nogil:
+    """Return for how many nanoseconds no other user has been served."""
+    return schedule.now - (schedule.other_at if user is schedule.served else schedule.served_at)
+
+
+cdef inline int64_t turn_end(Schedule* schedule) noexcept nogil:
+    """Return when this turn, which begins now, stops serving users for a second time."""
+    return schedule.now + TURN_SHARES * schedule.turn_time
+
+
+cdef inline bint is_too_long(Schedule* schedule, int64_t routing) noexcept nogil:
+    """Return whether the rest of a batch waits for the next turn because of the estimated time for routing."""
+    return routing > ROUTING_TURNS * schedule.turn_time
+
+
+cdef void begin_turn(Schedule* schedule) noexcept nogil
+cdef void note_readable(Schedule* schedule, UserTime* user) noexcept nogil
+cdef bint must_stop(Schedule* schedule, UserTime* user, int64_t end) noexcept nogil
+cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
+cdef uint32_t read_limit(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil
+cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user, Cost* cost, bint is_owner, int64_t now) noexcept nogil

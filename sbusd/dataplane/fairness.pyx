@@ -1,0 +1,149 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""How connections and users share the time of the event loop: rule 4 of `sbusd.dataplane.contract`.
+
+Nothing here reads a clock, so tests choose the time.
+"""
+
+cdef enum:
+    PENALTY = 4                 # a connection that took too long is throttled for this many times as long
+    MAX_PENALTY_NS = 100000000
+    MAX_USER_PENALTY_NS = 1000000000
+    RECENT_NS = 1000000         # a user that was served so recently will soon be back, and a costly packet would delay it
+
+
+cdef void begin_turn(Schedule* schedule) noexcept nogil:
+    """Begin a turn, in which no connection is readable yet."""
+    schedule.turn += 1
+    schedule.users_readable = 0
+
+
+cdef void note_readable(Schedule* schedule, UserTime* user) noexcept nogil:
+    """Count a readable connection, whose user may be unknown: NULL."""
+    if user is NULL:
+        schedule.users_readable += 1
+        return
+    if user.readable_turn != schedule.turn:
+        user.readable_turn = schedule.turn
+        user.readable = 0
+        schedule.users_readable += 1
+    user.readable += 1
+
+
+cdef bint must_stop(Schedule* schedule, UserTime* user, int64_t end) noexcept nogil:
+    """Return whether a turn that should have ended at *end* has served the user already, and remember it if so.
+
+    Connections of one user may use the loop together while other users are idle. A user that becomes ready must not wait for all of them.
+    """
+    if schedule.now <= end or user is NULL or user.served_turn != schedule.turn:
+        return False
+    schedule.is_cut_short = True
+    return True
+
+
+cdef bint is_held_back(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil:
+    """Return whether a throttled connection is not served even though no other connection is ready.
+
+    A packet cannot be interrupted. One that takes 200 microseconds, handled while another user works on its last response, delays
+    that user by as much, again and again.
+    """
+    if not connection.is_costly or user is NULL or not is_throttled(schedule, connection, user):
+        return False
+    return since_other(schedule, user) < RECENT_NS
+
+
+cdef uint32_t read_limit(Schedule* schedule, ConnectionTime* connection, UserTime* user) noexcept nogil:
+    """Return how many packets to read from a connection. While several users are readable, the connections of one share a batch:
+    otherwise the user with the most connections would have most of the bus."""
+    if schedule.users_readable < 2 or user is NULL or user.readable_turn != schedule.turn:
+        return connection.batch_limit
+    return max(<uint32_t>1, min(connection.batch_limit, schedule.batch_packets // max(<uint32_t>1, user.readable)))
+
+
+cdef void note_served(Schedule* schedule, UserTime* user) noexcept nogil:
+    """Remember which user was served last, and when another one was."""
+    if user is not NULL:
+        user.served_turn = schedule.turn
+    if user is not schedule.served:
+        schedule.other_at = schedule.served_at
+        schedule.served = user
+    schedule.served_at = schedule.now
+
+
+cdef void assess(Schedule* schedule, ConnectionTime* connection, UserTime* user, Cost* cost, bint is_owner, int64_t now) noexcept nogil:
+    """Account for a batch that ends *now*: read a costly connection in smaller batches, and throttle it after a long batch.
+
+    *is_owner*: the user owns the bus, and could do worse to it anyway.
+    """
+    cdef int64_t total = cost.patterns + cost.own, taken = now - schedule.now, penalty
+    cdef uint32_t limit = schedule.batch_packets
+    schedule.now = now
+    if cost.count and total > schedule.turn_time:
+        limit = max(<uint32_t>1, <uint32_t>(<int64_t>cost.count * schedule.turn_time // total))
+    if cost.is_cut_off and is_too_long(schedule, cost.routing):
+        # What is put back is copied. A paced publisher that waits puts packets back too, but is not what takes long.
+        limit = max(<uint32_t>1, min(limit, <uint32_t>cost.count))
+    # It grows by doubling, so that a costly batch after a cheap one does not pay off.
+    connection.batch_limit = min(limit, min(connection.batch_limit * 2, schedule.batch_packets))
+    connection.throttled_until = 0
+    connection.is_costly = total > schedule.turn_time
+    if cost.count:
+        note_served(schedule, user)
+    if taken > schedule.turn_time:
+        connection.throttled_until = now + min(taken * PENALTY, <int64_t>MAX_PENALTY_NS)
+    if cost.own > schedule.turn_time and not is_owner and user is not NULL:
+        # Many connections of the user would otherwise have turn_time each. The estimate counts for no more than the time taken.
+        penalty = min(min(cost.own, taken) * PENALTY, <int64_t>MAX_USER_PENALTY_NS)
+        user.throttled_until = max(user.throttled_until, now + penalty)
+
+
+cdef enum:
+    MODEL_PLACES = 8
+
+
+cdef class ScheduleModel:
+    """A schedule of eight connections and eight users without a switch: the functions above for tests. Times are in nanoseconds."""
+
+    cdef Schedule schedule
+    cdef ConnectionTime connections[MODEL_PLACES]
+    cdef UserTime users[MODEL_PLACES]
+
+    def __init__(self, *, int64_t turn_time, uint32_t batch_packets):
+        self.schedule.turn_time = turn_time
+        self.schedule.batch_packets = batch_packets
+        for i in range(MODEL_PLACES):
+            self.connections[i].batch_limit = batch_packets
+
+    def begin_turn(self, int64_t now, *, tuple readable=()):
+        """Begin a turn in which a connection of each user in *readable* can be read."""
+        self.schedule.now = now
+        self.schedule.is_cut_short = False
+        begin_turn(&self.schedule)
+        for user in readable:
+            note_readable(&self.schedule, &self.users[<int>user])
+
+    def read_limit(self, int connection, int user):
+        """Return how many packets are read from a connection."""
+        return read_limit(&self.schedule, &self.connections[connection], &self.users[user])
+
+    def serve(self, int connection, int user, *, int64_t now, size_t count=1, int64_t patterns=0, int64_t own=0, int64_t routing=0,
+              bint is_cut_off=False, bint is_owner=False):
+        """Account for a batch that ends *now*."""
+        cdef Cost cost = Cost(count, patterns, own, routing, is_cut_off)
+        assess(&self.schedule, &self.connections[connection], &self.users[user], &cost, is_owner, now)
+
+    def pass_time(self, int64_t now):
+        """Let it be *now*."""
+        self.schedule.now = now
+
+    def is_throttled(self, int connection, int user):
+        """Return whether others go before a connection."""
+        return is_throttled(&self.schedule, &self.connections[connection], &self.users[user])
+
+    def is_held_back(self, int connection, int user):
+        """Return whether a connection is not served even though no other one is ready."""
+        return is_held_back(&self.schedule, &self.connections[connection], &self.users[user])
+
+    def must_stop(self, int user, int64_t end):
+        """Return whether a turn that should have ended at *end* serves the user no more."""
+        return must_stop(&self.schedule, &self.users[user], end)

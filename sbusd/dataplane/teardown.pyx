@@ -1,0 +1,214 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""How connections end, step by step, so that no turn takes long.
+
+At the end of a turn a connection loses its queue, its user and its socket, and the sink learns of it. Its patterns are erased over
+several turns if they are many, and so is the memory of its queue freed. A socket that may block in close(2) is closed by a thread.
+"""
+
+from cython.operator cimport dereference
+from libc.stdint cimport int64_t, uint32_t
+from libc.stdlib cimport free
+
+from sbusd.dataplane.acceptor cimport close_socket, resume_accepting
+from sbusd.dataplane.avl cimport Item, first, text_of
+from sbusd.dataplane.backpressure cimport end_waiting, unblock_all
+from sbusd.dataplane.clock cimport now_ns
+from sbusd.dataplane.intake cimport Backlog
+from sbusd.dataplane.libc cimport EPOLL_CTL_DEL, close, epoll_ctl
+from sbusd.dataplane.outbox cimport Account, abandon
+from sbusd.dataplane.packets cimport release_remains
+from sbusd.dataplane.plane cimport end_step
+from sbusd.dataplane.reader cimport trim_backlog
+from sbusd.dataplane.stalls cimport ENDING, ERASING
+from sbusd.dataplane.subscriptions cimport free_stored, remove_stored
+
+from sbusd.dataplane.contract import ConnectionCounters, End
+
+cdef enum:
+    RELEASED_PACKETS = 256      # packets freed before the next look at the clock
+
+cdef tuple _ENDS = tuple(End)               # by their numbers
+cdef object _new_tuple = tuple.__new__      # without the Python function around it
+
+
+cdef int take_down_some(Plane plane) except -1 nogil:
+    """Take down connections that have ended, oldest first, erase their patterns, and free their queues, each for turn_time at most:
+    many connections may end in one turn, and each may leave as much as its user's quotas allow."""
+    cdef int64_t end
+    if plane.ending.size():
+        end = now_ns() + plane.schedule.turn_time
+        while plane.ending.size():
+            destroy_next(plane)
+            if plane.destroyed.size() == 1:
+                erase_patterns(plane, end)
+            end_step(plane, ENDING)
+            if now_ns() > end:
+                break
+    if plane.destroyed.size():
+        erase_patterns(plane, now_ns() + plane.schedule.turn_time)
+        end_step(plane, ERASING)
+    if plane.totals.remains is not NULL:
+        release_some(plane, now_ns() + plane.schedule.turn_time)
+        end_step(plane, ENDING)
+    return 0
+
+
+cdef int destroy_next(Plane plane) except -1 with gil:
+    """Take down the connection that has ended first, and report it to the sink."""
+    cdef Connection* connection = plane.slots[plane.ending.front()]
+    cdef uint64_t number = connection.id
+    plane.ending.pop_front()
+    plane.counted.subscriptions -= connection.instances
+    end = _ENDS[connection.end]
+    abandon(&connection.out)
+    counters = counters_of(connection, connection.out.left_packets, connection.out.left_bytes)
+    lost = connection.out.told + connection.out.untold      # some of it in no loss notice
+    if connection.blocking.since >= 0:
+        unblock_all(plane, connection)
+    if connection.publishing.recipients:
+        end_waiting(connection)
+    trim_backlog(plane, connection)
+    leave_account(plane, connection)
+    connection.out.told = connection.out.untold = 0
+    plane.by_id.erase(number)
+    epoll_ctl(plane.epoll, EPOLL_CTL_DEL, connection.out.fd, NULL)
+    if connection.reading.is_drained:
+        # Its peer sees the end already, and no unread packet could turn that into an error.
+        close(connection.out.fd)
+        connection.is_closed = True
+    else:
+        connection.is_closed = close_socket(plane, connection.out.fd, connection.reading.passing, number)
+    connection.is_destroyed = True
+    plane.destroyed.push_back(connection.slot)
+    plane.unerased[number] = connection.slot
+    if plane.accepting.is_paused and not plane.closer.is_crowded:
+        resume_accepting(plane)
+    if lost:
+        plane.sink.lost(number, lost)
+    plane.sink.ended(number, end, counters)
+    return 0
+
+
+cdef int erase_patterns(Plane plane, int64_t end) except -1 nogil:
+    """Erase patterns of destroyed connections, oldest first, at least one, until the time is *end*."""
+    cdef Connection* connection
+    cdef Item* pattern
+    cdef bint is_over = False
+    while plane.destroyed.size() and not is_over:
+        connection = plane.slots[plane.destroyed.front()]
+        while connection.patterns is not NULL and not is_over:
+            pattern = first(connection.patterns)
+            plane.router.erase(connection.slot, text_of(pattern), pattern.length)
+            remove_stored(&connection.patterns, text_of(pattern), pattern.length)
+            is_over = now_ns() > end
+        if connection.patterns is NULL:
+            plane.destroyed.pop_front()
+            forget(plane, connection)
+            is_over = now_ns() > end
+    return 0
+
+
+cdef int forget(Plane plane, Connection* connection) except -1 with gil:
+    """Delete a destroyed connection without patterns. Its user was charged for them until now."""
+    cdef uint64_t number = connection.id
+    cdef bint is_closed = connection.is_closed
+    plane.slots[connection.slot] = NULL
+    plane.free_slots.push_back(connection.slot)
+    del connection
+    del plane.unerased[number]
+    if is_closed:
+        plane.sink.closed(number)
+    return 0
+
+
+cdef int report_closed(Plane plane) except -1:
+    """Report to the sink which sockets the closer has closed."""
+    for number in plane.closer.take_closed():
+        slot = plane.unerased.get(number)
+        if slot is None:
+            plane.sink.closed(number)
+        else:
+            plane.slots[<uint32_t>slot].is_closed = True
+    if plane.accepting.is_paused and not plane.closer.is_crowded:
+        resume_accepting(plane)
+    return 0
+
+
+cdef void release_some(Plane plane, int64_t end) noexcept nogil:
+    """Free packets of abandoned queues until the time is *end*, at least some; 0: all."""
+    cdef Account* account
+    while plane.totals.remains is not NULL:
+        account = release_remains(&plane.totals, RELEASED_PACKETS)
+        if account is not NULL:
+            forget_user(plane, account)
+        if end and now_ns() > end:
+            break
+
+
+cdef void leave_account(Plane plane, Connection* connection) noexcept nogil:
+    """Remove a connection from its user, and the user with its last connection."""
+    cdef Account* account = connection.out.account
+    if account is NULL:
+        return
+    connection.out.account = NULL
+    account.connections -= 1
+    if account.connections == 0:
+        account.lost_packets = 0
+        account.blocked_ns = account.blocked_others_ns = 0
+        if account.leaving_bytes == 0:
+            forget_user(plane, account)
+
+
+cdef void forget_user(Plane plane, Account* account) noexcept nogil:
+    """Delete a user that has nothing left."""
+    plane.accounts.erase(account.uid)
+    if &account.time is plane.schedule.served:
+        plane.schedule.served = NULL
+    del account
+
+
+cdef int close_all(Plane plane, bint keeps_connections) except -1:
+    """Close every connection and all descriptors of the plane, without reports to the sink."""
+    cdef uint32_t slot
+    for slot in range(plane.slots.size()):
+        if plane.slots[slot] is not NULL:
+            close_one(plane, plane.slots[slot], keeps_connections)
+            plane.slots[slot] = NULL
+    release_some(plane, 0)
+    plane.by_id.clear()
+    plane.watched.clear()
+    plane.closer.close()
+    if plane.epoll >= 0:
+        close(plane.epoll)
+        close(plane.accepting.spare)
+        plane.epoll = plane.accepting.spare = -1
+    return 0
+
+
+cdef int close_one(Plane plane, Connection* connection, bint keeps_connections) except -1:
+    """Close and delete a connection."""
+    cdef Backlog* unread
+    free_stored(&connection.patterns)
+    if not connection.is_destroyed:
+        abandon(&connection.out)
+        while connection.reading.backlog is not NULL:
+            unread = connection.reading.backlog
+            connection.reading.backlog = unread.next
+            free(unread)
+        leave_account(plane, connection)
+        if keeps_connections:
+            close(connection.out.fd)
+        else:
+            close_socket(plane, connection.out.fd, connection.reading.passing, 0)
+    del connection
+    return 0
+
+
+cdef object counters_of(Connection* connection, uint64_t queued_packets, uint64_t queued_bytes):
+    """Return a connection's counters; the caller passes those of its queue."""
+    # By position: by name it takes four times as long, and each client that ends has counters.
+    return _new_tuple(ConnectionCounters, (
+        connection.reading.packets, connection.reading.bytes, connection.out.delivered_packets, connection.out.delivered_bytes,
+        queued_packets, queued_bytes, connection.out.lost_packets, connection.reading.refused, connection.out.replaced_packets,
+    ))

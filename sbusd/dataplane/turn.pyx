@@ -1,0 +1,341 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# distutils: language = c++
+"""The event loop: one turn waits for readiness, serves what is ready, and takes down connections that have ended.
+
+The interpreter's lock is taken only for what is not a message: connections that begin or end, control packets, and reports to the sink.
+Source: epoll(7).
+"""
+
+from cython.operator cimport dereference, preincrement
+from libc.errno cimport EINTR, errno
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libcpp.map cimport map as cpp_map
+
+from sbusd.dataplane.acceptor cimport PAUSE_MS, accept_connections, resume_accepting
+from sbusd.dataplane.backpressure cimport after_send, disconnect_misbehaving, end_expired_waits, limit_timeout
+from sbusd.dataplane.clock cimport now_ns
+from sbusd.dataplane.connection cimport END_DESCRIPTORS, END_HANGUP, SIGHT_ALL, Connection, user_time_of
+from sbusd.dataplane.delivery cimport NODE_NS, QUARTERS_NS_PER_BYTE, route
+from sbusd.dataplane.fairness cimport (
+    THROTTLED_TURNS, Cost, assess, begin_turn, is_held_back, is_throttled, must_stop, note_readable, turn_end,
+)
+from sbusd.dataplane.libc cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, epoll_wait, set_errno
+from sbusd.dataplane.outbox cimport flush
+from sbusd.dataplane.plane cimport (
+    LISTENER, MESSAGE_REFUSALS, PENDING_EVENTS, READY_EVENTS, WATCHED, copy_packet, end_step, release_buffer,
+)
+from sbusd.dataplane.reader cimport keep_unhandled, receive, trim_backlog, waits_for_user
+from sbusd.dataplane.readiness cimport finish
+from sbusd.dataplane.annotations cimport Disclosure
+from sbusd.dataplane.stalls cimport ACCEPTING, BLOCKS, BUFFER, INTERPRETER, LOSSES, PACKETS, REFUSALS as RECORDING_REFUSALS
+from sbusd.dataplane.teardown cimport take_down_some
+
+import os
+
+from sbusd.dataplane.contract import Refusal
+
+cdef enum:
+    RELEASE_MS = 100            # the buffer's pages are released after such a pause. Releasing them in each pause would cost more than the
+                                # packets: 64 KiB take 19.7 us of CPU then, and 12.3 otherwise
+
+
+# -- turns
+
+cdef int take_turns(Plane plane, int timeout_ms) except -1 nogil:
+    """Take turns until one has seen a signal or a watched descriptor, `return_soon` was called, or the time is over."""
+    cdef int64_t end = now_ns() + <int64_t>timeout_ms * 1000000
+    cdef int left = 0 if plane.must_return else timeout_ms
+    plane.has_event = False
+    while True:
+        take_turn(plane, left)
+        if timeout_ms >= 0:
+            left = <int>((end - plane.schedule.now + 999999) // 1000000)
+        if plane.has_event or plane.must_return or (timeout_ms >= 0 and left <= 0):
+            break
+    return 0
+
+
+cdef int take_turn(Plane plane, int timeout_ms) except -1 nogil:
+    """Take one turn, and return how many descriptors were ready."""
+    cdef int count
+    if plane.accepting.is_paused and (timeout_ms < 0 or timeout_ms > PAUSE_MS):
+        timeout_ms = PAUSE_MS
+    count = wait(plane, limit_timeout(plane, timeout_ms) if is_idle(plane) else 0)
+    plane.schedule.now = now_ns()
+    if count < 0:
+        plane.has_event = True
+        if errno == EINTR:
+            return 0
+        with gil:
+            raise OSError(errno, f"epoll_wait: {os.strerror(errno)}")
+    if plane.accepting.is_paused and (count == 0 or plane.schedule.now >= plane.accepting.resume_at):
+        resume_accepting(plane)
+    begin_turn(&plane.schedule)
+    count = add_pending(plane, count)
+    count_readable(plane, count)
+    serve_ready(plane, count)
+    end_step(plane, PACKETS)
+    end_expired_waits(plane)
+    end_step(plane, BLOCKS)
+    if plane.informed.size():
+        report_losses(plane)
+        end_step(plane, LOSSES)
+    take_down_some(plane)
+    return count
+
+
+cdef bint is_idle(Plane plane) noexcept nogil:
+    """Return whether only descriptors can bring work."""
+    return plane.pending.empty() and plane.ending.empty() and plane.destroyed.empty() and plane.totals.remains is NULL
+
+
+cdef int wait(Plane plane, int timeout_ms) noexcept nogil:
+    """Wait for readiness, and meanwhile release what large packets took. Return the result of epoll_wait(2)."""
+    cdef int count, idle
+    if plane.is_buffer_large and timeout_ms != 0:
+        idle = RELEASE_MS if timeout_ms < 0 or timeout_ms > RELEASE_MS else timeout_ms
+        count = poll_events(plane, idle)
+        if count != 0:
+            return count
+        release_buffer(plane)
+        end_step(plane, BUFFER)
+        timeout_ms -= idle if timeout_ms > 0 else 0
+    return poll_events(plane, timeout_ms)
+
+
+cdef int poll_events(Plane plane, int timeout_ms) noexcept nogil:
+    """Call epoll_wait(2), and return its result."""
+    cdef int count, failure
+    if not plane.is_measured:
+        return epoll_wait(plane.epoll, plane.ready, READY_EVENTS, timeout_ms)
+    plane.stalls.end_turn()
+    count = epoll_wait(plane.epoll, plane.ready, READY_EVENTS, timeout_ms)
+    failure = errno
+    plane.stalls.begin_turn()
+    set_errno(failure)
+    return count
+
+
+cdef int add_pending(Plane plane, int count) noexcept nogil:
+    """Add connections with a backlog to the *count* that are ready, and return how many there are then."""
+    cdef int i
+    cdef Connection* connection
+    cdef uint32_t turn = <uint32_t>plane.schedule.turn
+    cdef cpp_map[uint64_t, uint32_t].iterator each
+    if plane.pending.empty():
+        return count
+    for i in range(count):
+        if plane.ready[i].data.u64 < LISTENER:
+            plane.slots[plane.ready[i].data.u64].reading.turn = turn
+    # The oldest first. If they are too many for one turn, start after those of the last turn.
+    each = plane.pending.begin() if plane.pending.size() <= PENDING_EVENTS else plane.pending.upper_bound(plane.last_pending)
+    for i in range(min(<int>plane.pending.size(), <int>PENDING_EVENTS)):
+        if each == plane.pending.end():
+            each = plane.pending.begin()
+        plane.last_pending = dereference(each).first
+        connection = plane.slots[dereference(each).second]
+        preincrement(each)
+        if connection.reading.turn != turn:
+            plane.ready[count].events = EPOLLIN
+            plane.ready[count].data.u64 = connection.slot
+            count += 1
+    return count
+
+
+cdef void count_readable(Plane plane, int count) noexcept nogil:
+    """Count the readable connections of each user."""
+    cdef int i
+    for i in range(count):
+        if plane.ready[i].data.u64 < LISTENER and plane.ready[i].events & EPOLLIN:
+            note_readable(&plane.schedule, user_time_of(plane.slots[plane.ready[i].data.u64]))
+
+
+cdef int serve_ready(Plane plane, int count) except -1 nogil:
+    """Serve what is ready. Throttled connections are served only if nothing else is."""
+    cdef int i, n, throttled = 0, served = 0
+    cdef int64_t end = turn_end(&plane.schedule)
+    cdef uint64_t data
+    cdef Connection* connection
+    # After a turn that was too long, start elsewhere: epoll returns the same order again.
+    cdef int start = <int>(plane.schedule.turn % <uint64_t>count) if plane.schedule.is_cut_short and count else 0
+    plane.schedule.is_cut_short = False
+    for n in range(count):
+        i = (n + start) % count
+        data = plane.ready[i].data.u64
+        if data >= LISTENER:
+            serve_other(plane, data)
+            plane.schedule.now = now_ns()       # do not charge the next connection for time spent on other descriptors
+            continue
+        connection = plane.slots[data]
+        if (is_throttled(&plane.schedule, &connection.time, user_time_of(connection))
+                or must_stop(&plane.schedule, user_time_of(connection), end)):
+            # It is not read now, but its queue is sent.
+            throttled += 1
+            if plane.ready[i].events & EPOLLOUT:
+                flush(&connection.out)
+                after_send(plane, connection)
+        else:
+            serve(plane, connection, plane.ready[i].events)
+            served += 1
+            end_step(plane, PACKETS)
+    if throttled and not served:
+        serve_throttled(plane, count)
+    return 0
+
+
+cdef int serve_throttled(Plane plane, int count) except -1 nogil:
+    """Serve throttled connections, for a moment only: another connection may become ready meanwhile."""
+    cdef int64_t end = plane.schedule.now + THROTTLED_TURNS * plane.schedule.turn_time
+    cdef int i, place
+    cdef Connection* connection
+    for i in range(count):
+        # Start elsewhere each time: epoll returns the same order again, and the last one may not be reached.
+        place = (i + plane.schedule.turn) % count
+        if plane.ready[place].data.u64 >= LISTENER:
+            continue
+        connection = plane.slots[plane.ready[place].data.u64]
+        if not is_held_back(&plane.schedule, &connection.time, user_time_of(connection)):
+            serve(plane, connection, plane.ready[place].events)
+            if plane.schedule.now > end:
+                break
+    return 0
+
+
+cdef int serve_other(Plane plane, uint64_t data) except -1 with gil:
+    """Serve a listener or a watched descriptor."""
+    plane.has_event = plane.has_event or data >= WATCHED
+    end_step(plane, INTERPRETER)
+    if data & LISTENER:
+        accept_connections(plane, <int>(data & 0xFFFFFFFF))
+        end_step(plane, ACCEPTING)
+    # A callback may have stopped the watch of another descriptor that was ready too.
+    elif (callback := plane.watched.get(<int>(data & 0xFFFFFFFF))) is not None:
+        callback()
+        if plane.is_measured:
+            plane.stalls.note("callback " + getattr(callback, "__qualname__", type(callback).__name__))
+    return 0
+
+
+# -- one connection
+
+cdef int serve(Plane plane, Connection* connection, uint32_t events) except -1 nogil:
+    """Serve one connection that is ready."""
+    if connection.is_ending:
+        return 0
+    if events & EPOLLOUT:
+        flush(&connection.out)
+        after_send(plane, connection)
+    # A publisher that waits is read only after a hangup: then little is left, and the end must be seen.
+    if connection.reading.blockers and not events & (EPOLLHUP | EPOLLERR):
+        return 0
+    if connection.reading.backlog is not NULL or (
+            connection.reading.is_open and events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)):
+        if connection.reading.backlog is NULL:
+            if connection.reading.has_descriptors:
+                disconnect_misbehaving(plane, connection, END_DESCRIPTORS)
+                return 0
+            if waits_for_user(plane, connection, events):
+                return 0
+        serve_batch(plane, connection, events)
+        if connection.reading.is_at_end and connection.reading.backlog is NULL:
+            finish(plane, connection, END_HANGUP)
+    elif not connection.reading.is_open and events & (EPOLLHUP | EPOLLERR):
+        finish(plane, connection, END_HANGUP)
+    return 0
+
+
+cdef int serve_batch(Plane plane, Connection* connection, uint32_t events) except -1 nogil:
+    """Receive and handle one batch of a connection."""
+    cdef size_t count, i = 0
+    cdef uint64_t visited = plane.router.visited, received = plane.counted.received_bytes
+    cdef Cost cost
+    plane.routing.control_time = 0
+    plane.routing.time = 0
+    plane.routing.is_cut_off = False
+    plane.routing.was_blocked = connection.reading.blockers != 0
+    count = receive(plane, connection, events)
+    if count and not connection.is_ending:
+        i = route(plane, connection, 0, count)
+        end_step(plane, PACKETS)
+        if i < count and not plane.routing.is_cut_off:
+            i = handle_control(plane, connection, i, count)
+    if plane.routing.refused[0] or plane.routing.refused[1] or plane.routing.refused[2] or plane.routing.refused[3]:
+        report_refusals(plane, connection)
+        end_step(plane, RECORDING_REFUSALS)
+    if i < count and not connection.is_ending:
+        keep_unhandled(plane, connection, i)
+        count = i
+    cost.count = count
+    cost.patterns = (plane.router.visited - visited) * NODE_NS
+    cost.own = (plane.counted.received_bytes - received) * QUARTERS_NS_PER_BYTE // 4 + plane.routing.control_time
+    cost.routing = plane.routing.time
+    cost.is_cut_off = plane.routing.is_cut_off
+    assess(&plane.schedule, &connection.time, user_time_of(connection), &cost, connection.party.sight >= SIGHT_ALL, now_ns())
+    trim_backlog(plane, connection)
+    return 0
+
+
+cdef ssize_t handle_control(Plane plane, Connection* connection, size_t i, size_t count) except -1 with gil:
+    """Pass the *i*-th packet of a batch to the sink, and go on with the next ones until control packets have taken turn_time: 63 other
+    packets may follow an expensive one. Return the number of the first packet that is not handled."""
+    cdef int64_t started
+    cdef bytes packet
+    end_step(plane, INTERPRETER)
+    while i < count:
+        started = now_ns()
+        packet = copy_packet(plane, i)
+        if connection.receipt.disclosure == Disclosure.ASKED:
+            decide_disclosure(plane, connection, packet)
+        else:
+            plane.sink.control(connection.id, packet)
+            i += 1
+        plane.routing.control_time += now_ns() - started
+        if plane.is_measured:
+            plane.stalls.note_control(packet)
+        if connection.is_ending or plane.routing.control_time > plane.schedule.turn_time:
+            break
+        i = route(plane, connection, i, count)
+        end_step(plane, PACKETS)
+        if plane.routing.is_cut_off:
+            break
+    return i
+
+
+cdef int decide_disclosure(Plane plane, Connection* connection, bytes packet) except -1:
+    """Ask the sink whether the sender of a MSG to a secret key may know the number in its receipt."""
+    connection.receipt.disclosure = Disclosure.WITHHELD
+    if plane.sink.may_know_recipients(connection.id, packet[4:].partition(b"\0")[0]):
+        connection.receipt.disclosure = Disclosure.TOLD
+    return 0
+
+
+# -- reports to the sink
+
+cdef int report_refusals(Plane plane, Connection* sender) except -1 with gil:
+    """Report the packets of the batch that were not routed, once for each reason."""
+    cdef int refusal
+    cdef uint64_t count
+    cdef bytes packet
+    for refusal in range(MESSAGE_REFUSALS):
+        count = plane.routing.refused[refusal]
+        if count:
+            plane.routing.refused[refusal] = 0
+            packet = copy_packet(plane, plane.routing.refused_first[refusal])
+            plane.sink.refused(sender.id, Refusal(refusal), packet[4:].partition(b"\0")[0], count)
+    return 0
+
+
+cdef int report_losses(Plane plane) except -1 with gil:
+    """Report the connections that were sent a loss notice."""
+    cdef uint64_t told
+    cdef Connection* connection
+    while plane.informed.size():
+        connection = plane.slots[plane.informed.back()]
+        plane.informed.pop_back()
+        if connection is NULL:
+            continue        # it was sent one between turns, and has ended
+        told = connection.out.told
+        connection.out.told = 0
+        if told:
+            plane.sink.lost(connection.id, told)
+    return 0

@@ -1,0 +1,153 @@
+"""The rules by which connections share the time of the loop, with times that the tests choose: rule 4 of the contract."""
+
+from __future__ import annotations
+
+import pytest
+
+from sbusd.dataplane.fairness import ScheduleModel
+
+TURN = 1_000_000
+MILLISECOND = 1_000_000
+ANN, BOB, EVE = 0, 1, 2
+"""Users; each has the connection of the same number."""
+
+
+@pytest.fixture
+def model() -> ScheduleModel:
+    return ScheduleModel(turn_time=TURN, batch_packets=64)
+
+
+def serve_at(model: ScheduleModel, user: int, now: int, *, took: int = 0, own: int = 0, is_owner: bool = False) -> None:
+    """Serve a connection of *user* from *now* on."""
+    model.pass_time(now)
+    model.serve(user, user, now=now + took, own=own, is_owner=is_owner)
+
+
+@pytest.mark.parametrize(
+    ("readable", "expected"),
+    [
+        ((ANN,), 64),
+        ((ANN, ANN, ANN, ANN), 64),
+        ((ANN, BOB), 64),
+        ((ANN, ANN, BOB), 32),
+        ((ANN,) * 100 + (BOB,), 1),
+        ((BOB, EVE), 64),
+    ],
+    ids=["alone", "alone with four", "one each", "two of one user", "more connections than packets", "not readable itself"],
+)
+def test_connections_of_a_user_share_a_batch_while_others_are_readable(
+    model: ScheduleModel, readable: tuple[int, ...], expected: int
+) -> None:
+    model.begin_turn(0, readable=readable)
+    assert model.read_limit(ANN, ANN) == expected
+
+
+def test_readable_connections_are_counted_in_each_turn(model: ScheduleModel) -> None:
+    model.begin_turn(0, readable=(ANN, ANN, BOB))
+    model.begin_turn(1, readable=(ANN, BOB))
+    assert model.read_limit(ANN, ANN) == 64
+
+
+@pytest.mark.parametrize(
+    ("count", "patterns", "own", "expected"),
+    [
+        (64, TURN, 0, 64),
+        (64, 2 * TURN, 0, 32),
+        (64, TURN, TURN, 32),
+        (8, 0, 4 * TURN, 2),
+        (1, 1000 * TURN, 0, 1),
+        (0, 2 * TURN, 0, 64),
+    ],
+    ids=["in time", "patterns", "patterns and own", "few packets", "one packet", "no packet"],
+)
+def test_costly_connection_is_read_in_smaller_batches(model: ScheduleModel, count: int, patterns: int, own: int, expected: int) -> None:
+    model.begin_turn(0, readable=(ANN,))
+    model.serve(ANN, ANN, now=10, count=count, patterns=patterns, own=own)
+    assert model.read_limit(ANN, ANN) == expected
+
+
+def test_batches_grow_by_doubling(model: ScheduleModel) -> None:
+    model.serve(ANN, ANN, now=10, count=64, own=16 * TURN)
+    limits = []
+    for _ in range(6):
+        limits.append(model.read_limit(ANN, ANN))
+        model.serve(ANN, ANN, now=10)
+    assert limits == [4, 8, 16, 32, 64, 64]
+
+
+@pytest.mark.parametrize(
+    ("routing", "is_cut_off", "expected"),
+    [(10 * TURN + 1, True, 5), (10 * TURN, True, 64), (10 * TURN + 1, False, 64)],
+    ids=["too long", "cut off for another reason", "not cut off"],
+)
+def test_batch_shrinks_to_what_could_be_routed(model: ScheduleModel, routing: int, is_cut_off: bool, expected: int) -> None:
+    model.serve(ANN, ANN, now=10, count=5, routing=routing, is_cut_off=is_cut_off)
+    assert model.read_limit(ANN, ANN) == expected
+
+
+@pytest.mark.parametrize(
+    ("took", "penalty"),
+    [(TURN, 0), (TURN + 1, 4 * (TURN + 1)), (20 * MILLISECOND, 80 * MILLISECOND), (1000 * MILLISECOND, 100 * MILLISECOND)],
+    ids=["in time", "too long", "longer", "at most 100 ms"],
+)
+def test_connection_that_took_too_long_is_throttled(model: ScheduleModel, took: int, penalty: int) -> None:
+    serve_at(model, ANN, 5, took=took)
+    end = 5 + took
+    assert model.is_throttled(ANN, ANN) is (penalty > 0)
+    model.pass_time(end + penalty - 1)
+    assert model.is_throttled(ANN, ANN) is (penalty > 0)
+    model.pass_time(end + penalty)
+    assert not model.is_throttled(ANN, ANN)
+
+
+@pytest.mark.parametrize(
+    ("own", "took", "is_owner", "penalty"),
+    [
+        (TURN, 10 * TURN, False, 0),
+        (2 * TURN, 10 * TURN, False, 8 * TURN),
+        (10 * TURN, 2 * TURN, False, 8 * TURN),
+        (2 * TURN, 10 * TURN, True, 0),
+        (900 * TURN, 900 * TURN, False, 1000 * MILLISECOND),
+    ],
+    ids=["in time", "by the estimate", "at most by the time taken", "owner of the bus", "at most 1 s"],
+)
+def test_user_with_costly_packets_is_throttled_with_all_connections(
+    model: ScheduleModel, own: int, took: int, is_owner: bool, penalty: int
+) -> None:
+    other_connection_of_ann = 7
+    serve_at(model, ANN, 5, took=took, own=own, is_owner=is_owner)
+    model.pass_time(5 + took + penalty - 1)
+    assert model.is_throttled(other_connection_of_ann, ANN) is (penalty > 0)
+    model.pass_time(5 + took + penalty)
+    assert not model.is_throttled(other_connection_of_ann, ANN)
+    assert not model.is_throttled(BOB, BOB)
+
+
+@pytest.mark.parametrize(
+    ("own", "idle", "expected"),
+    [(2 * TURN, MILLISECOND - 1, True), (2 * TURN, MILLISECOND, False), (TURN, MILLISECOND - 1, False)],
+    ids=["another user was just here", "it was not", "cheap packets"],
+)
+def test_costly_connection_waits_while_another_user_is_busy(model: ScheduleModel, own: int, idle: int, expected: bool) -> None:
+    start = 1000 * MILLISECOND
+    serve_at(model, EVE, start, took=2 * TURN, own=own)
+    serve_at(model, BOB, start + 3 * MILLISECOND)
+    model.pass_time(start + 3 * MILLISECOND + idle)
+    assert model.is_held_back(EVE, EVE) is expected
+
+
+def test_costly_connection_does_not_wait_for_its_own_user(model: ScheduleModel) -> None:
+    start = 1000 * MILLISECOND
+    serve_at(model, EVE, start, took=2 * TURN, own=2 * TURN)
+    assert model.is_throttled(EVE, EVE)
+    assert not model.is_held_back(EVE, EVE)
+
+
+def test_long_turn_serves_no_user_twice(model: ScheduleModel) -> None:
+    model.begin_turn(0, readable=(ANN, ANN, BOB))
+    model.serve(ANN, ANN, now=5 * TURN)
+    assert model.must_stop(ANN, 4 * TURN)
+    assert not model.must_stop(BOB, 4 * TURN)
+    assert not model.must_stop(ANN, 5 * TURN)
+    model.begin_turn(6 * TURN, readable=(ANN,))
+    assert not model.must_stop(ANN, 4 * TURN)
