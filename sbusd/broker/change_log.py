@@ -30,7 +30,7 @@ class ChangeLog:
         """Log the changed settings of a client: echo, modes."""
 
     def tapped(self, client: Client, pattern: bytes | None) -> None:
-        """Log the tap of a client, or with None its end."""
+        """Log the tap of a client, or its end for None."""
 
     @property
     def has_work(self) -> bool:

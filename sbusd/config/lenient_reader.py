@@ -122,7 +122,7 @@ def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
         for rule in table.get("policy", ()):
             room -= 1
             publishing_room -= "publish" in rule
-            # There is no room for the rules after this one either.
+            # The rules after this one have no room either.
             if room < 0 or publishing_room < 0:
                 room = 0
                 break

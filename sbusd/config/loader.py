@@ -12,7 +12,7 @@ from sbusd.protocol.printable import printable
 
 
 def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSettings:
-    """Return the settings of the bus with the main file *main_file*, or the defaults if there is no file.
+    """Return the settings of the bus with the main file *main_file*, or the defaults without a file.
 
     *required*: the user named the main file, so it must exist.
 
@@ -29,7 +29,7 @@ def load_daemon_settings(main_file: Path, *, required: bool = False) -> DaemonSe
 
 
 def load_recorder_settings(main_file: Path, *, required: bool = False) -> RecorderSettings:
-    """Return the settings of the recorder with the main file *main_file*, or the defaults if there is no file.
+    """Return the settings of the recorder with the main file *main_file*, or the defaults without a file.
 
     Raises:
         ConfigError: as :func:`load_daemon_settings`.

@@ -31,7 +31,7 @@ _TYPES = {socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_
 
 
 class ListenError(SbusError, OSError):
-    """There is no socket to listen on; the text is one line. The program exits with status 1."""
+    """The bus has no socket to listen on; the text is one line. The program exits with status 1."""
 
 
 class Listener:
@@ -108,7 +108,7 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
     *passed* are the sockets that systemd passed, with their names; None means to call :func:`passed_descriptors`.
 
     Raises:
-        ListenError: there is no such socket, or it has another type.
+        ListenError: the socket does not exist, or has another type.
         UsageError: ``--user`` is given, and $XDG_RUNTIME_DIR does not give an address.
     """
     address = options.address

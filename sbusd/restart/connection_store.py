@@ -76,7 +76,7 @@ class ConnectionStore:
 
     @classmethod
     def create(cls, live: Callable[[], Iterable[int]]) -> ConnectionStore:
-        """Return a new store with the live connections. Raises OSError if there are no descriptors."""
+        """Return a new store with the live connections. Raises OSError if descriptors are short."""
         ends: list[socket.socket] = []
         for _ in range(PAIRS):
             ends += socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -234,7 +234,7 @@ def close_stored(end: int) -> int:
                 if not data:
                     return closed
     except OSError:
-        # The queue is empty, or there is no such socket.
+        # The queue is empty, or the end is not open.
         return closed
 
 

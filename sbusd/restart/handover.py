@@ -110,7 +110,7 @@ class Handover:
     def restart_in_place(self, reexec: ReexecState) -> None:
         """Replace this process by a new start of its program, with the same bus. Between turns, when no client is about to end.
 
-        Returns only if the bus was told to stop a moment before. *reexec* has everything but the descriptors of the state.
+        Returns only if a signal stopped the bus a moment before. *reexec* has everything but the descriptors of the state.
 
         Raises:
             HandoverError: the restart failed; the bus continues.

@@ -47,7 +47,7 @@ class ProgramCheck:
             self._result = f"cannot run the new program: {error.strerror}"
 
     def take_result(self) -> str | None:
-        """Return the reason why the program would not start, or an empty text if it would; None while there is no new result."""
+        """Return the reason why the program would not start, or an empty text if it would; None without a new result."""
         result, self._result = self._result, None
         return result
 

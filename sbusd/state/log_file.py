@@ -81,7 +81,7 @@ class StateFile:
 
     @classmethod
     def create(cls) -> StateFile:
-        """Return a new, empty log. Raises OSError if there is no memory or no descriptor."""
+        """Return a new, empty log. Raises OSError if memory or descriptors are short."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         try:
             fd = os.memfd_create("sbusd-state", flags | _MFD_NOEXEC_SEAL)
@@ -101,7 +101,7 @@ class StateFile:
 
         Raises:
             StateError: it is not a log, has another format, or is damaged.
-            OSError: there is no such descriptor, or no free one.
+            OSError: the descriptor is not open, or descriptors are short.
         """
         file = cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         try:
@@ -149,7 +149,7 @@ class StateFile:
             raise StateError("its last record is truncated")
 
     def append(self, record: bytes) -> None:
-        """Append a record, which is committed when this returns. Raises OSError if there is no memory; then nothing has changed."""
+        """Append a record, which is committed when this returns. Raises OSError if memory is short; then nothing has changed."""
         framed = _LENGTH.pack(len(record)) + record
         _write(self.fd, framed, self._log.begin + self._log.length)
         self._log.length += len(framed)
@@ -163,7 +163,7 @@ class StateFile:
         self._draft = _Log(_AREAS[self._log.begin < _AREAS[1]])
 
     def add_to_draft(self, records: Iterable[bytes]) -> int:
-        """Append *records* to the draft, and return their size in bytes. Raises OSError if there is no memory; then drop the draft."""
+        """Append *records* to the draft, and return their size in bytes. Raises OSError if memory is short; then drop the draft."""
         draft = self._begun_draft()
         framed = b"".join([part for record in records for part in (_LENGTH.pack(len(record)), record)])
         _write(self.fd, framed, draft.begin + draft.length)
@@ -221,7 +221,7 @@ class StateFile:
                 self.free_all()
 
     def draft_all(self, records: Iterable[bytes]) -> None:
-        """Write a draft of *records* at once, in place of any other. Raises OSError if there is no memory; then there is no draft."""
+        """Write a draft of *records* at once, in place of any other. Raises OSError if memory is short; the draft is then dropped."""
         self.drop_draft()
         self.free_all()
         self.begin_draft()
@@ -242,7 +242,7 @@ class StateFile:
             raise
 
     def replace(self, records: Iterable[bytes]) -> None:
-        """Replace the log by *records* at once. Raises OSError if there is no memory; then the old log is still valid."""
+        """Replace the log by *records* at once. Raises OSError if memory is short; then the old log is still valid."""
         self.draft_all(records)
         self.commit_draft()
         self.free_all()
@@ -260,7 +260,7 @@ class StateFile:
     def _begun_draft(self) -> _Log:
         """Return the draft. Raises ValueError if there is none."""
         if self._draft is None:
-            raise ValueError("there is no draft")
+            raise ValueError("no draft was begun")
         return self._draft
 
     def _commit(self) -> None:

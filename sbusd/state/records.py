@@ -207,7 +207,7 @@ def changed(number: int, settings: ConnectionSettings) -> bytes:
 
 
 def tapped(number: int, pattern: bytes | None) -> bytes:
-    """Return the record of a tap, or with None of its end."""
+    """Return the record of a tap, or of its end for None."""
     return UNTAPPED + _NUMBER.pack(number) if pattern is None else TAPPED + _NUMBER.pack(number) + pattern
 
 
@@ -300,7 +300,7 @@ def _open(state: State, connection: ConnectionState) -> None:
 
 
 def _is_bytes(text: str) -> bool:
-    """Return whether each character of *text* stands for a byte."""
+    """Return whether each character of *text* can be a byte."""
     try:
         text.encode("latin-1")
     except UnicodeEncodeError:

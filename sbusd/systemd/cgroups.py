@@ -21,7 +21,7 @@ _CLOCK_SLACK_SECONDS = 2.0
 
 
 def start_ticks(pid: int | None) -> int | None:
-    """Return when the process *pid* started, in clock ticks since boot, or None if there is no such process."""
+    """Return when the process *pid* started, in clock ticks since boot, or None if it does not exist."""
     if pid is None or pid <= 0:
         return None
     try:

@@ -94,7 +94,7 @@ class Load:
             writer.publish(key, b"%d" % number)
             number += 1
             if number % 50 == 0:
-                # A barrier keeps it from running ahead of the bus for ever; after a kill the answer may be lost.
+                # A barrier keeps it from running ahead of the bus; after a kill the response may be lost.
                 writer.control(controls.PING, b"%d" % number)
                 while (packet := writer.receive()) not in (LOST, b"CMSG " + controls.PING + b"\0%d" % number):
                     assert packet, "the connection has ended"
@@ -154,7 +154,7 @@ def test_after_a_kill_at_any_point_connections_and_subscriptions_are_there(manag
 
 
 def test_all_that_was_under_way_goes_on(manager: Manager) -> None:
-    """What waits for a slow reader, its modes, the counters, and the number of the next connection."""
+    """The packets pending for a slow reader, its modes, the counters, and the number of the next connection."""
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")
     reader.control(b"echo/off")

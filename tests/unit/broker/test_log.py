@@ -39,7 +39,7 @@ class Clock:
 
 
 class Sink:
-    """A sink that keeps what it is given, and hangs or fails when it is told to."""
+    """A sink that keeps its records, and hangs or fails on request."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

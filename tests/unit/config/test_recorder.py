@@ -1,4 +1,4 @@
-"""recorder.toml: what may stand in it, and what is said of what may not."""
+"""recorder.toml: its valid keys, and the errors of invalid ones."""
 
 from __future__ import annotations
 

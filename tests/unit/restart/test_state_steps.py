@@ -66,7 +66,7 @@ def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
         steps.append(written)
     assert sum(packets) > 10 * (1 << 20)
     assert max(packets) < MOST_BYTES
-    # A turn's time of steps is some of them: what they write is bounded by what one step writes, which is not much more than this.
+    # A turn does some steps. Each is limited to little more than this.
     monkeypatch.setattr("sbusd.broker.broker.MAX_SETTLE_SECONDS", 0.0)
     while not parlour.broker.is_settled:
         written = 0

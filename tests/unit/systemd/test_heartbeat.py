@@ -74,7 +74,7 @@ def test_an_idle_bus_without_a_watchdog_does_not_wake_up() -> None:
     heartbeat = systemd.heartbeat()
     assert systemd.idle(heartbeat, 1_000) == 1
     assert systemd.heard == [(1_000.0 + STATUS_SECONDS, "STATUS=0 clients, 0 messages/s")]
-    # It is asked anew, so something has happened; and then there is rest again.
+    # It is asked again, so something has happened; then it rests again.
     assert systemd.idle(heartbeat, 1_000) <= 1
     assert len(systemd.heard) == 1
 
