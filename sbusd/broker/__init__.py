@@ -1,1 +1,1 @@
-"""The control plane: admits connections, decides by the rules, charges quotas, and answers control messages."""
+"""The control plane: admits connections, applies rules and quotas, and replies to control messages."""

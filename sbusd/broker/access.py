@@ -1,4 +1,7 @@
-"""Which patterns a client may subscribe to, and which keys it may publish to. Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5)."""
+"""Access control: the patterns that a client may subscribe to, and the keys that it may publish to.
+
+Spec: sbus-protocol(7) §3 to §5, sbusd.toml(5).
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from sbusd.protocol.overlap import Reach
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A decision: ``code`` is None where it is allowed, else what the client is told; ``reason`` is for people, always.
+    """A decision: ``code`` is the error for the client, None if access is allowed; ``reason`` is for people.
 
-    ``rule`` is the administrator's rule that decided, or None where the protocol itself did.
+    ``rule`` is the administrator's rule that decided, or None if the protocol did.
     """
 
     code: ErrorCode | None
@@ -25,7 +28,7 @@ class Verdict:
 
     @property
     def is_allowed(self) -> bool:
-        """Whether it is allowed."""
+        """Whether access is allowed."""
         return self.code is None
 
 
@@ -33,15 +36,15 @@ _ORDINARY = Verdict(None, "an ordinary key")
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
-    """The rules of one bus: its keys, ``key_bytes``, the longest key or pattern, and the administrator's policy."""
+class AccessRules:
+    """The rules of one bus: its keys, the maximum length of a key or pattern in bytes, and the administrator's policy."""
 
     keyspace: KeySpace
     key_bytes: int
     policy: Policy = field(default_factory=Policy)
 
     def publication(self, key: bytes, credentials: Credentials) -> Verdict:
-        """Return whether a client with *credentials* may publish to *key*: what the switch decides for itself, in words."""
+        """Return whether a client with *credentials* may publish to *key*. The switch decides the same itself, without reasons."""
         if len(key) > self.key_bytes:
             return Verdict(ErrorCode.EMSGSIZE, f"the key has {len(key)} bytes, at most {self.key_bytes} are valid")
         if not self.keyspace.is_publishable(key):
@@ -49,27 +52,27 @@ class Acceptance:
         return _ruled(self.policy.publication(self.keyspace, key, credentials), "no rule restricts publishing to this key")
 
     def subscription(self, pattern: bytes, credentials: Credentials, connection: int = 0) -> Verdict:
-        """Return whether a client with *credentials* may subscribe to *pattern* by its *connection*; 0 stands for none in particular."""
+        """Return whether a client with *credentials* may subscribe to *pattern* on its *connection*; 0 is no connection in particular."""
         verdict = self._by_protocol(pattern, credentials, connection)
         if verdict.code is not None or not self.policy.rules:
             return verdict
         return _ruled(self.policy.subscription(Reach(self.keyspace, pattern), credentials), verdict.reason)
 
     def opens(self, key: bytes, credentials: Credentials) -> bool:
-        """Return whether the whole secret *key* is for a client with *credentials*, whatever the rules say."""
+        """Return whether a secret *key* matches *credentials*, regardless of the policy."""
         try:
             return parse_secret_pattern(key, self.keyspace.prefix).opens_to(credentials)
         except ProtocolError:
             return False
 
     def names_process(self, pattern: bytes) -> bool:
-        """Return whether a *pattern* that the protocol allows is a secret of one process, with which it ends."""
+        """Return whether an allowed *pattern* is one for secret keys of one process, and so ends with it."""
         if not pattern.startswith(SECRET_HEAD) or self.keyspace.namespace(pattern) is None:
             return False
         return parse_secret_pattern(pattern, self.keyspace.prefix).pid is not None
 
     def _by_protocol(self, pattern: bytes, credentials: Credentials, connection: int) -> Verdict:
-        """Return what the protocol says of a subscription; no rule opens what it closes."""
+        """Return the protocol's decision on a subscription. No rule can allow what it denies."""
         if len(pattern) > self.key_bytes:
             return Verdict(ErrorCode.EMSGSIZE, f"the pattern has {len(pattern)} bytes, at most {self.key_bytes} are valid")
         if self.keyspace.namespace(pattern) is None:
@@ -84,7 +87,7 @@ class Acceptance:
         return Verdict(ErrorCode.EPERM, f"keys that begin with !/ are reserved; clients can subscribe only to {own}")
 
     def _secret(self, pattern: bytes, credentials: Credentials) -> Verdict:
-        """Return what the protocol says of a subscription to a secret key."""
+        """Return the protocol's decision on a subscription to a secret key."""
         try:
             secret = parse_secret_pattern(pattern, self.keyspace.prefix)
         except ProtocolError as error:
@@ -102,7 +105,7 @@ def _addressed(pattern: bytes, connection: int) -> Verdict:
 
 
 def _ruled(decision: Decision, otherwise: str) -> Verdict:
-    """Return the verdict of a rule; where none has decided, it is allowed, for the reason *otherwise*."""
+    """Return the verdict of a rule. If no rule has decided, access is allowed for the reason *otherwise*."""
     if decision.rule is None:
         return Verdict(None, otherwise)
     if decision.is_allowed:

@@ -1,7 +1,7 @@
-"""Who blocks whom, as the bus tells it. Spec: sbus-protocol(7) §6 and §7.
+"""Blocked publishers, and the recipients that block them, as members of replies. Spec: sbus-protocol(7) §6 and §7.
 
-A client learns that it waits, or is waited for, and for how long: it could measure that. Which connection of another user that is, only
-those learn who may see that connection anyway.
+Each client may know that it is blocked or blocks others, and for how long, because it could measure that. The other connection is shown
+only to clients that may see it anyway.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from sbusd.dataplane.blocking import Wait
 from sbusd.dataplane.contract import Switch
 
 LISTED_BLOCKERS = 20
-"""Recipients that are named in one answer as blocking publishers; with four publishers each about 5 kB of JSON."""
+"""Maximum number of blocking recipients in one reply: with four publishers each, about 5 kB of JSON."""
 
 
 def of_connection(switch: Switch, roster: Roster, viewer: Client, connection: int, *, sees_all: bool = False) -> dict[str, object]:
-    """Return whom *connection* waits for and who waits for it, as *viewer* may know it; *sees_all*: of each connection."""
+    """Return the connections that block *connection*, and those that it blocks, as *viewer* may see them; *sees_all*: all of them."""
     waits = switch.waits(connection)
     return {
         "pace": waits.is_paced,
@@ -30,7 +30,7 @@ def of_connection(switch: Switch, roster: Roster, viewer: Client, connection: in
 
 
 def now(switch: Switch, roster: Roster, viewer: Client) -> list[dict[str, object]]:
-    """Return the waits that there are now, or some of them, as *viewer* may know them: each publisher below its recipient."""
+    """Return the current waits, at most those for :data:`LISTED_BLOCKERS` recipients, as *viewer* may see them, grouped by recipient."""
     found = []
     for number in switch.blockers(LISTED_BLOCKERS):
         recipient = _named(roster, viewer, Wait(number, False, 0))
@@ -45,7 +45,7 @@ def now(switch: Switch, roster: Roster, viewer: Client) -> list[dict[str, object
 
 
 def when_full(policy: Policy, recipient: Client, publisher: Client) -> str:
-    """Return what becomes of a publisher's message that a recipient's queue does not take, unless the publisher is paced."""
+    """Return the hard mode that applies to a publisher's message when a recipient's queue is full, unless the publisher is paced."""
     is_same = recipient.credentials.uid == publisher.credentials.uid
     if recipient.hard == "block" and not is_same and not policy.may_block_others(recipient.credentials):
         return "discard"
@@ -53,11 +53,11 @@ def when_full(policy: Policy, recipient: Client, publisher: Client) -> str:
 
 
 def _named(roster: Roster, viewer: Client, wait: Wait, *, sees_all: bool = False) -> dict[str, object]:
-    """Return a wait; without the other connection and its user, where *viewer* may not know those."""
-    told: dict[str, object] = {"paced": wait.is_paced, "ms": wait.ms}
+    """Return a wait. The other connection and its user are None if *viewer* may not see them."""
+    members: dict[str, object] = {"paced": wait.is_paced, "ms": wait.ms}
     if wait.connection not in roster:
-        return {"id": None, "uid": None, **told}
+        return {"id": None, "uid": None, **members}
     other = roster[wait.connection]
     if not sees_all and not roster.may_see(viewer, other):
-        return {"id": None, "uid": None, **told}
-    return {"id": wait.connection, "uid": other.credentials.uid, **told}
+        return {"id": None, "uid": None, **members}
+    return {"id": wait.connection, "uid": other.credentials.uid, **members}

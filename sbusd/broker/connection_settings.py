@@ -40,7 +40,7 @@ def grant(switch: Switch, connection: int, packet: Control) -> bool:
     """Apply the setting that *packet* chooses and return True, or return False if it chooses none.
 
     Raises:
-        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or has a NUL.
+        ProtocolError: EINVAL, the token of a receipt is longer than :data:`MAX_TOKEN_BYTES`, or contains a NUL.
     """
     if packet.key in _CHANGES:
         name, value = _CHANGES[packet.key]
@@ -64,7 +64,7 @@ def note(client: Client, key: bytes) -> None:
 
 
 def _token(payload: bytes) -> bytes:
-    """Return the token of a receipt."""
+    """Return the receipt token. Raises ProtocolError (EINVAL)."""
     if len(payload) > MAX_TOKEN_BYTES or b"\0" in payload:
         raise ProtocolError(ErrorCode.EINVAL, f"the token of a receipt must have at most {MAX_TOKEN_BYTES} bytes and no NUL")
     return payload

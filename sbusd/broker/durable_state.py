@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from sbusd.broker.access import Acceptance
-from sbusd.broker.control_messages import Answers
+from sbusd.broker import usage_state
+from sbusd.broker.access import AccessRules
+from sbusd.broker.control_messages import ControlMessages
 from sbusd.broker.log import BusLog
-from sbusd.broker.presence import Presence
-from sbusd.broker.process_watch import Lifelines
-from sbusd.broker.quotas import Accounts
+from sbusd.broker.presence_events import PresenceEvents
+from sbusd.broker.process_watch import ProcessWatch
+from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.roster import Client, Roster
 from sbusd.dataplane.contract import Switch
 from sbusd.protocol.errors import ErrorCode
@@ -24,11 +25,11 @@ class BrokerComponents:
 
     switch: Switch
     roster: Roster
-    accounts: Accounts
-    acceptance: Acceptance
-    lifelines: Lifelines
-    answers: Answers
-    presence: Presence
+    quotas: UserQuotas
+    access: AccessRules
+    process_watch: ProcessWatch
+    control_messages: ControlMessages
+    presence: PresenceEvents
     journal: BusLog
     counts: Counter[str]
     admits: Callable[[int], bool]
@@ -62,18 +63,18 @@ def full_state(components: BrokerComponents) -> State:
     bus.tally = switch.tally()
     bus.counts = dict(components.counts)
     bus.records = components.journal.counters._asdict()
-    bus.forgotten_early = components.accounts.forgotten_early
-    state.accounts = components.accounts.states()
+    bus.forgotten_early = components.quotas.absent.forgotten_early
+    state.accounts = usage_state.user_usages(components.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
         connection.progress = switch.progress(number)
-        connection.holding = components.accounts.holding_state(number)
+        connection.holding = usage_state.connection_usage(components.quotas, number)
     return state
 
 
 def bus_state(components: BrokerComponents) -> BusState:
     """Return the state of the bus itself that must survive a crash."""
-    return BusState(components.switch.next_connection(), started=components.answers.started)
+    return BusState(components.switch.next_connection(), started=components.control_messages.started)
 
 
 def connection_state(switch: Switch, client: Client) -> ConnectionState:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Who is on the bus, for the compiled control plane; see `roster.pyx`."""
+"""The roster, for other compiled modules; see `roster.pyx`."""
 
 
 cdef class Client:
@@ -23,7 +23,7 @@ cdef class Client:
 cdef class Roster:
     cdef object owners
     cdef public object clients
-    cdef list numbers                   # of connections, in their order, to begin anywhere among them
+    cdef list numbers                   # of all connections, sorted, to start anywhere
     cdef dict of_user                   # the same for each user
 
     cpdef Client add(self, connection, credentials, double since, int fd=*, inode=*)

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Who is on the bus: the clients, and who may see whom. Compiled, for each client that comes and goes is noted here."""
+"""The roster: the clients of the bus, and the clients that each may see. Compiled, because each connect and disconnect changes it."""
 
 from bisect import bisect_left, bisect_right, insort
 from collections import namedtuple
@@ -9,13 +9,13 @@ from sbusd.state.syscalls import inode_of
 
 
 cdef class Client:
-    """One connection as the broker knows it.
+    """A connected client.
 
-    ``since`` is Unix time in seconds; ``fd`` is the bus's end of it, which is the switch's; ``subscriptions`` counts stored instances;
-    ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, if it has one; ``farewell`` is why the
-    broker ends the connection, once it does. ``known_inode`` is 0 until :attr:`inode` is asked for: to learn it takes a system call.
-    ``cred`` is what ``whoami`` answers: the head of the client's secret keys, prepared once. ``allowed`` are ordinary patterns that the
-    rules are known to allow it, shared by all clients with the same credentials but for the pid.
+    ``since`` is the time of the connect, in seconds since 1970; ``fd`` is the socket, which the switch owns; ``subscriptions`` counts stored
+    instances; ``soft``, ``hard`` and ``order`` are its modes; ``tap`` is the pattern of its tap, None without one; ``farewell`` is the reason
+    once the broker disconnects it. ``known_inode`` is 0 until :attr:`inode` is read, because that takes a system call. ``cred`` is the reply
+    to ``whoami``, which begins the client's secret keys. ``allowed`` are ordinary patterns that the rules allow, a cache that all clients
+    with the same user and groups share.
     """
 
     def __init__(self, connection, credentials, double since, int fd=-1, known_inode=0):
@@ -32,18 +32,18 @@ cdef class Client:
 
     @property
     def inode(self):
-        """The inode of the bus's end, by which sock_diag(7) knows it. Raises OSError if the socket is closed."""
+        """The inode of the socket of the bus, which identifies it in sock_diag(7). Raises OSError if the socket is closed."""
         if not self.known_inode:
             self.known_inode = inode_of(self.fd)
         return self.known_inode
 
 
 Page = namedtuple("Page", "clients next")
-Page.__doc__ = """Some clients in order of their numbers: ``next`` is what to start after for more, None at the end."""
+Page.__doc__ = """Some clients in the order of their numbers. ``next`` is the number after which the next page starts, None on the last page."""
 
 
 cdef int insert(list numbers, number) except -1:
-    """Put *number* into its place among *numbers*: mostly the last, for numbers of connections only grow."""
+    """Insert *number* into sorted *numbers*. The place is mostly the last, because numbers of connections only grow."""
     if not numbers or numbers[len(numbers) - 1] < number:
         numbers.append(number)
     else:
@@ -52,7 +52,7 @@ cdef int insert(list numbers, number) except -1:
 
 
 cdef class Roster:
-    """The clients by the number of their connection, which only grows, so the order of arrival is the order of numbers."""
+    """The clients by the number of their connection. These numbers only grow, so their order is that of the connects."""
 
     def __init__(self, owners):
         self.owners = owners
@@ -61,7 +61,7 @@ cdef class Roster:
         self.of_user = {}
 
     def __len__(self):
-        """Return how many clients there are."""
+        """Return the number of clients."""
         return len(self.clients)
 
     def __iter__(self):
@@ -69,15 +69,15 @@ cdef class Roster:
         return iter(self.clients.values())
 
     def __contains__(self, connection):
-        """Return whether there is such a client."""
+        """Return whether a connection is a client."""
         return connection in self.clients
 
     def __getitem__(self, connection):
-        """Return a client. Raises KeyError if the connection is not a client's."""
+        """Return a client. Raises KeyError if the connection is not a client."""
         return self.clients[connection]
 
     cpdef Client add(self, connection, credentials, double since, int fd=-1, inode=0):
-        """Take in a new client and return it; *inode* 0 is one that is not known yet."""
+        """Add a new client and return it. *inode* 0 means that it is not known yet."""
         cdef Client client = Client(connection, credentials, since, fd, inode)
         self.clients[connection] = client
         insert(self.numbers, connection)
@@ -88,7 +88,7 @@ cdef class Roster:
         return client
 
     cpdef remove(self, connection):
-        """Take out a client and return it, or return None if it never was one."""
+        """Remove a client and return it, or return None if the connection is not a client."""
         cdef list numbers
         found = self.clients.pop(connection, None)
         if found is not None:
@@ -101,7 +101,7 @@ cdef class Roster:
         return found
 
     cdef Client client_of(self, connection):
-        """The same as ``roster[connection]``, for each control packet."""
+        """The same as ``roster[connection]``, but faster."""
         return <Client>self.clients[connection]
 
     def following(self, connection):
@@ -110,34 +110,34 @@ cdef class Roster:
         return self.clients[self.numbers[place]] if place < len(self.numbers) else None
 
     def after(self, connection, uid=None):
-        """Iterate over the clients with numbers above *connection*, of one user or of all, oldest first, without a look at the others.
+        """Iterate over the clients with numbers above *connection*, of one user or of all, oldest first. Other clients cost no time.
 
-        Not while clients come or go.
+        Do not add or remove clients meanwhile.
         """
         numbers = self.numbers if uid is None else self.of_user.get(uid, [])
         for place in range(bisect_right(numbers, connection), len(numbers)):
             yield self.clients[numbers[place]]
 
     def set_owners(self, owners):
-        """Let these users be the owners from now on."""
+        """Set the owners of the bus."""
         self.owners = owners
 
     def is_owner(self, client):
-        """Return whether a client belongs to root, the bus's own user or an admin."""
+        """Return whether the user of a client is root, the bus's own user or an admin."""
         return client.credentials.uid in self.owners
 
     def may_see(self, viewer, client):
-        """Return whether *viewer* may know of *client*: an owner of all, others of their own user's."""
+        """Return whether *viewer* may see *client*: owners see all clients, others those of their own user."""
         return self.is_owner(viewer) or viewer.credentials.uid == client.credentials.uid
 
     def hidden_from(self, viewer, *, sees_all=False):
-        """Return how many clients *viewer* may not see; none if for another reason it *sees_all*."""
+        """Return the number of clients that *viewer* may not see; 0 if it *sees_all* for another reason."""
         if sees_all or self.is_owner(viewer):
             return 0
         return len(self) - len(self.of_user.get(viewer.credentials.uid, ()))
 
     def page(self, viewer, after, size, *, sees_all=False):
-        """Return at most *size* of the clients that *viewer* may see, those with numbers above *after*."""
+        """Return at most *size* clients that *viewer* may see, with numbers above *after*."""
         visible = self.after(after, None if sees_all or self.is_owner(viewer) else viewer.credentials.uid)
         clients = tuple(islice(visible, size))
         more = len(clients) == size and next(visible, None) is not None

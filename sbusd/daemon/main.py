@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from sbusd.broker import log_messages
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.broker.ownership import BusOwnership
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
 from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener

@@ -1,1 +1,1 @@
-"""Feeds: programs that put this machine's own events on the bus, as ordinary clients of it. See sbus-feed(8)."""
+"""Feeds: programs that publish events of this machine on the bus, as ordinary clients. See sbus-feed(8)."""

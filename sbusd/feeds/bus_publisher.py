@@ -1,4 +1,4 @@
-"""The bus as a feed sees it: publish, and hear who asks for a snapshot."""
+"""A feed's connection to the bus: it publishes, and receives requests for snapshots."""
 
 from __future__ import annotations
 
@@ -7,58 +7,58 @@ from dataclasses import dataclass
 from typing import Self
 
 from sbusd.client import Bus, Disconnected, Gap, Message, Overflow, RemoteRefusal, Scope, Subscription, TimedOut
-from sbusd.feeds.rate_limit import Tally
+from sbusd.feeds.rate_limit import LogThrottle
 
 _QUEUE_PACKETS = 64
-"""Requests are all alike, so those that do not fit are only counted: nobody fills the feed's memory by asking."""
+"""All requests are alike, so excess ones are only counted: clients cannot exhaust the feed's memory with requests."""
 
 _TURN_ITEMS = 256
-"""Items taken at once: nobody keeps the feed from the kernel's messages by asking."""
+"""Items received at a time, so that requests do not delay the kernel's messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """What came from the bus: how many requests, whether the connection was lost and made anew, and whether there is more."""
+class BusActivity:
+    """What was received from the bus since the last call."""
 
     requests: int = 0
     reconnected: bool = False
     refused: int = 0
-    """Publications of the feed that the bus refused."""
+    """Publications of the feed that the bus rejected."""
     has_more: bool = False
 
 
-class BusOutlet:
-    """A connection that comes back when the bus does, and a subscription to the key of requests."""
+class BusPublisher:
+    """A connection that is restored when the bus returns, with a subscription to the key of requests."""
 
-    def __init__(self, bus: Bus, requests: Subscription, say: Callable[[str], None]) -> None:
+    def __init__(self, bus: Bus, requests: Subscription, log: Callable[[str], None]) -> None:
         self._bus = bus
         self._requests = requests
-        self._say = say
-        self._refusals = Tally()
+        self._log = log
+        self._refusals = LogThrottle()
 
     @classmethod
-    def connect(cls, address: str | None, scope: Scope | None, request_key: str, say: Callable[[str], None]) -> Self:
-        """Connect; *say* takes a line for the person who runs the feed.
+    def connect(cls, address: str | None, scope: Scope | None, request_key: str, log: Callable[[str], None]) -> Self:
+        """Connect; *log* is called with lines for the administrator.
 
         Raises:
-            SbusError: there is no bus, the address is none, or the bus refuses the subscription.
+            SbusError: the bus is not running, the address is invalid, or the bus rejects the subscription.
         """
         bus = Bus.connect(address, scope=scope, timeout=None, reconnect=True, queue_packets=_QUEUE_PACKETS, overflow=Overflow.DISCARD)
-        return cls(bus, bus.subscribe(request_key), say)
+        return cls(bus, bus.subscribe(request_key), log)
 
     def fileno(self) -> int | None:
-        """Return the descriptor to poll, None while the bus is away: then :meth:`arrived` waits for it."""
+        """Return the descriptor to poll, None while the bus is unavailable; then :meth:`activity` waits for the bus."""
         try:
             return self._bus.fileno()
         except Disconnected:
             return None
 
     def publish(self, key: str, payload: bytes) -> None:
-        """Publish one message; waits while the bus is away, or does not take it."""
+        """Publish one message; block while the bus is unavailable or applies backpressure."""
         self._bus.publish(key, payload)
 
-    def arrived(self) -> Arrived:
-        """Return what came since the last time; waits only while the bus is away."""
+    def activity(self) -> BusActivity:
+        """Return what was received since the last call; block only while the bus is unavailable."""
         requests = refused = 0
         reconnected = False
         for _ in range(_TURN_ITEMS):
@@ -66,7 +66,7 @@ class BusOutlet:
                 item = self._requests.receive(timeout=None if self.fileno() is None else 0)
             except TimedOut:
                 if self.fileno() is not None:
-                    return Arrived(requests, reconnected, refused)
+                    return BusActivity(requests, reconnected, refused)
                 continue
             except RemoteRefusal as refusal:
                 refused += 1
@@ -76,18 +76,18 @@ class BusOutlet:
                 case Message():
                     requests += 1
                 case Gap(lost):
-                    # Nobody knows how many (0): there may have been one, and to answer it is right in any case.
+                    # 0 means an unknown number: a request may be among them, and an unnecessary snapshot does no harm.
                     requests += max(1, lost)
                 case _:
                     reconnected = True
-        return Arrived(requests, reconnected, refused, has_more=True)
+        return BusActivity(requests, reconnected, refused, has_more=True)
 
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
         self._bus.close()
 
     def _note_refusal(self, refusal: RemoteRefusal) -> None:
-        """Say that the bus refused a publication, rarely, so that the journal does not fill up."""
-        count = self._refusals.next()
+        """Log a rejected publication, with a rate limit."""
+        count = self._refusals.count()
         if count is not None:
-            self._say(f"{refusal} ({count} so far)")
+            self._log(f"{refusal} ({count} so far)")

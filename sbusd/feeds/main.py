@@ -1,4 +1,4 @@
-"""The program sbus-feed(8): one command for each feed."""
+"""The program sbus-feed(8), with one command for each feed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from systemd import daemon
 
 from sbusd.client import Scope
 from sbusd.config.quantities import Duration, show_duration
-from sbusd.feeds.bus_publisher import BusOutlet
-from sbusd.feeds.journal.access_check import Gate, GateError
+from sbusd.feeds.bus_publisher import BusPublisher
+from sbusd.feeds.journal.checked_publisher import AccessCheckError, CheckedPublisher
 from sbusd.feeds.journal.cursor import CursorFile
-from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, Start
+from sbusd.feeds.journal.feed import BACKLOG_SECONDS, RATE, JournalFeed, StartPosition
 from sbusd.feeds.journal.reader import JournalReader, bound_memory
 from sbusd.feeds.netlink import keys
 from sbusd.feeds.netlink.feed import NetlinkFeed
@@ -39,21 +39,21 @@ app = typer.Typer(
 _RECEIVE_MIB_MOST = 1024
 
 _LINES_MOST = 1_000_000
-"""Looking back for so many takes a second or two, before the feed is ready."""
+"""Seeking back that many entries takes a second or two before the feed is ready."""
 
 _RATE_MOST = 1_000_000
-"""More than a journal is read at."""
+"""More than can be read from a journal."""
 
 _BACKLOG = Duration(0.0, 3650 * 86_400.0, "which is ten years")
 
 _BACKLOG_TEXT = show_duration(BACKLOG_SECONDS)
 
 EX_CONFIG = 78
-"""The bus must be configured otherwise first: the unit does not start the feed again. Source: sysexits.h."""
+"""Exit status if the configuration of the bus must change first: the unit does not restart the feed. Source: sysexits.h."""
 
 
 def _duration(text: str) -> float:
-    """Return the seconds that an option spells. Raises BadParameter."""
+    """Return the seconds of an option. Raises BadParameter."""
     try:
         return _BACKLOG.parse(text)
     except ValueError as wrong:
@@ -94,14 +94,14 @@ def journal_command(
 ) -> None:
     """Publish journal entries of services and the kernel. Keys: journal/<unit>/<priority>"""
     scope = _scope(address, system=system, user=user)
-    start = Start(lines, _duration(backlog))
+    start = StartPosition(lines, _duration(backlog))
     file = CursorFile(cursor_file if cursor_file is not None else _kept_cursor())
-    gate = Gate.to_bus(address, scope, _say, is_public=public)
-    _run("journal", lambda: _feed_journal(gate, directory, file, start, rate))
+    publisher = CheckedPublisher.to_bus(address, scope, _log, is_public=public)
+    _run("journal", lambda: _feed_journal(publisher, directory, file, start, rate))
 
 
 def main() -> None:
-    """Run the program. SIGTERM ends it as SIGINT does: with status 0, wherever it waits."""
+    """Run the program. SIGTERM and SIGINT end it with status 0 at any time."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     app(prog_name="sbus-feed")
@@ -109,35 +109,35 @@ def main() -> None:
 
 def _feed_netlink(address: str | None, scope: Scope | None, namespace: str | None, receive_bytes: int) -> None:
     """Run the netlink feed until a signal ends it."""
-    with contextlib.ExitStack() as open_things:
-        kernel = open_things.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
-        outlet = open_things.enter_context(contextlib.closing(BusOutlet.connect(address, scope, keys.REQUEST, _say)))
-        feed = open_things.enter_context(contextlib.closing(NetlinkFeed(kernel, outlet, _say, _ready, namespace=namespace)))
+    with contextlib.ExitStack() as stack:
+        kernel = stack.enter_context(contextlib.closing(Kernel(namespace, receive_bytes)))
+        publisher = stack.enter_context(contextlib.closing(BusPublisher.connect(address, scope, keys.REQUEST, _log)))
+        feed = stack.enter_context(contextlib.closing(NetlinkFeed(kernel, publisher, _log, _ready, namespace=namespace)))
         feed.run()
 
 
-def _feed_journal(gate: Gate, directory: Path | None, file: CursorFile, start: Start, rate: int) -> None:
+def _feed_journal(publisher: CheckedPublisher, directory: Path | None, file: CursorFile, start: StartPosition, rate: int) -> None:
     """Run the journal feed until a signal ends it."""
     bound_memory()
-    with contextlib.closing(gate), contextlib.closing(JournalReader(directory)) as reader:
-        gate.open()
-        JournalFeed(reader, gate, file, _say, _ready, start=start, rate=rate).run()
+    with contextlib.closing(publisher), contextlib.closing(JournalReader(directory)) as reader:
+        publisher.open()
+        JournalFeed(reader, publisher, file, _log, _ready, start=start, rate=rate).run()
 
 
 def _scope(address: str | None, *, system: bool, user: bool) -> Scope | None:
-    """Return which bus the options name. Raises BadParameter if they name two."""
+    """Return the bus that the options name. Raises BadParameter if they name two."""
     if (address is not None) + system + user > 1:
         raise typer.BadParameter("--address, --system and --user are mutually exclusive")
     return "system" if system else "user" if user else None
 
 
 def _run(name: str, feed: Callable[[], None]) -> None:
-    """Run a feed; however it ends, it is with a status and at most one line."""
+    """Run a feed; it ends with a status and at most one line."""
     try:
         feed()
     except KeyboardInterrupt:
         _end_quietly()
-    except GateError as wrong:
+    except AccessCheckError as wrong:
         _fail(str(wrong), EX_CONFIG)
     except SbusError as wrong:
         _fail(str(wrong))
@@ -146,34 +146,34 @@ def _run(name: str, feed: Callable[[], None]) -> None:
 
 
 def _kept_cursor() -> Path | None:
-    """Return where a service keeps its cursor, None outside of one. Source: systemd.exec(5), StateDirectory=."""
+    """Return the cursor file of a service, None outside of one. Source: systemd.exec(5), StateDirectory=."""
     folders = os.environ.get("STATE_DIRECTORY", "")
     return Path(folders.split(":")[0]) / "journal.cursor" if folders else None
 
 
 def _ready(status: str) -> None:
-    """Tell the service manager, if there is one, that the feed is at work."""
+    """Notify the service manager, if there is one, that the feed is ready."""
     try:
         daemon.notify(f"READY=1\nSTATUS={status}")
     except OSError as wrong:
-        _say(f"cannot notify the service manager: {wrong}")
+        _log(f"cannot notify the service manager: {wrong}")
 
 
-def _say(line: str) -> None:
-    """Write one line to standard error: the journal, for a service."""
-    # What cannot be said must not end the feed; the counters in net/snapshot/end say it too.
+def _log(line: str) -> None:
+    """Write one line to standard error, which is the journal for a service."""
+    # A closed stderr must not end the feed; the counters in net/snapshot/end contain the same facts.
     with contextlib.suppress(OSError, ValueError):
         print(f"sbus-feed: {line}", file=sys.stderr, flush=True)
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:
-    """End with *status* and one line."""
-    _say(line)
+    """Log *line* and exit with *status*."""
+    _log(line)
     raise typer.Exit(status)
 
 
 def _end_quietly() -> NoReturn:
-    """End with status 0, and let no further signal in between."""
+    """Exit with status 0, ignoring further signals."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     raise typer.Exit(0)

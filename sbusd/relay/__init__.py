@@ -1,1 +1,1 @@
-"""The Reliable Message Bus: calls that leave the host, by Redis queues here and HTTP between hosts. Spec: sbus-relay(8)."""
+"""The Reliable Message Bus: requests between hosts, over Redis on each host and HTTP between hosts. Spec: sbus-relay(8)."""

@@ -1,4 +1,4 @@
-"""Addresses of other hosts: what each counts as where places are limited, and which ones can be another host at all."""
+"""Addresses of remote hosts: the group whose limits apply to an address, and the addresses that a remote host can have."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _NETWORK_BITS = 64
-"""Every network of IPv6 has that prefix, RFC 4291: a host that has one address of it can have all of them."""
+"""Prefix length of every IPv6 network, RFC 4291. A host with one address of a network can have all of them."""
 
 _PRIVATE = tuple(ipaddress.ip_network(text) for text in ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
-"""Networks that are not of the Internet, and that hosts have: RFC 1918, RFC 6598, RFC 4193."""
+"""Private networks, which hosts use: RFC 1918, RFC 6598, RFC 4193."""
 
 _HOSTS = tuple(ipaddress.IPv6Network(text) for text in ("2000::/3", "fc00::/7", "200::/7"))
-"""All that hosts have of IPv6: RFC 4291, RFC 4193, and Yggdrasil, which twins have. Other blocks are reserved, or translated into IPv4
-by rules that each network makes for itself, RFC 6052 and RFC 8215: where a packet goes cannot be told from them.
+"""IPv6 prefixes that hosts have: RFC 4291, RFC 4193, and Yggdrasil. Other blocks are reserved, or are translated into IPv4 by rules
+of the local network, RFC 6052 and RFC 8215, so the destination of a packet is unknown.
 """
 
 _RESERVED = tuple(ipaddress.ip_network(text) for text in ("3fff::/20", "192.88.99.0/24"))
-"""Of no host, and not known as such to every Python: documentation, RFC 9637, and the relays of 6to4, RFC 7526."""
+"""Prefixes without hosts that not every Python version knows: documentation, RFC 9637, and 6to4 relays, RFC 7526."""
 
 
 def plain_address(text: str) -> str:
-    """Return an address as it is written everywhere here: without an interface, IPv4 as IPv4. Other text is returned unchanged."""
+    """Return the normal form of an address: without a zone, IPv4-mapped IPv6 as IPv4. Return other text unchanged."""
     try:
         address = ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -34,7 +34,7 @@ def plain_address(text: str) -> str:
 
 
 def is_of_another_host(address: IPAddress) -> bool:
-    """Return whether *address*, and each IPv4 address in it, is one that another host can have: public, or of a private network."""
+    """Return whether another host can have *address* and each IPv4 address embedded in it: public, or of a private network."""
     if isinstance(address, ipaddress.IPv6Address) and (inner := _embedded(address)):
         return all(is_of_another_host(each) for each in inner)
     if isinstance(address, ipaddress.IPv6Address) and not any(address in each for each in _HOSTS):
@@ -45,7 +45,7 @@ def is_of_another_host(address: IPAddress) -> bool:
 
 
 def _embedded(address: ipaddress.IPv6Address) -> tuple[ipaddress.IPv4Address, ...]:
-    """Return the IPv4 addresses that packets to *address* may go to: mapped, 6to4, or Teredo."""
+    """Return the IPv4 addresses to which packets for *address* may go: mapped, 6to4, or Teredo."""
     if address.ipv4_mapped is not None:
         return (address.ipv4_mapped,)
     if address.sixtofour is not None:
@@ -56,26 +56,26 @@ def _embedded(address: ipaddress.IPv6Address) -> tuple[ipaddress.IPv4Address, ..
 
 
 @dataclass(frozen=True, slots=True)
-class Party:
-    """Whose a connection counts as."""
+class AddressGroup:
+    """The addresses that share limits."""
 
     name: str
-    """The address of a configured peer or of IPv4, else the network of IPv6."""
+    """The address of a configured peer, an IPv4 address, or the /64 network of an IPv6 address."""
     is_peer: bool
 
 
-class Parties:
-    """Tells configured peers from all other addresses."""
+class AddressGroups:
+    """Finds the group of an address, and distinguishes configured peers from other addresses."""
 
     def __init__(self, peers: Iterable[str]) -> None:
-        """*peers*: the addresses of configured peers, without ports."""
+        """*peers*: addresses of the configured peers, without ports."""
         self._peers = frozenset(plain_address(each) for each in peers)
 
-    def party(self, address: str) -> Party:
-        """Return whose a connection from *address* counts as."""
+    def group(self, address: str) -> AddressGroup:
+        """Return the group of *address*."""
         plain = plain_address(address)
         if plain in self._peers:
-            return Party(plain, is_peer=True)
+            return AddressGroup(plain, is_peer=True)
         if ":" not in plain:
-            return Party(plain, is_peer=False)
-        return Party(str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False)), is_peer=False)
+            return AddressGroup(plain, is_peer=False)
+        return AddressGroup(str(ipaddress.ip_network((plain, _NETWORK_BITS), strict=False)), is_peer=False)

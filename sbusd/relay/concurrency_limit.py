@@ -1,4 +1,4 @@
-"""What one party may have under way at a time, in number and in bytes, so that none can use up what others need."""
+"""A limit on the concurrent calls of each owner, in number and bytes, so that no owner uses the resources of the others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Hashable
 
 
-class Allowance:
-    """*calls* and *size* bytes for each party, such as a user."""
+class ConcurrencyLimit:
+    """At most *calls* concurrent calls and *size* bytes for each owner, such as a user."""
 
     def __init__(self, calls: int, size: int) -> None:
         self.calls = calls
@@ -15,27 +15,26 @@ class Allowance:
         self._calls: Counter[Hashable] = Counter()
         self._size: Counter[Hashable] = Counter()
 
-    def problem(self, party: Hashable, size: int) -> str:
-        """Return why *party* cannot have one more call of *size* bytes under way, or no words."""
-        if self._calls[party] >= self.calls:
+    def problem(self, owner: Hashable, size: int) -> str:
+        """Return why *owner* may not start another call of *size* bytes; empty if it may."""
+        if self._calls[owner] >= self.calls:
             return f"{self.calls} calls are already in progress"
-        if self._size[party] + size > self.size:
-            return f"calls in progress hold {self._size[party]} bytes and this one {size}; the limit is {self.size} bytes"
+        if self._size[owner] + size > self.size:
+            return f"calls in progress hold {self._size[owner]} bytes and this one {size}; the limit is {self.size} bytes"
         return ""
 
-    def take(self, party: Hashable, size: int) -> None:
-        """Note that a call has begun. Duty: :meth:`give_back` the same."""
-        self._calls[party] += 1
-        self._size[party] += size
+    def acquire(self, owner: Hashable, size: int) -> None:
+        """Record the start of a call. Duty: :meth:`release` it with the same arguments."""
+        self._calls[owner] += 1
+        self._size[owner] += size
 
-    def give_back(self, party: Hashable, size: int) -> None:
-        """Note that a call is over."""
-        self._calls[party] -= 1
-        self._size[party] -= size
-        if not self._calls[party]:
-            # Who has nothing under way is not remembered.
-            del self._calls[party], self._size[party]
+    def release(self, owner: Hashable, size: int) -> None:
+        """Record the end of a call."""
+        self._calls[owner] -= 1
+        self._size[owner] -= size
+        if not self._calls[owner]:
+            del self._calls[owner], self._size[owner]
 
     def __len__(self) -> int:
-        """Return how many calls are under way."""
+        """Return the number of concurrent calls of all owners."""
         return self._calls.total()

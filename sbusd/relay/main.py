@@ -20,7 +20,7 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
 NEEDS_PERSON = 78
-"""Status when to start again would change nothing: EX_CONFIG of sysexits.h(3head)."""
+"""Exit status if a restart would not help: EX_CONFIG of sysexits.h(3head)."""
 
 NOT_INSTALLED = "{name} is not installed; install it with: pip install 'sbusd[relay]'"
 
@@ -62,17 +62,17 @@ def relay(
 
 
 def main() -> None:
-    """Run the program. Status: 0 after SIGTERM or SIGINT; 1 after an error, in one line; 2 for wrong options; 78 if a person must help."""
+    """Run the program. Status: 0 after SIGTERM or SIGINT, 1 after an error, 2 for wrong options, 78 if the configuration must change."""
     app(prog_name="sbus-relay")
 
 
 def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
-    """Return what the files say, and over them the options that were *given*. Raises ConfigError."""
+    """Return the settings of the files, overridden by the *given* options. Raises ConfigError."""
     main_file = config or default_main_file("relay.toml")
     files = configuration_files(main_file, required=config is not None)
     settings = read_settings(files, RelaySettings) if files else RelaySettings()
     if "substrate" in given:
-        # An option is held to the same rules as a line of a file.
+        # Options are validated like settings of the file.
         try:
             given["substrate"] = WebAddress().parse(given["substrate"])
         except ValueError as wrong:
@@ -86,22 +86,19 @@ def _settings(config: Path | None, given: dict[str, Any]) -> RelaySettings:
 
 
 def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
-    """Relay until a signal ends it."""
+    """Relay until SIGTERM or SIGINT."""
     try:
-        import aiohttp  # noqa: F401, PLC0415 - only to say in one line that it is missing
+        import aiohttp  # noqa: F401, PLC0415 - only to report in one line that it is missing
         import redis  # noqa: F401, PLC0415
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
+    from sbusd.relay.attempts import print_attempt  # noqa: PLC0415 - behind the check
     from sbusd.relay.log_messages import RelayLog  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
     from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     manager = ServiceManager.of_environment()
-    witness = None
-    if debug:
-        from sbusd.relay.debugging import ErrorWitness  # noqa: PLC0415
-
-        witness = ErrorWitness()
+    observer = print_attempt if debug else lambda _attempt: None
 
     async def run() -> None:
         made = Relay(
@@ -110,7 +107,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             RelayLog(),
             ready=lambda listen: manager.notify(f"READY=1\nSTATUS=other hosts at {listen}"),
             alive=lambda: manager.notify("WATCHDOG=1"),
-            witness=witness,
+            observer=observer,
         )
         if check:
             typer.echo("configuration is valid")
@@ -126,7 +123,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:
-    """End with *status* and one line."""
+    """Print one line to standard error and exit with *status*."""
     print(f"sbus-relay: {printable(line)}", file=sys.stderr, flush=True)
     raise typer.Exit(status)
 

@@ -1,7 +1,7 @@
-"""The one form of everything that a relay takes and gives: the founding document's object, as a pydantic model. Spec: sbus-relay(8).
+"""The message format of relays, as a pydantic model. Spec: sbus-relay(8).
 
-The limits are those of the bus's own envelope, ``sbusd.protocol.envelope``: the same message may travel either way. What differs:
-``uid`` is given by the relay, so a client's request may leave it out, and ``dat`` stays the text that it is, to be handed on.
+The limits equal those of the bus envelope, ``sbusd.protocol.envelope``, because a message can travel both ways. Two things differ:
+the relay assigns ``uid``, so a client may omit it, and ``dat`` stays base64 text, because the relay forwards it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,27 @@ from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.printable import printable
 
 DEFAULT_EXPIRY_SECONDS = 3_600
-"""What ``exp`` 0 means."""
+"""The meaning of ``exp`` 0."""
 
 RESERVED_COMMAND = "system"
-"""``msgbus.system.…`` are the relay's own queues: a command of that name would reach into them."""
+"""``msgbus.system.…`` are the relay's own queues. A command with this name would write to them."""
 
 Twin = Annotated[int, Field(ge=0, le=NUMBER_LIMITS["src"])]
 
 
-class MessageError(SbusError, ValueError):
-    """A message that is none, with what could still be read of it to answer: ``ret`` and ``dst``."""
+class InvalidMessageError(SbusError, ValueError):
+    """A malformed message, with the members that an error response needs, if they are valid: ``ret``, ``dst`` and ``cmd``."""
 
     def __init__(self, words: str, ret: str = "", dst: tuple[int, ...] = (), cmd: str = "") -> None:
-        """*words* say which member is wrong."""
+        """*words* name the invalid member."""
         super().__init__(words)
         self.ret = ret
         self.dst = dst
         self.cmd = cmd
 
 
-class Message(BaseModel):
-    """A request, or the answer to one. ``try`` is ``try_``, for it is a word of Python."""
+class RelayMessage(BaseModel):
+    """A request or a response. ``try_`` is the member ``try``, a Python keyword."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True, populate_by_name=True)
 
@@ -58,7 +58,7 @@ class Message(BaseModel):
     @field_validator("uid", "cmd", "ret", "shm", "err")
     @classmethod
     def _check_text(cls, text: str, info: ValidationInfo) -> str:
-        """Refuse a text that is too long, or of the wrong characters."""
+        """Reject a text that is too long or has invalid characters."""
         name = info.field_name or ""
         if problem := text_problem(name, text) or (command_problem(text) if name == "cmd" and text else ""):
             raise ValueError(problem)
@@ -67,7 +67,7 @@ class Message(BaseModel):
     @field_validator("dat")
     @classmethod
     def _check_data(cls, text: str) -> str:
-        """Refuse what is not base64."""
+        """Reject data that is not base64."""
         try:
             decode_data(text)
         except (ProtocolError, binascii.Error):
@@ -76,17 +76,17 @@ class Message(BaseModel):
 
     @classmethod
     def parse(cls, payload: bytes, *, any_error: bool = False) -> Self:
-        """Return the message that *payload* is; with *any_error* its ``err`` may be any JSON, which becomes text.
+        """Parse *payload*. With *any_error*, ``err`` may be any JSON value, which is converted to text.
 
         Raises:
-            MessageError: it is none; says which member is wrong.
+            InvalidMessageError: *payload* is malformed; the error names the invalid member.
         """
         try:
             value = json.loads(payload.decode("utf-8"))
         except (ValueError, RecursionError):
-            raise MessageError("the message is not valid JSON") from None
+            raise InvalidMessageError("the message is not valid JSON") from None
         if not isinstance(value, dict):
-            raise MessageError("the message is JSON, but not an object")
+            raise InvalidMessageError("the message is JSON, but not an object")
         if isinstance(value.get("dst"), list):
             value["dst"] = tuple(value["dst"])
         if any_error and not isinstance(value.get("err", ""), str):
@@ -99,50 +99,50 @@ class Message(BaseModel):
             raise _refusal(f"{first['loc'][0]}: {words}", value) from None
 
     def encode(self) -> bytes:
-        """Return it as JSON in one line, in the order of the founding document."""
+        """Return JSON in one line, with members in the order of the founding document."""
         return self.model_dump_json(by_alias=True).encode()
 
     @property
     def is_misaddressed_error(self) -> bool:
-        """Whether it is an error that names its own sender as the one who asked: so the original's client for Node reports one."""
+        """Whether this is an error addressed to its own sender: the original's Node client reports errors so."""
         return bool(self.err) and not self.dat and self.dst == (self.src,)
 
     @property
     def expiry_seconds(self) -> int:
-        """``exp``, or what 0 means."""
+        """``exp``, or its default if it is 0."""
         return self.exp or DEFAULT_EXPIRY_SECONDS
 
     def with_(self, **changes: object) -> Self:
-        """Return it with other values in some members."""
+        """Return a copy with other values in some members."""
         return self.model_copy(update=changes)
 
     def failure(self, words: str, now: float) -> Self:
-        """Return the answer to this request for one destination that says why there is none; ``src`` names whom it was for."""
+        """Return the error response to this request, which has one destination; ``src`` is that destination."""
         return self.with_(src=self.dst[0] if self.dst else 0, dst=(self.src,), dat="", now=int(now), err=words[:MAX_ERROR_CHARACTERS])
 
     def digest(self) -> str:
-        """Return what two copies of this request have in common, and with one ``uid`` no other request: all but the tries left."""
+        """Return a digest that is equal for copies of this request, and differs for any other request with the same ``uid``."""
         return hashlib.blake2b(self.with_(try_=0).encode(), digest_size=8).hexdigest()
 
 
 MAX_ERROR_CHARACTERS = 1_000
-"""Longest ``err`` that a relay writes: in UTF-8 always within the envelope's limit."""
+"""Longest ``err`` that a relay writes. In UTF-8 it never exceeds the limit of the envelope."""
 
 UNKNOWN_ERROR = "the service reported an error without a message"
-"""Replaces an ``err`` that is an empty object: that is what Node makes of an Error."""
+"""Replaces an empty ``err`` object, which Node makes of an Error."""
 
-_MEMBERS = {field.alias or name for name, field in Message.model_fields.items()}
+_MEMBERS = {field.alias or name for name, field in RelayMessage.model_fields.items()}
 
 
 def is_reserved(command: str) -> bool:
-    """Return whether the queue of *command* would be one of the relay's own."""
+    """Return whether the queue of *command* belongs to the relay itself."""
     return command == RESERVED_COMMAND or command.startswith(f"{RESERVED_COMMAND}.")
 
 
-def _refusal(words: str, value: dict[str, object]) -> MessageError:
-    """Return the error about *value*, with those members that an answer needs and that are right by themselves."""
+def _refusal(words: str, value: dict[str, object]) -> InvalidMessageError:
+    """Return the error for the malformed message *value*, with those members that an error response needs and that are valid."""
     ret, dst, cmd = value.get("ret"), value.get("dst"), value.get("cmd")
-    return MessageError(
+    return InvalidMessageError(
         printable(words),
         ret if isinstance(ret, str) and not text_problem("ret", ret) else "",
         tuple(dst) if isinstance(dst, tuple) and len(dst) <= MAX_DESTINATIONS and all(_is_twin(each) for each in dst) else (),
@@ -151,5 +151,5 @@ def _refusal(words: str, value: dict[str, object]) -> MessageError:
 
 
 def _is_twin(value: object) -> bool:
-    """Return whether *value* is a twin's number."""
+    """Return whether *value* is a valid host number."""
     return type(value) is int and 0 <= value <= NUMBER_LIMITS["src"]

@@ -1,6 +1,6 @@
-"""Changes of this host's links, addresses and routes, as the kernel tells them: a host that could not be reached may be now.
+"""Changes of this host's links, addresses and routes: an unreachable host may be reachable after one. Source: rtnetlink(7).
 
-Spec: rtnetlink(7). What has changed is not looked at; a try that fails costs little.
+The contents of the kernel's messages do not matter, because a failed attempt costs little.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _GROUPS = 0x1 | 0x10 | 0x40 | 0x100 | 0x400
 """RTMGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE of linux/rtnetlink.h."""
 
 SETTLE_SECONDS = 0.2
-"""A change seldom comes alone: a link, its address, then its routes."""
+"""Changes come in bursts: a link, its address, then its routes."""
 QUIET_SECONDS = 2.0
-"""A link that goes up and down all the time makes no more tries than this."""
+"""Shortest interval between two calls, for a link that goes up and down continuously."""
 
 
 async def watch(changed: Callable[[], Awaitable[None]]) -> None:
-    """Await *changed* after each burst of changes, until cancelled. Raises OSError where there is no netlink."""
+    """Await *changed* after each burst of changes, until cancelled. Raises OSError if netlink is not available."""
     loop = asyncio.get_running_loop()
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, socket.NETLINK_ROUTE) as kernel:
         kernel.bind((0, _GROUPS))
@@ -39,7 +39,7 @@ async def watch(changed: Callable[[], Awaitable[None]]) -> None:
 
 
 def _drain(kernel: socket.socket, event: asyncio.Event) -> None:
-    """Read all that the kernel has told; that it told more than could be kept is a change too."""
+    """Read all waiting messages. A queue overrun counts as a change too."""
     with contextlib.suppress(BlockingIOError):
         while True:
             try:
@@ -48,5 +48,5 @@ def _drain(kernel: socket.socket, event: asyncio.Event) -> None:
                 if error.errno != errno.ENOBUFS:
                     raise
                 sender = (0, 0)
-            if sender[0] == 0:  # the kernel; anybody else could send one too
+            if sender[0] == 0:  # the kernel; other processes can send to this socket too
                 event.set()

@@ -1,4 +1,4 @@
-"""Where a twin is: the table of the configuration first, then a GraphQL service, whose answers are kept. Spec: sbus-relay(8)."""
+"""Finds the addresses of hosts: in the configured table, then by a GraphQL service, whose results are cached. Spec: sbus-relay(8)."""
 
 from __future__ import annotations
 
@@ -12,50 +12,58 @@ from typing import Any, Protocol
 import aiohttp
 
 from sbusd.config.relay import PORT, RelaySettings
+from sbusd.protocol.errors import SbusError
 from sbusd.relay.addresses import is_of_another_host, plain_address
-from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
-from sbusd.relay.http.response_body import read_body
+from sbusd.relay.http.client import read_body
 
 NETWORKS: Mapping[str, str] = {
     "dev": "https://graphql.dev.grid.tf/graphql",
     "test": "https://graphql.test.grid.tf/graphql",
     "main": "https://graphql.grid.tf/graphql",
 }
-"""The public services that know the twins of each network."""
+"""The public lookup services of each network."""
 
 QUERY = "query ($twin: Int!) { twins(where: {twinID_eq: $twin}, limit: 1) { ip } }"
 
 FRESH_SECONDS = 600.0
-"""How long an address is believed without asking again: hosts move seldom."""
+"""How long a cached address is used without a new lookup. Hosts rarely move."""
 UNKNOWN_SECONDS = 30.0
-"""How long nobody is asked again for a twin that nobody knew: it may have just been made."""
-AGAIN_SECONDS = 5.0
-"""How long a service that does not answer is left alone."""
+"""How long a failed lookup is cached. A host may have just been registered."""
+RETRY_SECONDS = 5.0
+"""Pause before the next lookup if the service does not respond."""
 TIMEOUT_SECONDS = 5.0
-"""When it is taken not to answer."""
+"""Timeout of a lookup."""
 MAX_ANSWER_BYTES = 65_536
-"""An answer is a hundred bytes."""
+"""Largest accepted response; a usual one has a hundred bytes."""
 MAX_TWINS = 100_000
-"""Addresses that are kept: a client of this host can ask for any number."""
+"""Maximum number of cached addresses: a local client can request any number of hosts."""
 LOOKUPS = 4
-"""Lookups at a time: the service is everybody's."""
+"""Maximum number of concurrent lookups: the service is shared with everyone."""
+
+
+class UnknownHostError(SbusError, LookupError):
+    """No table and no service knows the address of the host: the call fails at once."""
+
+
+class ResolverUnavailableError(SbusError, ConnectionError):
+    """The lookup service does not respond: the message is sent again later."""
 
 
 class Resolver(Protocol):
-    """Knows where twins are."""
+    """Finds the addresses of hosts."""
 
     async def resolve(self, twin: int) -> str:
-        """Return the address and port of *twin*, ``10.0.0.2:8051``. Raises UnknownTwinError, ResolverAwayError."""
+        """Return address and port of *twin*, ``10.0.0.2:8051``. Raises UnknownHostError, ResolverUnavailableError."""
 
     async def close(self) -> None:
-        """Be done."""
+        """Close connections."""
 
 
-class Table:
-    """The table of the configuration, and another resolver for twins that are not in it."""
+class StaticResolver:
+    """The configured table, and another resolver for hosts that are not in it."""
 
     def __init__(self, addresses: Mapping[int, str], others: Resolver | None = None) -> None:
-        """*addresses* by twin."""
+        """*addresses* by host number."""
         self._addresses = addresses
         self._others = others
 
@@ -64,11 +72,11 @@ class Table:
         if address := self._addresses.get(twin):
             return address
         if self._others is None:
-            raise UnknownTwinError("destination not found")
+            raise UnknownHostError("destination not found")
         return await self._others.resolve(twin)
 
     async def close(self) -> None:
-        """Be done."""
+        """Close the other resolver."""
         if self._others is not None:
             await self._others.close()
 
@@ -76,11 +84,11 @@ class Table:
 Away = Callable[[str], None]
 
 
-class GraphQl:
-    """A service of GraphQL with the twins of a substrate chain."""
+class GraphQlResolver:
+    """A GraphQL service with the hosts of a substrate chain."""
 
     def __init__(self, url: str, away: Away, *, timeout: float = TIMEOUT_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
-        """*away* is told, each time, why it did not answer."""
+        """*away* is called with the reason of each failed lookup."""
         self._url = url
         self._away = away
         self._timeout = timeout
@@ -91,14 +99,14 @@ class GraphQl:
         self._session: aiohttp.ClientSession | None = None
 
     async def resolve(self, twin: int) -> str:
-        """Return the address of *twin*; an old one while the service is down."""
+        """Return the address of *twin*; an expired one while the service is down."""
         at, address = self._known.get(twin, (0.0, ""))
         if twin in self._known and self._clock() < at + (FRESH_SECONDS if address else UNKNOWN_SECONDS):
             return _found(address)
         try:
             async with self._lookups:
                 found = await self._ask(twin)
-        except ResolverAwayError:
+        except ResolverUnavailableError:
             if not address:
                 raise
             return address
@@ -113,40 +121,40 @@ class GraphQl:
             await self._session.close()
 
     async def _ask(self, twin: int) -> str:
-        """Return what the service says, empty if it knows no such twin."""
+        """Return the address that the service reports, empty if it does not know the host."""
         until, reason = self._down
         if self._clock() < until:
-            raise ResolverAwayError(reason)
+            raise ResolverUnavailableError(reason)
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=self._timeout))
         try:
             query = {"query": QUERY, "variables": {"twin": twin}}
             async with self._session.post(self._url, json=query, allow_redirects=False) as response:
                 if response.status != 200:
-                    raise ResolverAwayError(f"{self._url}: status {response.status}")
+                    raise ResolverUnavailableError(f"{self._url}: status {response.status}")
                 return _address_in(json.loads(await read_body(response, MAX_ANSWER_BYTES)))
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            words = str(error) if isinstance(error, ResolverAwayError) else f"{self._url}: {str(error) or type(error).__name__}"
-            self._down = (self._clock() + AGAIN_SECONDS, words)
+            words = str(error) if isinstance(error, ResolverUnavailableError) else f"{self._url}: {str(error) or type(error).__name__}"
+            self._down = (self._clock() + RETRY_SECONDS, words)
             self._away(words)
-            raise ResolverAwayError(words) from None
+            raise ResolverUnavailableError(words) from None
 
 
 def make_resolver(settings: RelaySettings, away: Away) -> Resolver:
-    """Return the resolver that *settings* say."""
+    """Return the resolver for *settings*."""
     url = settings.substrate or NETWORKS.get(settings.network, "")
-    return Table({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQl(url, away) if url else None)
+    return StaticResolver({peer.twin: peer.address for peer in settings.peers if peer.address}, GraphQlResolver(url, away) if url else None)
 
 
 def _found(address: str) -> str:
-    """Return *address*. Raises UnknownTwinError if there is none."""
+    """Return *address*. Raises UnknownHostError if it is empty."""
     if not address:
-        raise UnknownTwinError("destination not found")
+        raise UnknownHostError("destination not found")
     return address
 
 
 def _address_in(answer: Any) -> str:
-    """Return the address in an answer, empty if there is no such twin. Raises ValueError if it is no answer, or no address of a host."""
+    """Return the address in a response, empty if the host is unknown. Raises ValueError if the response is malformed or unsafe."""
     if not isinstance(answer, dict) or answer.get("errors") or not isinstance(answer.get("data"), dict):
         raise ValueError("the response is an error or has no data")
     twins = answer["data"].get("twins")
@@ -155,7 +163,7 @@ def _address_in(answer: Any) -> str:
     if not twins:
         return ""
     address = ipaddress.ip_address(str(twins[0].get("ip", "")).partition("/")[0])
-    # Whoever writes into the chain must not make this relay talk to services of its own host or network segment.
+    # A writer of the chain must not direct this relay to services on its own host or network segment.
     if not is_of_another_host(address):
         raise ValueError(f"{address} is not an address that a remote host can have")
     plain = plain_address(str(address))

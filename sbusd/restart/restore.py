@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 
-from sbusd.broker import log_messages
+from sbusd.broker import log_messages, usage_state
 from sbusd.broker.durable_state import BrokerComponents
 from sbusd.broker.process_watch import is_hung_up
 from sbusd.broker.roster import Client
@@ -59,12 +59,12 @@ def restore(components: BrokerComponents, state: State, fds: Iterable[int], prog
         # A connection that has ended stays in the store until the next rewrite; it is not lost.
         outcome.gone += not is_hung_up(fd)
         hang_up(fd)
-    components.accounts.restore(state.accounts, state.bus.forgotten_early)
+    usage_state.restore_users(components.quotas, state.accounts, state.bus.forgotten_early)
     components.switch.restore_all(state.packets, state.queues, state.bus.tally, state.bus.next_connection)
     components.counts.update(state.bus.counts)
     components.journal.restore(state.bus.records)
     if state.bus.started is not None:
-        components.answers.started = min(components.answers.started, state.bus.started)
+        components.control_messages.started = min(components.control_messages.started, state.bus.started)
     if not state.bus.is_orderly:
         outcome.then += [partial(_send_loss_notice, components, client.connection) for client in components.roster]
     return outcome
@@ -80,7 +80,7 @@ def _restore_connection(components: BrokerComponents, state: ConnectionState, fd
         hang_up(fd)
         return False
     client = components.roster.add(state.number, credentials, state.since, fd, state.inode)
-    components.accounts.readmit(state.number, credentials, state.holding)
+    usage_state.readmit(components.quotas, state.number, credentials, state.holding)
     components.place(client)
     components.switch.restore(state.number, state.settings, state.progress)
     client.soft = SoftMode(state.settings.soft).name.lower()
@@ -101,14 +101,14 @@ def _restore_subscriptions(components: BrokerComponents, client: Client, state: 
     """Restore the subscriptions of a client that the current rules allow."""
     revoked, rule = 0, ""
     for pattern, count in state.patterns.items():
-        verdict = components.acceptance.subscription(pattern, client.credentials, client.connection)
+        verdict = components.access.subscription(pattern, client.credentials, client.connection)
         if verdict.is_allowed:
             _restore_pattern(components, client, pattern, count, outcome)
             continue
         revoked += count
         rule = rule or (verdict.rule.name if verdict.rule else "the protocol")
         words = f"the subscription {printable(pattern)} has ended: {verdict.reason}"
-        outcome.then.append(partial(components.presence.forgotten, client, pattern))
+        outcome.then.append(partial(components.presence.not_restored, client, pattern))
         outcome.then.append(partial(components.refuse, client, ErrorCode.EPERM, words, b"SUB " + pattern))
     if revoked:
         who = client.credentials
@@ -121,7 +121,7 @@ def _restore_subscriptions(components: BrokerComponents, client: Client, state: 
 def _restore_tap(components: BrokerComponents, client: Client, pattern: bytes, outcome: Restoration) -> None:
     """Restore the tap of a client, if it still has the right."""
     if components.may_tap(client):
-        components.accounts.rehold(client.connection, pattern, 1)
+        components.quotas.force_subscription(client.connection, pattern, 1)
         client.tap = pattern
         components.switch.set_tap(client.connection, pattern)
         return
@@ -133,7 +133,7 @@ def _restore_pattern(components: BrokerComponents, client: Client, pattern: byte
     """Restore *count* instances of a pattern."""
     number = client.connection
     try:
-        if components.acceptance.names_process(pattern):
+        if components.access.names_process(pattern):
             _bind(components, client, pattern, count)
     except ProcessLookupError:
         # A socket that no process holds needs no error, and its last packets are still read.
@@ -142,10 +142,10 @@ def _restore_pattern(components: BrokerComponents, client: Client, pattern: byte
         return
     except OSError as error:
         words = f"the subscription {printable(pattern)} has ended: the bus cannot watch the process: {error.strerror}"
-        outcome.then.append(partial(components.presence.forgotten, client, pattern))
+        outcome.then.append(partial(components.presence.not_restored, client, pattern))
         outcome.then.append(partial(components.refuse, client, ErrorCode.EMFILE, words, b"SUB " + pattern))
         return
-    components.accounts.rehold(number, pattern, count)
+    components.quotas.force_subscription(number, pattern, count)
     for _ in range(count):
         components.switch.subscribe(number, pattern)
     client.subscriptions += count
@@ -155,19 +155,21 @@ def _restore_pattern(components: BrokerComponents, client: Client, pattern: byte
 def _bind(components: BrokerComponents, client: Client, pattern: bytes, count: int) -> None:
     """Bind instances of a pattern to the process of the client. Raises OSError if it has ended or cannot be watched."""
     number = client.connection
-    was_held = components.lifelines.holds(number)
+    was_held = components.process_watch.watches(number)
     for _ in range(count):
-        if not components.lifelines.bind(number, client.fd, pattern):
+        if not components.process_watch.bind(number, client.fd, pattern):
             return
     if not was_held:
-        components.accounts.rehold_descriptor(number)
+        components.quotas.force_descriptor(number)
 
 
 def _report_end(components: BrokerComponents, state: ConnectionState, queue: Queue) -> None:
     """Publish the end of a connection that was not restored, so that no client waits for it. *queue* was pending for it."""
     if state.who is not None:
         pid, uid, gid = state.who
-        components.presence.ended(Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes))
+        components.presence.disconnected(
+            Client(state.number, Credentials(pid, uid, gid), state.since), len(queue.waiting) + len(queue.notes)
+        )
 
 
 def _send_loss_notice(components: BrokerComponents, connection: int) -> None:

@@ -41,8 +41,8 @@ class StateLog(ChangeLog):
         made = components()
         self._switch = made.switch
         self._journal = made.journal
-        self._accounts = made.accounts
-        self._usage = made.accounts.state_usage
+        self._quotas = made.quotas
+        self._usage = made.quotas.state_usage
         self._snapshot: Snapshot | None = None
         self._image_bytes = 0
         self._is_due = False
@@ -178,7 +178,7 @@ class StateLog(ChangeLog):
         is_due = self.file.size > 2 * max(self._image_bytes, LEAST_BYTES)
         if uid is not None:
             self._usage.add_to_log(uid, size)
-            is_due = is_due or self._usage.in_log(uid) * USER_SHARE > self._accounts.state_bytes(uid)
+            is_due = is_due or self._usage.in_log(uid) * USER_SHARE > self._quotas.state_bytes(uid)
         self._is_due = self._is_due or is_due
 
     def _begin_snapshot(self) -> None:

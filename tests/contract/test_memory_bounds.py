@@ -6,7 +6,7 @@ import resource
 
 import pytest
 
-from sbusd.broker.holdings import IMAGES, PATTERN_BYTES, SEGMENT_BYTES
+from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES, STATE_COPIES
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import Quotas
 from sbusd.config.settings import LimitSettings
@@ -205,7 +205,7 @@ DEEP = [b"/".join([b"%d" % number, *[b"abcdefghijklmnop*"] * 300]) for number in
 )
 def test_a_pattern_never_takes_more_than_it_is_charged(patterns: list[bytes], others: list[bytes]) -> None:
     """The state that is kept besides has twice the bytes of each, and the heads of two records."""
-    kept = IMAGES * STORED_BYTES
+    kept = STATE_COPIES * STORED_BYTES
     charged = sum(2 * len(pattern) + SEGMENT_BYTES * (pattern.count(b"/") + 1) + PATTERN_BYTES - kept for pattern in patterns)
     assert 0.2 * charged <= heap_of(patterns, others) <= charged
 

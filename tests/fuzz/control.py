@@ -11,10 +11,10 @@ import os
 import socket
 from collections.abc import Iterator
 
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
-from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.packets import Publish, parse_packet

@@ -1,4 +1,4 @@
-"""The demonstration that ``make run`` gives: it ends well, leaves nothing behind, and fails when something is not as it says."""
+"""The demonstration of ``make run``: it succeeds, leaves nothing behind, and fails if a step does not have the announced result."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from sbusd.client import Bus, Message
 from tests.support.journals import JournalFolder
 from tests.support.spark import require_spark
 from tools.demo.activation import activated_bus
-from tools.demo.events import Events
-from tools.demo.hosts import Hosts
+from tools.demo.events import FeedsDemo
+from tools.demo.hosts import HostsDemo
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import RAW_IDS, Person
 from tools.demo.programs import Programs
-from tools.demo.record import Record
-from tools.demo.scenes import Setting, show
+from tools.demo.record import RecordDemo
+from tools.demo.scenes import DemoEnvironment, show
+from tools.demo.users import RAW_IDS, DemoUser
 from tools.stage import ROOT, Stage, own_stage
 
 pytestmark = pytest.mark.usefixtures("needs_root", "needs_systemd_socket_activate", "needs_namespaces")
 
-PEOPLE = (Person("first", 61_021, 61_021), Person("second", 61_022, 61_022))
+USERS = (DemoUser("first", 61_021, 61_021), DemoUser("second", 61_022, 61_022))
 
 
 def _traces() -> set[str]:
-    """Return what a demonstration makes and must not leave: users, namespaces, folders."""
+    """Return what a demonstration creates and must remove: users, namespaces, folders."""
     users = {entry.pw_name for entry in pwd.getpwall() if entry.pw_name in RAW_IDS}
     folders = {str(path) for path in Path("/tmp").glob("sbus-demo-*")}
     namespaces = Path("/run/netns")
@@ -68,7 +68,7 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
     recorded = re.search(r"recorded (\d+) messages and (\d+) other rows into ", done.stdout)
     assert recorded is not None
     messages, others = (int(number) for number in recorded.groups())
-    # The numbers, what the people said, and at least the loopback and its address of the machine's network.
+    # The numbers, the users' messages, and at least the loopback link and its address.
     assert messages >= 2_000 + 4 + 2 + 3
     assert f": {messages + others:,} rows\n" in done.stdout
     assert f"\n       {messages:,} messages of " in done.stdout
@@ -79,14 +79,14 @@ def test_demonstration_ends_well_and_leaves_nothing_behind_but_the_report(tmp_pa
 
 @dataclass(frozen=True, slots=True)
 class BrokenStage(Stage):
-    """A stage on which one program does something else."""
+    """A stage that replaces one program."""
 
     broken: str = ""
     instead: str = ""
 
     def program(self, name: str, *arguments: str) -> list[str]:
-        """Return the command of the program, or of what is run instead of the broken one."""
-        # slots=True makes the class anew, which plain super() would not notice before Python 3.14.
+        """Return the command of the program, or of its replacement."""
+        # slots=True replaces the class, so that super() without arguments fails before Python 3.14.
         return [self.instead] if name == self.broken else Stage.program(self, name, *arguments)
 
 
@@ -103,7 +103,7 @@ class BrokenStage(Stage):
 def test_demonstration_fails_when_something_does_not_happen(stage: Stage, folder: Path, broken: str, instead: str, reason: str) -> None:
     made = BrokenStage(stage.python, stage.env, stage.folder, broken, instead)
     with pytest.raises(DemoError, match=reason):
-        show(Setting(made, made, folder, folder / "report.html"), Narrator(), PEOPLE)
+        show(DemoEnvironment(made, made, folder, folder / "report.html"), Narrator(), USERS)
     assert not (folder / "report.html").exists()
     assert not (Path("/run/netns") / f"sbus-demo-{os.getpid()}").exists()
 
@@ -113,7 +113,7 @@ def test_machine_without_redis_is_said_to_have_none(
 ) -> None:
     monkeypatch.setenv("PATH", str(folder))
     narrator, own = Narrator(), own_stage()
-    Hosts(folder / "bus", own, Programs(own, str(folder / "bus"), narrator), narrator, folder).show()
+    HostsDemo(folder / "bus", own, Programs(own, str(folder / "bus"), narrator), narrator, folder).show()
     assert capsys.readouterr().out.endswith("-> skipped: this machine has no redis-server and no redis-cli\n")
 
 
@@ -124,7 +124,7 @@ def test_journal_is_shown_to_root_alone(stage: Stage, folder: Path, capsys: pyte
     with activated_bus(stage, folder, narrator) as bus:
         programs = Programs(stage, str(bus.path), narrator)
         with Bus.connect(str(bus.path)) as root, root.subscribe("journal/") as subscription:
-            Events(bus, programs, narrator, folder, files.path).show(PEOPLE[1])
+            FeedsDemo(bus, programs, narrator, folder, files.path).show(USERS[1])
             root.ping()
             heard = [item for item in (subscription.receive(1.0) for _ in range(2)) if isinstance(item, Message)]
     assert [item.key for item in heard] == [b"journal/web.service/info"] * 2
@@ -137,7 +137,7 @@ def test_machine_without_a_journal_is_said_to_have_none(stage: Stage, folder: Pa
     (folder / "empty").mkdir()
     narrator = Narrator()
     with activated_bus(stage, folder, narrator) as bus:
-        Events(bus, Programs(stage, str(bus.path), narrator), narrator, folder, folder / "empty").show(PEOPLE[1])
+        FeedsDemo(bus, Programs(stage, str(bus.path), narrator), narrator, folder, folder / "empty").show(USERS[1])
     said = capsys.readouterr().out
     assert "net/snapshot/end" in said
     assert said.endswith("-> this machine has no journal, as in a container without systemd; recording network events only\n")
@@ -148,7 +148,7 @@ def test_end_fails_when_a_program_does(folder: Path, broken: str, instead: str) 
     narrator, own = Narrator(), own_stage()
     with activated_bus(own, folder, narrator) as bus:
         made = BrokenStage(own.python, own.env, own.folder, broken, instead)
-        record = Record(bus, Programs(made, str(bus.path), narrator), narrator, folder)
+        record = RecordDemo(bus, Programs(made, str(bus.path), narrator), narrator, folder)
         with pytest.raises(DemoError, match="status 1"), record.running() as recorder:
             record.finish(recorder, folder / "report.html")
     assert not (folder / "report.html").exists()

@@ -24,11 +24,11 @@ from tools.stage import ROOT, Stage
 pytestmark = pytest.mark.usefixtures("needs_root")
 
 READERS = FIRST.groups[0]
-"""A group that the first test user is in and the second is not: it stands for systemd-journal."""
+"""A group with the first test user and without the second; it stands for systemd-journal."""
 
 
 class Feed:
-    """A running feed, with a socket in the place of the service manager's."""
+    """A running feed, with a socket in place of the service manager's."""
 
     def __init__(self, folder: Path, number: int, *options: str) -> None:
         self.errors = folder / f"feed-stderr{number}"
@@ -53,7 +53,7 @@ class Feed:
         return self.errors.read_text()
 
     def end(self, signal_number: int = signal.SIGTERM) -> int:
-        """End it and return its status; more than once is allowed."""
+        """Stop it and return its status; may be called repeatedly."""
         if self.process.poll() is None:
             self.process.send_signal(signal_number)
         try:
@@ -71,7 +71,7 @@ def files(folder: Path) -> JournalFolder:
 
 @pytest.fixture
 def rules(folder: Path) -> Path:
-    """The shipped rules, with a group of the test users in the place of the system's."""
+    """The shipped rules, with a group of the test users in place of the system's."""
     shipped = (ROOT / "etc/sbusd.toml.d/50-journal.toml").read_text()
     config = folder / "sbusd.toml"
     config.write_text(shipped.replace('"adm", "systemd-journal"', str(READERS)).replace('"sbus-feed"', str(FIRST.uid)))
@@ -88,7 +88,7 @@ StartFeed = Callable[..., Feed]
 
 @pytest.fixture
 def start(folder: Path, files: JournalFolder) -> Iterator[StartFeed]:
-    """Start a feed of the files to a bus, and wait until it is ready."""
+    """Start a feed from the files to a bus, and wait until it is ready."""
     feeds: list[Feed] = []
 
     def make(bus: Daemon | str, *options: str) -> Feed:
@@ -126,7 +126,7 @@ def messages(client: RawClient, count: int) -> list[str]:
 
 
 def told_after(client: RawClient, again: str) -> tuple[str, dict[str, Any]]:
-    """Return the first message that is not *again*: what a feed does not know to be routed when it or its bus ends comes once more."""
+    """Return the first message that is not *again*: entries are repeated if the feed or its bus ended before they were routed."""
     while True:
         key, payload = told(client)
         if payload.get("MESSAGE") != again:
@@ -134,7 +134,7 @@ def told_after(client: RawClient, again: str) -> tuple[str, dict[str, Any]]:
 
 
 def messages_until(client: RawClient, last: str, *, again: str) -> list[str]:
-    """Return the messages up to *last*, without those in front that are *again*."""
+    """Return the messages up to *last*, without leading repetitions of *again*."""
     read = [told_after(client, again)[1]["MESSAGE"]]
     while read[-1] != last:
         read += messages(client, 1)
@@ -215,7 +215,7 @@ def test_bus_that_goes_away_misses_nothing(folder: Path, daemon: StartDaemon, ru
 
 
 def test_only_readers_of_the_journal_read_it(ruled: Daemon, files: JournalFolder, start: StartFeed) -> None:
-    """What user B can learn of the journal on the bus: nothing, by no pattern, and by no forged publication."""
+    """User B learns nothing of the journal on the bus, by any pattern or forged publication."""
     reader = listener(ruled, user=FIRST)
     stranger = ruled.client(SECOND)
     for pattern in (b"journal/", b"", b"*/", b"jour*/web.service/info", b"journal/web.service/info", b"journal/-/lost", b"j*"):
@@ -279,7 +279,7 @@ def test_user_whom_the_rules_do_not_let_publish(ruled: Daemon, files: JournalFol
 
 
 def test_user_of_the_rules_can_run_it(ruled: Daemon, files: JournalFolder, folder: Path, stage: Stage) -> None:
-    """As the unit does: a user that is no owner of the bus, with a supplementary group alone."""
+    """Like the unit: a user that does not own the bus, with a supplementary group alone."""
     files.active.chmod(0o640)
     os.chown(files.active, 0, READERS)
     client = listener(ruled)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("needs_namespaces")
 
 
 class Namespace:
-    """A network namespace of its own for a test."""
+    """A network namespace for a test."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -43,7 +43,7 @@ class Namespace:
 
 
 class Feed:
-    """A running feed, with a socket in the place of the service manager's."""
+    """A running feed, with a socket in place of the service manager's."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.errors = folder / "feed-stderr"
@@ -60,7 +60,7 @@ class Feed:
             )
 
     def wait_status(self) -> str:
-        """Return the next line of status that it tells the service manager."""
+        """Return the next status line that it sends to the service manager."""
         return self.manager.recv(4096).decode()
 
     @property
@@ -68,7 +68,7 @@ class Feed:
         return self.errors.read_text()
 
     def end(self, signal_number: int = signal.SIGTERM) -> int:
-        """End it and return its status; more than once is allowed."""
+        """Stop it and return its status; may be called repeatedly."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.send_signal(signal_number)
@@ -112,7 +112,7 @@ def next_told(client: RawClient) -> Told:
 
 
 def told_until(client: RawClient, key: str, event: str) -> list[Told]:
-    """Return what is told, up to and with *event* on *key*."""
+    """Return the messages up to and including *event* of *key*."""
     told = [next_told(client)]
     while (told[-1][0], told[-1][1]["event"]) != (key, event):
         told.append(next_told(client))
@@ -120,7 +120,7 @@ def told_until(client: RawClient, key: str, event: str) -> list[Told]:
 
 
 def snapshot(client: RawClient, reason: str) -> dict[str, dict[str, Any]]:
-    """Return the next snapshot, which must be for this *reason*, by key; what is told before it is passed over."""
+    """Return the next snapshot by key, which must have this *reason*; skip earlier messages."""
     told = told_until(client, "net/snapshot/end", "snapshot")
     start = next(number for number, (key, _) in enumerate(told) if key == "net/snapshot/begin")
     assert told[start][1]["reason"] == reason
@@ -188,7 +188,7 @@ def test_routes_and_neighbours(bus: Daemon, namespace: Namespace, start_feed: St
     namespace.ip("neighbour", "add", "10.77.0.2", "lladdr", "02:00:00:00:00:07", "dev", "veth0")
     assert told_until(client, "net/neighbour/veth0/10.77.0.2", "new")[-1][1]["mac"] == "02:00:00:00:00:07"
 
-    # The kernel drops this route without a message when its link goes down.
+    # The kernel removes this route without a message when its link goes down.
     namespace.ip("link", "set", "veth0", "down")
     told = told_until(client, "net/route/main/default", "remove")
     assert told[-1][1]["gateway"] == "10.77.0.3"
@@ -223,7 +223,7 @@ def test_request_brings_the_present_state_to_a_late_subscriber(bus: Daemon, name
     second = snapshot(client, "request")
     assert "net/link/lo" in first
     assert "net/link/lo" in second
-    # However often they ask, a second apart; the clock that decides is another one than that of the payload.
+    # At most one per second, however many requests. The limit uses another clock than the payload.
     assert second["net/snapshot/end"]["time"] - first["net/snapshot/end"]["time"] > 0.9
 
 

@@ -16,10 +16,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from sbusd.feeds.journal.access_check import Batch
+from sbusd.feeds.journal.checked_publisher import Batch
 from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.entry import JournalEntry
-from sbusd.feeds.journal.feed import JournalFeed, Start
+from sbusd.feeds.journal.feed import JournalFeed, StartPosition
 
 
 class KilledError(Exception):
@@ -98,7 +98,7 @@ class Life(RuleBasedStateMachine):
         self.folder = tempfile.TemporaryDirectory()
         self.file = CursorFile(Path(self.folder.name) / "cursor")
         self.journal = ModelJournal()
-        self.gate = ModelGate()
+        self.publisher = ModelGate()
         self.now = 0.0
         self.kills = 0
         self.journal.entries = [self.journal.next]  # a journal is never empty: the start of the machine is in it
@@ -108,11 +108,11 @@ class Life(RuleBasedStateMachine):
     def start(self) -> None:
         self.feed = JournalFeed(
             self.journal,
-            self.gate,
+            self.publisher,
             self.file,
             lambda line: None,
             lambda line: None,
-            start=Start(),
+            start=StartPosition(),
             rate=1_000_000,
             clock=self.clock,
             wall=lambda: 0.0,
@@ -138,11 +138,11 @@ class Life(RuleBasedStateMachine):
 
     @rule(after=st.integers(0, 5))
     def kill(self, after: int) -> None:
-        self.gate.kill_after = after
+        self.publisher.kill_after = after
         self.kills += 1
         with contextlib.suppress(KilledError):
             self.feed.turn()
-        self.gate.kill_after = None
+        self.publisher.kill_after = None
         self.start()
 
     @rule()
@@ -152,22 +152,22 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def order_is_that_of_the_journal(self) -> None:
-        seen = [number for number in self.gate.routed if number > 0]
+        seen = [number for number in self.publisher.routed if number > 0]
         fresh = [number for place, number in enumerate(seen) if number not in seen[:place]]
         assert fresh == sorted(fresh)
 
     def teardown(self) -> None:
         self.write(1)
         self.feed.turn()
-        seen = {number for number in self.gate.routed if number > 0}
-        told = -sum(number for number in self.gate.routed if number < 0)
+        seen = {number for number in self.publisher.routed if number > 0}
+        told = -sum(number for number in self.publisher.routed if number < 0)
         missing = set(range(2, self.journal.next)) - seen
         assert not missing & set(self.journal.entries), "what is still there was published"
         # What was told just before a kill is told again, losses as entries; without a kill nothing is.
         assert told >= len(missing)
         if not self.kills:
             assert told == len(missing)
-            assert sorted(seen) == [number for number in self.gate.routed if number > 0]
+            assert sorted(seen) == [number for number in self.publisher.routed if number > 0]
         self.journal.close()
         self.folder.cleanup()
 

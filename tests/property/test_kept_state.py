@@ -156,7 +156,7 @@ def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: 
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     monkeypatch.setattr(statefile, "FREED_AT_ONCE", statefile.PAGE)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         before = machine.model()
         try:
@@ -181,7 +181,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(moves: int, m
     """The same, with a snapshot that is sure to be under way: at step *moves* something changes before, at and behind its place."""
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         for number in range(GUESTS):
             machine.do(("arrive",))
@@ -208,7 +208,7 @@ def test_a_snapshot_is_exact_whatever_changes_at_each_of_its_steps(moves: int, m
 def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """In units that are the same on every machine. A pattern more than STEP_BYTES may be written, and a client's head."""
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     written: list[tuple[int, int]] = []
     write_draft = machine.file.add_to_draft
 
@@ -244,7 +244,7 @@ def test_a_change_that_is_missing_from_the_draft_is_detected(monkeypatch: pytest
     """The tests above can fail: a snapshot that does not know its position loses changes before it."""
     monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
     machine = Machine()
-    monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", machine.parlour.credentials_of)
+    monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)
     try:
         machine.do(("arrive",))
         machine.do((b"SUB", 0, b"a"))

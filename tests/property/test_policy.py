@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sbusd.broker.access import Acceptance
+from sbusd.broker.access import AccessRules
 from sbusd.broker.policy import Policy
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import Refusal
@@ -96,11 +96,11 @@ ANY_RULES = st.lists(RULES | RESERVED_RULES, max_size=6)
 @settings(max_examples=500)
 @given(ANY_RULES, st.sampled_from([b"", b"1", b"2", b"02", b"*"]), st.sampled_from(KEYS + SECRETS + ADDRESSED), CLIENTS)
 def test_an_address_is_no_way_around_the_rules(rules: list[PolicyRule], number: bytes, key: bytes, who: Credentials) -> None:
-    acceptance = Acceptance(KeySpace(), 4_096, Policy(tuple(rules)))
+    access = AccessRules(KeySpace(), 4_096, Policy(tuple(rules)))
     addressed = b"!/conn/%b/%b" % (number, key)
-    allowed = acceptance.publication(key, who).is_allowed
+    allowed = access.publication(key, who).is_allowed
     expected = allowed and publishable(rules, addressed, who) and not key.startswith(b"!/conn/")
-    verdict = acceptance.publication(addressed, who)
+    verdict = access.publication(addressed, who)
     assert verdict.is_allowed is expected
     if not verdict.is_allowed and verdict.rule is not None:
         # The rule that is named is about one of the two names.
@@ -110,8 +110,8 @@ def test_an_address_is_no_way_around_the_rules(rules: list[PolicyRule], number: 
 
 @given(st.lists(RULES, max_size=6), st.sampled_from(ADDRESSED), CLIENTS)
 def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: bytes, who: Credentials) -> None:
-    acceptance = Acceptance(KeySpace(b"."), 4_096, Policy(tuple(rules)))
-    assert acceptance.publication(key, who).is_allowed is publishable(rules, key, who)
+    access = AccessRules(KeySpace(b"."), 4_096, Policy(tuple(rules)))
+    assert access.publication(key, who).is_allowed is publishable(rules, key, who)
 
 
 @pytest.mark.parametrize("separator", [b"/", b"."])
@@ -120,16 +120,16 @@ def test_with_dots_an_address_is_a_key_as_any(rules: list[PolicyRule], key: byte
 def test_a_switch_refuses_what_the_policy_does_and_nothing_else(
     separator: bytes, rules: list[PolicyRule], keys: list[bytes], who: Credentials
 ) -> None:
-    acceptance = Acceptance(KeySpace(separator), 4_096, Policy(tuple(rules)))
+    access = AccessRules(KeySpace(separator), 4_096, Policy(tuple(rules)))
     world = World(keyspace=KeySpace(separator))
     try:
-        world.switch.set_publish_rules(acceptance.policy.publish_rules())
+        world.switch.set_publish_rules(access.policy.publish_rules())
         publisher, listener = world.connect(), world.connect(b"", b"!/cred//1//x", *NUMBERS)
-        world.switch.set_party(publisher, who.uid, rules=acceptance.policy.publish_mask(who))
+        world.switch.set_party(publisher, who.uid, rules=access.policy.publish_mask(who))
         for key in keys:
             world.send(publisher, b"MSG %b\0" % key)
             world.run()
-        verdicts = [acceptance.publication(key, who) for key in keys]
+        verdicts = [access.publication(key, who) for key in keys]
         assert world.drain(listener) == [b"MSG %b\0" % key for key, verdict in zip(keys, verdicts, strict=True) if verdict.is_allowed]
         expected = [
             REFUSALS[Refusal.RESERVED if verdict.rule is None else Refusal.POLICY] for verdict in verdicts if not verdict.is_allowed

@@ -76,7 +76,7 @@ class Lives(RuleBasedStateMachine):
     def open(self) -> None:
         self.parlour = Parlour(SETTINGS)
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr("sbusd.broker.lifecycle.credentials_of", self.parlour.credentials_of)
+        self.patch.setattr("sbusd.broker.fast_path.credentials_of", self.parlour.credentials_of)
         self.users: dict[int, int] = {}
         self.books: dict[int, Book] = {}
         self.listeners: dict[int, Guest] = {}

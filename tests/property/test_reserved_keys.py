@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.broker.access import Acceptance
+from sbusd.broker.access import AccessRules
 from sbusd.dataplane.router import Router
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
@@ -109,7 +109,7 @@ def test_there_are_as_many_patterns_as_there_should_be() -> None:
 @pytest.mark.parametrize(("alphabet", "bus", "most"), CASES)
 def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(alphabet: str, bus: str, most: int) -> None:
     keyspace = BUSES[bus]
-    acceptance = Acceptance(keyspace, 4_096)
+    acceptance = AccessRules(keyspace, 4_096)
     patterns = in_front(patterns_of(alphabet, most), keyspace)
     for credentials in (STRANGER, OWNER):
         accepted = [pattern for pattern in patterns if acceptance.subscription(pattern, credentials).is_allowed]
@@ -129,7 +129,7 @@ def test_what_is_accepted_from_a_stranger_reaches_no_secret_and_no_server_key(al
 def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
     """Without this, a bus that accepts nothing would pass all of the above."""
     keyspace = BUSES[bus]
-    acceptance = Acceptance(keyspace, 4_096)
+    acceptance = AccessRules(keyspace, 4_096)
     patterns = in_front(patterns_of("heads"), keyspace)
     router = Router(keyspace, 1 << 20)
     for slot, pattern in enumerate(patterns):
@@ -146,7 +146,7 @@ def test_the_owner_of_a_secret_hears_it(bus: str) -> None:
 
 def test_what_is_refused_is_refused_for_its_reason() -> None:
     """EACCES ends a connection, EPERM does not: who asks for a server's key has made a mistake, who asks for another's secret not."""
-    acceptance = Acceptance(KeySpace(), 4_096)
+    acceptance = AccessRules(KeySpace(), 4_096)
     for pattern in patterns_of("symbols"):
         code = acceptance.subscription(pattern, STRANGER).code
         if pattern.startswith(b"!/cred/"):
@@ -179,7 +179,7 @@ def test_who_hears_a_secret_has_every_id_that_it_names(data: st.DataObject, key:
     """The pattern is the key with some segments made wild, or cut: what an attacker would try."""
     segments = [data.draw(st.sampled_from([segment, segment, segment, segment[:1] + b"*"])) for segment in key.split(b"/")]
     pattern = b"/".join(segments[: data.draw(st.integers(0, len(segments)))]) + data.draw(st.sampled_from([b"", b"/"]))
-    accepted = Acceptance(keyspace, 4_096).subscription(pattern, who).is_allowed
+    accepted = AccessRules(keyspace, 4_096).subscription(pattern, who).is_allowed
     if not accepted or not keyspace.matches(pattern, key):
         return
     head = keyspace.prefix + b"/!/cred/" if keyspace.prefix else b"!/cred/"

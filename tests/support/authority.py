@@ -1,4 +1,4 @@
-"""A certificate authority for tests, by openssl(1): certificates that name twins, and some that should not be believed."""
+"""A certificate authority for tests, by openssl(1): certificates of hosts, and invalid ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The files of one."""
+    """The files of a certificate."""
 
     certificate: Path
     key: Path

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.config.settings import DaemonSettings, LimitSettings
 from sbusd.protocol.keys import KeySpace
 from tests.support.parlour import MakeParlour, Parlour
@@ -44,7 +44,7 @@ def make_parlour(monkeypatch: pytest.MonkeyPatch) -> Iterator[MakeParlour]:
 
     def make(settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> Parlour:
         made = Parlour(settings, ownership)
-        monkeypatch.setattr("sbusd.broker.lifecycle.credentials_of", made.credentials_of)
+        monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", made.credentials_of)
         parlours.append(made)
         return made
 

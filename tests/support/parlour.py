@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol, cast
 
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
 from sbusd.broker.log import BusLog
-from sbusd.broker.ownership import BusOwnership
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.credentials import Credentials

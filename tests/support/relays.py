@@ -1,4 +1,4 @@
-"""Hosts of the Reliable Message Bus for tests: a Redis of their own each, a relay as a program, and clients as plain Redis commands."""
+"""Hosts for tests of the relay: a Redis and a relay program each, with clients that use plain Redis commands."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tools.stage import ROOT, Stage
 
 T = TypeVar("T")
 
-WAIT_SECONDS = 30.0
-"""When what has not happened is a failure; nothing that passes takes so long."""
+WAIT_SECONDS = 300.0
+"""Timeout of every wait. A test that passes takes far less, even on a slow machine."""
 
 ENV = {"PATH": os.environ.get("PATH", os.defpath), "PYTHONPATH": str(ROOT), "LANG": "C.UTF-8"}
 
@@ -37,22 +37,22 @@ _PORTS = itertools.count(20_000)
 
 
 def require_redis() -> None:
-    """Skip unless there is a Redis to start."""
+    """Skip the test unless Redis is installed."""
     skips.require_program("redis-server", "redis-server")
     skips.require_program("redis-cli", "redis-tools")
 
 
 def wait_for(found: Callable[[], T | None], what: str, seconds: float = WAIT_SECONDS) -> T:
-    """Return what *found* returns when that is true; fail after *seconds*."""
+    """Wait until *found* returns a true value, and return it; fail after *seconds*."""
     end = time.monotonic() + seconds
     while not (value := found()):
-        assert time.monotonic() < end, f"in vain waited for: {what}"
+        assert time.monotonic() < end, f"timed out waiting for: {what}"
         time.sleep(0.01)
     return value
 
 
 class RedisServer:
-    """A redis-server of its own, on a Unix socket, with everything on the disk before it answers."""
+    """A redis-server on a Unix socket, which writes everything to the disk before it responds."""
 
     def __init__(self, folder: Path, *, netns: str = "") -> None:
         require_redis()
@@ -63,7 +63,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Start it, with the data that it had; return when it answers."""
+        """Start it with its existing data; return when it responds."""
         options = {
             "port": "0",
             "unixsocket": str(self.path),
@@ -80,18 +80,18 @@ class RedisServer:
         wait_for(self._answers, f"Redis in {self.folder}")
 
     def client(self) -> Any:
-        """Return a new client; what redis-py says of its types fits neither of its answers."""
+        """Return a new client; the types of redis-py are wrong for its results."""
         return redis.Redis(unix_socket_path=str(self.path), socket_timeout=WAIT_SECONDS)
 
     def kill(self) -> None:
-        """End it as a power failure would."""
+        """Kill it, like a power failure."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(WAIT_SECONDS)
             self.process = None
 
     def _answers(self) -> bool:
-        """Return whether it answers, and has read its data."""
+        """Return whether it has loaded its data and responds."""
         try:
             with self.client() as client:
                 return bool(client.ping())
@@ -100,7 +100,7 @@ class RedisServer:
 
 
 class RelayProgram:
-    """A relay as a program, with its configuration file and what it tells."""
+    """A relay program with its configuration file and its log."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class RelayProgram:
         self.listen = ""
 
     def run_as(self, user: User, stage: Stage) -> None:
-        """Let it be *user*'s from the next start on, who then can use its Redis, and reads a copy of its own of each key."""
+        """Run it as *user* from the next start on; the user gets access to its Redis, and a copy of each key."""
         self._user = (user, stage)
         self.server.path.chmod(0o777)
         text = self.file.read_text()
@@ -139,7 +139,7 @@ class RelayProgram:
         self.file.write_text(text)
 
     def write(self, settings: str, peers: str) -> None:
-        """Write the configuration file; read at the next start."""
+        """Write the configuration file for the next start."""
         head = f'twin = {self.twin}\nredis = "{self.server.path}"\nlease = "1s"\n'
         if "bus =" not in settings:
             head += 'bus = ""\n'
@@ -148,7 +148,7 @@ class RelayProgram:
         self.file.write_text(f"{head}{settings}\n{peers}\n")
 
     def start(self) -> RelayProgram:
-        """Start it; return when it says that it is ready."""
+        """Start it; return when it is ready."""
         notify = self.folder / f"notify-{uuid.uuid4().hex[:8]}"
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, self.errors.open("ab") as stderr:
             manager.bind(str(notify))
@@ -169,8 +169,8 @@ class RelayProgram:
             )
             end = time.monotonic() + WAIT_SECONDS
             while not self.listen:
-                assert self.process.poll() is None, self.told()
-                assert time.monotonic() < end, self.told()
+                assert self.process.poll() is None, self.log()
+                assert time.monotonic() < end, self.log()
                 if select.select([manager], [], [], 0.1)[0]:
                     state = manager.recv(4096).decode()
                     if "READY=1" in state:
@@ -178,16 +178,16 @@ class RelayProgram:
         notify.unlink()
         return self
 
-    def told(self) -> str:
-        """Return what it has told so far."""
+    def log(self) -> str:
+        """Return its log."""
         return self.errors.read_text(errors="replace")
 
-    def wait_told(self, words: str) -> str:
-        """Wait until it has told *words*; return all that it told."""
-        return wait_for(lambda: self.told() if words in self.told() else None, f"{words!r} in what twin {self.twin} tells: {self.told()}")
+    def wait_logged(self, words: str) -> str:
+        """Wait until it has logged *words*; return its log."""
+        return wait_for(lambda: self.log() if words in self.log() else None, f"{words!r} in the log of host {self.twin}: {self.log()}")
 
     def kill(self) -> None:
-        """End it without warning."""
+        """Kill it."""
         if self.process is not None:
             self.process.kill()
             self.process.wait(WAIT_SECONDS)
@@ -195,7 +195,7 @@ class RelayProgram:
             self.listen = ""
 
     def stop(self) -> int:
-        """End it as systemd would; return its status."""
+        """Stop it as systemd does; return its status."""
         assert self.process is not None
         self.process.terminate()
         status = self.process.wait(WAIT_SECONDS)
@@ -205,7 +205,7 @@ class RelayProgram:
 
 
 class Host:
-    """A twin: a Redis, and a relay at it."""
+    """A host: a Redis with a relay."""
 
     def __init__(self, folder: Path, twin: int, settings: str = "", *, netns: str = "", options: Sequence[str] = ()) -> None:
         self.folder = folder / f"twin-{twin}"
@@ -218,7 +218,7 @@ class Host:
         self.relay = RelayProgram(self.folder, twin, self.server, settings, netns=netns, options=options)
 
     def close(self) -> None:
-        """End both."""
+        """Kill both."""
         self.relay.kill()
         self.redis.close()
         self.server.kill()
@@ -230,38 +230,38 @@ class Host:
         return str(ret)
 
     def receive(self, queue: str, seconds: float = WAIT_SECONDS) -> dict[str, Any]:
-        """Return the next message of *queue*; fail if there is none in time."""
+        """Return the next message of *queue*; fail if none arrives in time."""
         found = self.redis.blpop([queue], seconds)
-        assert found is not None, f"nothing in {queue}; twin {self.twin} told: {self.relay.told()}"
+        assert found is not None, f"nothing in {queue}; log of host {self.twin}: {self.relay.log()}"
         value: dict[str, Any] = json.loads(found[1])
         return value
 
     def reply(self, asked: Mapping[str, Any], dat: bytes = b"", **members: Any) -> None:
-        """Answer *asked* as an application does."""
+        """Respond to *asked* as an application does."""
         self.redis.rpush(asked["ret"], json.dumps(answer_to(asked, dat, **members)))
 
     def counters(self) -> dict[str, int]:
-        """Return what the relay has counted."""
+        """Return the counters of the relay."""
         return {name.decode(): int(value) for name, value in self.redis.hgetall("msgbus.system.relay.counters").items()}
 
     def wait_counted(self, name: str, number: int = 1) -> None:
-        """Wait until *name* has been counted *number* times."""
-        wait_for(lambda: self.counters().get(name, 0) >= number, f"{name} to be {number}: {self.counters()} {self.relay.told()}")
+        """Wait until the counter *name* is at least *number*."""
+        wait_for(lambda: self.counters().get(name, 0) >= number, f"{name} to be {number}: {self.counters()} {self.relay.log()}")
 
     def assert_empty(self) -> None:
-        """Fail unless nothing is under way, soon: every queue of the relay is empty.
+        """Wait until every queue of the relay is empty.
 
-        Soon, for a client may have its answer before the other host has taken note that it was brought.
+        A client may receive its response before the other host has recorded the delivery.
         """
 
         def left() -> list[bytes]:
             return [key for key in self.redis.keys("msgbus.*") if is_transient(key)]
 
-        wait_for(lambda: not left(), f"twin {self.twin} to have nothing under way")
+        wait_for(lambda: not left(), f"host {self.twin} to have no messages in progress")
 
 
 def is_transient(key: bytes) -> bool:
-    """Return whether *key* holds messages under way, or what belongs to one."""
+    """Return whether *key* belongs to a message that is in progress."""
     name = key.decode().removeprefix("msgbus.system.").removeprefix("relay.")
     return name.startswith(
         (
@@ -272,7 +272,7 @@ def is_transient(key: bytes) -> bool:
 
 
 def request(cmd: str, *dst: int, dat: bytes = b"", **members: Any) -> dict[str, Any]:
-    """Return a request as the founding document has it, with other *members*; ``try_`` is ``try``."""
+    """Return a request in the format of the founding document, with other *members*; ``try_`` is ``try``."""
     if "try_" in members:
         members["try"] = members.pop("try_")
     made = {
@@ -293,7 +293,7 @@ def request(cmd: str, *dst: int, dat: bytes = b"", **members: Any) -> dict[str, 
 
 
 def answer_to(asked: Mapping[str, Any], dat: bytes = b"", **members: Any) -> dict[str, Any]:
-    """Return the answer to *asked* as the founding document has it: src and dst swapped, dat and now new."""
+    """Return the response to *asked* in the format of the founding document: src and dst swapped, new dat and now."""
     swapped = {"src": asked["dst"][0], "dst": [asked["src"]], "dat": base64.b64encode(dat).decode(), "now": int(time.time())}
     return {**asked, **swapped, **members}
 
@@ -304,7 +304,7 @@ def data_of(message: Mapping[str, Any]) -> bytes:
 
 
 def peer_table(twin: int, address: str, key_file: Path | str = "") -> str:
-    """Return one [[peers]] of relay.toml."""
+    """Return a [[peers]] table of relay.toml."""
     return f'[[peers]]\ntwin = {twin}\naddress = "{address}"\n' + (f'key_file = "{key_file}"\n' if key_file else "")
 
 
@@ -317,18 +317,18 @@ def shared_key(folder: Path, name: str = "key") -> Path:
 
 
 def free_address() -> str:
-    """Return a loopback address and port of this process: no other process listens there or is given it while this one runs.
+    """Return a loopback address and port for this process, which no other process uses while this one runs.
 
-    The host part contains the process id, which has 22 bits at most. The port is below those that the kernel gives to connections.
+    The host part contains the process id, which has 22 bits at most. The port is below those that the kernel assigns to connections.
     """
     pid = os.getpid()
     return f"127.{64 + (pid >> 16)}.{pid >> 8 & 255}.{pid & 255}:{next(_PORTS)}"
 
 
 def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True, buses: Mapping[int, str] | None = None) -> list[Host]:
-    """Return hosts on this machine's loopback that know each other, each pair with a key of its own, all started.
+    """Start hosts on the loopback interface that are configured as peers; each pair has a key.
 
-    *buses* has the socket of the bus that a twin's relay joins; without one it joins none.
+    *buses* has the bus socket for the relay of each host; a relay without one does not join a bus.
     """
     addresses = {twin: free_address() for twin in twins}
     files = {frozenset({a, b}): shared_key(folder, f"key-{a}-{b}") for a in twins for b in twins if a < b} if keys else {}
@@ -345,5 +345,5 @@ def pair(folder: Path, *twins: int, settings: str = "", keys: bool = True, buses
 
 
 def remove(folder: Path) -> None:
-    """Remove *folder* with all in it."""
+    """Remove *folder* recursively."""
     shutil.rmtree(folder, ignore_errors=True)

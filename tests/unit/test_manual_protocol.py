@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker import blocking_report, connection_settings, control_messages, subscription_list, tap_events
+from sbusd.broker import blocking_report, connection_settings, control_messages, recipients, subscription_list, tap_events
 from sbusd.broker.log import LogCounters
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
@@ -126,10 +126,10 @@ def test_the_features_are_the_codes() -> None:
 
 def test_the_pages_of_answers_are_as_long_as_the_code_makes_them() -> None:
     assert _words(6).count(f"A page has at most {control_messages.PAGE_CLIENTS} connections") == 2
-    assert f"A page has at most {control_messages.PAGE_MEMBERS} connections" in _words(6)
+    assert f"A page has at most {recipients.PAGE_MEMBERS} connections" in _words(6)
     assert f"A page has at most {control_messages.PAGE_USERS} users" in _words(6)
     assert f"A page has at most {subscription_list.PAGE_PATTERNS} subscriptions" in _words(6)
-    assert f"if the connection has more than {control_messages.TRACED_PATTERNS} patterns," in _words(6)
+    assert f"if the connection has more than {recipients.MAX_TRACED_PATTERNS} patterns," in _words(6)
     assert f"blocked now by at most {blocking_report.LISTED_BLOCKERS} recipients" in _words(6)
 
 
@@ -165,7 +165,7 @@ def test_the_limits_are_the_codes() -> None:
         f"{MAX_PACKET_BYTES} bytes",
         f"{MAX_BATCH_BYTES} bytes",
         f"{connection_settings.MAX_TOKEN_BYTES} bytes",
-        f"{tap_events.TOLD_KEY_BYTES} bytes",
+        f"{tap_events.MAX_DENIED_KEY_BYTES} bytes",
         str(contract.MISSED),
         str(contract.RANDOM_PACKETS),
         f"{contract.UNREAD_BYTES >> 20} MiB",

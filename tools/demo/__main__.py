@@ -1,4 +1,4 @@
-"""make run: a bus of systemd's, two users, and what they can do; ends with status 0 only if all of it happened as said."""
+"""make run: show what two users can do on a bus. Exit status 0 only if every step had the announced result."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from types import FrameType
 from typing import NoReturn
 
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import two_people
-from tools.demo.scenes import Setting, show
+from tools.demo.scenes import DemoEnvironment, show
+from tools.demo.users import two_users
 from tools.stage import ROOT, make_stage, open_folder, own_stage
 
 FAILED = 1
 
 REPORT = ROOT / "build" / "sbus-report.html"
-"""The page that is left, in a folder that git ignores."""
+"""The report, which is kept, in a folder that git ignores."""
 
 
 def main() -> int:
@@ -49,13 +49,13 @@ def main() -> int:
 
 
 def _run(narrator: Narrator, report: Path) -> None:
-    """Set the stage, show everything, and take the stage down, whatever happens."""
+    """Prepare the stage, show everything, and remove the stage in any case."""
     stage = make_stage()
     try:
         folder = open_folder("sbus-demo")
         try:
-            with two_people() as people:
-                show(Setting(stage, own_stage(), folder, report), narrator, people)
+            with two_users() as users:
+                show(DemoEnvironment(stage, own_stage(), folder, report), narrator, users)
         finally:
             shutil.rmtree(folder)
     finally:
@@ -63,7 +63,7 @@ def _run(narrator: Narrator, report: Path) -> None:
 
 
 def _become_root() -> None:
-    """Start over by sudo(8), as two users can be played by root alone."""
+    """Run again by sudo(8): only root can act as two users."""
     sudo = shutil.which("sudo")
     if sudo is None:
         sys.exit("demo: cannot act as two users: root is required and sudo is not installed; run make run as root")
@@ -71,7 +71,7 @@ def _become_root() -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Leave as by Ctrl-C, through every clean-up."""
+    """Exit like Ctrl-C, with all clean-up."""
     raise KeyboardInterrupt
 
 

@@ -1,4 +1,4 @@
-"""The bus of the demonstration, started by systemd's socket activation, which needs no booted systemd."""
+"""The bus of the demonstration, started by systemd's socket activation, which works without a booted systemd."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tools.stage import Stage
 
 
 class ActivatedBus:
-    """A socket on which a bus starts when somebody connects."""
+    """A socket on which a bus starts when a client connects."""
 
     def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
         self.path = path
         self.configuration = path.with_name("sbusd.toml")
-        """Its configuration, at first an empty file."""
+        """Its configuration file, initially empty."""
         self.log: list[str] = []
-        """What the process has written to standard error: first systemd's words, then the bus's."""
+        """Standard error of the process: first of systemd, then of the bus."""
         self._process = process
         self._listens = threading.Event()
         self._reader = threading.Thread(target=self._read_log, daemon=True)
@@ -33,27 +33,27 @@ class ActivatedBus:
 
     @property
     def program(self) -> str:
-        """The program that has the socket now: the listener's process becomes the bus's."""
+        """The program that has the socket now: the listener executes the bus in its process."""
         words = Path(f"/proc/{self._process.pid}/cmdline").read_bytes().split(b"\0")
         return " ".join(Path(word.decode()).name for word in words[:2])
 
     @property
     def is_started(self) -> bool:
-        """Whether the bus itself runs."""
+        """Whether the bus is running."""
         return not self.program.startswith("systemd-socket-activate")
 
-    def wait_until_it_listens(self) -> None:
-        """Wait for the listener, and open its socket to all users."""
+    def wait_until_listening(self) -> None:
+        """Wait for the listener, then let all users connect to its socket."""
         if not self._listens.wait(TIMEOUT_SECONDS) or not self.path.is_socket():
             raise DemoError(f"systemd-socket-activate does not listen on {self.path}: {self.words}")
         self.path.chmod(0o666)
 
     def wait_for_subscriber(self, key: str, count: int = 1) -> None:
-        """Wait until *count* connections would get a message with *key*, as the bus tells its owner."""
+        """Wait until *count* connections are subscribed to *key*, as the bus reports to its owner."""
         wait_for_subscriber(self.path, key, count)
 
     def wait_for_tap(self, process: subprocess.Popen[str]) -> None:
-        """Wait until *process* is told of everything, as the bus tells its owner."""
+        """Wait until *process* has a tap, as the bus reports to its owner."""
         pause = threading.Event()
         with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
             for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
@@ -66,7 +66,7 @@ class ActivatedBus:
         raise DemoError("the recorder has not started")
 
     def wait_for_subscriptions(self, uid: int, count: int) -> None:
-        """Wait until a connection of a user has so many subscriptions, as the bus tells its owner."""
+        """Wait until a connection of *uid* has *count* subscriptions, as the bus reports to its owner."""
         pause = threading.Event()
         with Bus.connect(str(self.path), timeout=TIMEOUT_SECONDS) as bus:
             for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
@@ -78,11 +78,11 @@ class ActivatedBus:
 
     @property
     def words(self) -> str:
-        """Its log as one text."""
+        """The log as text."""
         return "\n".join(self.log)
 
     def _read_log(self) -> None:
-        """Keep what the process writes, so that it never waits for a reader."""
+        """Read the output of the process continuously, so that it never blocks."""
         if self._process.stderr is None:
             return
         for line in self._process.stderr:
@@ -91,8 +91,8 @@ class ActivatedBus:
                 self._listens.set()
         self._listens.set()
 
-    def let_rules_hold(self, rules: str) -> None:
-        """Have the bus read its configuration anew, which is then *rules*, and wait until it holds."""
+    def reload_rules(self, rules: str) -> None:
+        """Replace the configuration of the bus with *rules*, and wait until the bus has reloaded it."""
         pause = threading.Event()
         self.configuration.write_text(rules)
         self._process.send_signal(signal.SIGHUP)
@@ -102,12 +102,12 @@ class ActivatedBus:
             pause.wait(PAUSE_SECONDS)
         raise DemoError("the bus has not reloaded its rules")
 
-    def start_anew(self) -> None:
-        """Have the bus start anew in its process, by SIGUSR2; it may not be done when this returns."""
+    def restart(self) -> None:
+        """Restart the bus in its process by SIGUSR2; returns before it is complete."""
         self._process.send_signal(signal.SIGUSR2)
 
-    def wait_until_continued(self, times: int) -> None:
-        """Wait until the bus has gone on so often where the program before it left off."""
+    def wait_for_restarts(self, times: int) -> None:
+        """Wait until the bus has taken over connections *times* times."""
         pause = threading.Event()
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
             if sum(" connections after a " in line for line in list(self.log)) >= times:
@@ -116,7 +116,7 @@ class ActivatedBus:
         raise DemoError(f"the bus has not restarted {times} times")
 
     def end(self) -> int:
-        """End the bus by SIGTERM, read its log to the end, and return its status; more than once is allowed."""
+        """Stop the bus by SIGTERM, read its log to the end, and return its status; may be called repeatedly."""
         if self._process.poll() is None:
             self._process.terminate()
         try:
@@ -131,7 +131,7 @@ class ActivatedBus:
 
 
 def wait_for_subscriber(path: Path, key: str, count: int = 1) -> None:
-    """Wait until *count* connections to the bus at *path* would get a message with *key*, as the bus tells its owner."""
+    """Wait until *count* connections to the bus at *path* are subscribed to *key*, as the bus reports to its owner."""
     pause = threading.Event()
     with Bus.connect(str(path), timeout=TIMEOUT_SECONDS) as bus:
         for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
@@ -143,12 +143,12 @@ def wait_for_subscriber(path: Path, key: str, count: int = 1) -> None:
 
 @contextmanager
 def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[ActivatedBus]:
-    """Have a bus started on a socket in *folder* by the first client; it has ended when the context is left."""
+    """Create a socket in *folder* on which the first client starts a bus; stop the bus at the end of the context."""
     path = folder / "sbus.socket"
     configuration = folder / "sbusd.toml"
     configuration.touch()
     listen = ["systemd-socket-activate", "--seqpacket", "-l", str(path), "--fdname=bus"]
-    # systemd-socket-activate keeps hardly anything of its environment but what it is told to.
+    # systemd-socket-activate passes on few environment variables unless asked to.
     keep = [word for name in stage.env if name not in ("PATH", "HOME") for word in ("-E", name)]
     narrator.command("root", [*listen, "sbusd", "-f", "-C", str(configuration)], background=True)
     process = subprocess.Popen(
@@ -163,7 +163,7 @@ def activated_bus(stage: Stage, folder: Path, narrator: Narrator) -> Iterator[Ac
     )
     bus = ActivatedBus(process, path)
     try:
-        bus.wait_until_it_listens()
+        bus.wait_until_listening()
         yield bus
     finally:
         bus.end()

@@ -1,4 +1,4 @@
-"""The machine's own events on the bus: its network for everybody, its journal for those alone whom the rules name."""
+"""Events of this machine on the bus: the network for all users, the journal only for users that the rules name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from sbusd.feeds.journal.cursor import Cursor, CursorFile
 from sbusd.feeds.journal.reader import JournalError, JournalReader
 from tools.demo.activation import ActivatedBus
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import Person
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs
+from tools.demo.users import DemoUser
 
 LINES = 100
-"""Entries of the journal that are published: enough to see something in the report."""
+"""Published journal entries: enough to see something in the report."""
 
 RULES = """\
 [[policy]]
@@ -32,8 +32,8 @@ comment = "the journal is for root"
 """
 
 
-class Events:
-    """Shows the feeds of this machine. *journal* is a folder of journal files, None for the machine's own."""
+class FeedsDemo:
+    """Shows the feeds. *journal* is a folder of journal files, None for the machine's own."""
 
     def __init__(self, bus: ActivatedBus, programs: Programs, narrator: Narrator, folder: Path, journal: Path | None = None) -> None:
         self._bus = bus
@@ -42,13 +42,13 @@ class Events:
         self._folder = folder
         self._journal = journal
 
-    def show(self, stranger: Person) -> None:
-        """Publish what the kernel says of the network, and the journal, which a *stranger* cannot read."""
+    def show(self, other_user: DemoUser) -> None:
+        """Publish network events, and the journal, which *other_user* cannot read."""
         self._narrator.step("The network and journal of this machine are published on the bus, and recorded")
         self._show_network()
         last = self._last_entry()
         if last is not None:
-            self._show_journal(last, stranger)
+            self._show_journal(last, other_user)
 
     def _show_network(self) -> None:
         """Publish all links, addresses, routes and neighbours."""
@@ -61,7 +61,7 @@ class Events:
                 self._programs.finish(feed)
 
     def _last_entry(self) -> Cursor | None:
-        """Return the place of the journal's last entry; None, and say so, if there is none to be read."""
+        """Return the position of the last journal entry; None, with a remark, if there is none to read."""
         try:
             with contextlib.closing(JournalReader(self._journal)) as reader:
                 last = reader.seek_last(0)
@@ -72,16 +72,16 @@ class Events:
             self._narrator.remark("this machine has no journal, as in a container without systemd; recording network events only")
         return last
 
-    def _show_journal(self, last: Cursor, stranger: Person) -> None:
-        """Publish the end of the journal up to *last*, behind rules that keep it from others."""
+    def _show_journal(self, last: Cursor, other_user: DemoUser) -> None:
+        """Publish the end of the journal up to *last*, protected by rules."""
         narrator = self._narrator
         narrator.remark(
             "access to the journal is restricted, so the bus first reads these rules, which usually are in /etc/sbus/sbusd.toml:"
         )
         narrator.answer(RULES)
         narrator.command("root", ["kill", "-HUP", "PID of the bus"])
-        self._bus.let_rules_hold(RULES)
-        said = self._programs.run(stranger, "sbusctl", "sub", "journal/", "-n", "1", status=1)
+        self._bus.reload_rules(RULES)
+        said = self._programs.run(other_user, "sbusctl", "sub", "journal/", "-n", "1", status=1)
         if "EPERM" not in said:
             raise DemoError(f"the subscription should have been rejected with EPERM: {said!r}")
         place = self._folder / "cursor"
@@ -92,11 +92,11 @@ class Events:
             _wait_for_place(place, last, feed)
             feed.terminate()
             self._programs.finish(feed)
-        narrator.remark(f"published the last {LINES} entries, or all if there are fewer; {stranger.name} cannot read them")
+        narrator.remark(f"published the last {LINES} entries, or all if there are fewer; {other_user.name} cannot read them")
 
 
 def _wait_for_place(file: Path, last: Cursor, feed: subprocess.Popen[str]) -> None:
-    """Wait until the *feed* has noted in *file* that the bus has routed the entry *last*."""
+    """Wait until *feed* has saved in *file* that the bus has routed the entry *last*."""
     pause = threading.Event()
     for _ in range(int(TIMEOUT_SECONDS / PAUSE_SECONDS)):
         place = CursorFile(file).load()

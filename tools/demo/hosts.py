@@ -1,4 +1,4 @@
-"""Two hosts of the demonstration, each with a bus, a Redis and a relay of its own, and calls from one to the other."""
+"""Two hosts with a bus, a Redis and a relay each, and calls from one to the other."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from pyroute2 import NetlinkError
 from tools.demo.activation import wait_for_subscriber
 from tools.demo.narrator import DemoError, Narrator
 from tools.demo.programs import PAUSE_SECONDS, TIMEOUT_SECONDS, Programs, stop
+from tools.netns_hosts import NetnsHosts
 from tools.stage import Stage
-from tools.village import Village
 
 FIRST, SECOND = 1001, 1002
 
 _NEEDED = ("redis-server", "redis-cli")
 
 _REDIS = {"port": "0", "appendonly": "yes", "appendfsync": "always", "save": "", "loglevel": "warning"}
-"""Everything is on the disk before it is said to be there."""
+"""Write everything to the disk before responding."""
 
 _SETTINGS = """\
 twin = {twin}
@@ -43,11 +43,11 @@ key_file = "{key}"
 """
 
 
-class Host:
-    """A twin: a network namespace, a bus, a Redis, a relay, and programs that speak with the Redis alone."""
+class DemoHost:
+    """A host: a network namespace with a bus, a Redis and a relay; its programs use only Redis."""
 
     def __init__(self, twin: int, namespace: str, folder: Path, narrator: Narrator, bus: Path | None = None) -> None:
-        """*folder* is its disk; *bus* a bus that is there, else it gets one."""
+        """*folder* is its disk; *bus* is an existing bus, None to start one."""
         self.twin = twin
         self.bus = bus or folder / "sbus.socket"
         self._has_bus = bus is not None
@@ -61,14 +61,14 @@ class Host:
 
     @contextmanager
     def running(self, stage: Stage) -> Iterator[None]:
-        """Run its Redis, and by *stage* its bus, if it needs one, and its relay."""
+        """Run its Redis, and from *stage* its relay and its bus, if it needs one."""
         redis = {"unixsocket": str(self.redis), "dir": str(self._folder), **_REDIS}
         words = ["redis-server", *(word for name, value in redis.items() for word in (f"--{name}", value))]
         relay = ["sbus-relay", "-C", str(self.configuration)]
         with self._running_bus(stage), self._started(words, words, self._folder / "redis.log") as server:
             self._await(server, self._answers, f"the Redis server of host {self.twin}")
             with self._started(relay, stage.program(*relay), self._log, stage.env) as process:
-                self._await(process, lambda: "started relaying for host" in self.told, f"the relay of host {self.twin}")
+                self._await(process, lambda: "started relaying for host" in self.relay_log, f"the relay of host {self.twin}")
                 yield
 
     @contextmanager
@@ -85,12 +85,12 @@ class Host:
             yield
 
     @property
-    def told(self) -> str:
-        """What the relay has told."""
+    def relay_log(self) -> str:
+        """The log of the relay."""
         return self._log.read_text(errors="replace")
 
-    def ask(self, *words: str) -> str:
-        """Return what redis-cli(1) says to a command; shown."""
+    def redis_command(self, *words: str) -> str:
+        """Run redis-cli(1), show it, and return its output."""
         command = ["redis-cli", "-s", str(self.redis), *words]
         self._narrator.command("root", command)
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=2 * TIMEOUT_SECONDS)
@@ -99,31 +99,31 @@ class Host:
             raise DemoError(f"redis-cli ended with status {done.returncode}")
         return done.stdout
 
-    def fetch(self, queue: str) -> dict[str, Any]:
-        """Return the next message of *queue*, which a program waits for."""
-        said = self.ask("BLPOP", queue, f"{TIMEOUT_SECONDS:g}").splitlines()
+    def receive(self, queue: str) -> dict[str, Any]:
+        """Return the next message of *queue*."""
+        said = self.redis_command("BLPOP", queue, f"{TIMEOUT_SECONDS:g}").splitlines()
         if len(said) != 2:
-            raise DemoError(f"no message arrived in {queue}; the relay logged: {self.told}")
+            raise DemoError(f"no message arrived in {queue}; the relay logged: {self.relay_log}")
         message: dict[str, Any] = json.loads(said[1])
         return message
 
-    def wait_told(self, words: str) -> str:
-        """Return the line of the relay with *words* when it has told it."""
+    def wait_for_log(self, words: str) -> str:
+        """Wait until the relay has logged a line with *words*; return the line."""
         end = time.monotonic() + TIMEOUT_SECONDS
-        while (line := next((line for line in self.told.splitlines() if words in line), None)) is None:
+        while (line := next((line for line in self.relay_log.splitlines() if words in line), None)) is None:
             if time.monotonic() > end:
-                raise DemoError(f"the relay of host {self.twin} should have logged {words!r}: {self.told}")
+                raise DemoError(f"the relay of host {self.twin} should have logged {words!r}: {self.relay_log}")
             threading.Event().wait(PAUSE_SECONDS)
         return line
 
     def _answers(self) -> bool:
-        """Return whether Redis answers."""
+        """Return whether Redis responds."""
         done = subprocess.run(["redis-cli", "-s", str(self.redis), "PING"], capture_output=True, text=True, check=False)
         return done.stdout == "PONG\n"
 
     @contextmanager
     def _started(self, shown: list[str], words: list[str], log: Path, env: dict[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-        """Start a program within the namespace; what it says goes into *log*."""
+        """Start a program within the namespace, with its output in *log*."""
         self._narrator.command("root", [*self._within, *shown], background=True)
         with log.open("w") as output:
             process = subprocess.Popen(
@@ -144,11 +144,11 @@ class Host:
             threading.Event().wait(PAUSE_SECONDS)
 
 
-class Hosts:
-    """The scene of the two."""
+class HostsDemo:
+    """Shows calls between the two hosts."""
 
     def __init__(self, bus: Path, stage: Stage, programs: Programs, narrator: Narrator, folder: Path) -> None:
-        """*bus* is that of the first host. The relays are run by *stage*, which has what they need, as are *programs*."""
+        """*bus* is the bus of the first host. *stage*, which has the dependencies of relays, runs them, and *programs* too."""
         self._bus = bus
         self._stage = stage
         self._programs = programs
@@ -156,60 +156,60 @@ class Hosts:
         self._folder = folder
 
     def show(self) -> None:
-        """Show it, or say why that is left out."""
+        """Show the calls, or a remark why they are skipped."""
         narrator = self._narrator
         narrator.step("Two hosts: a program on one calls a program on the other, while the network cable is unplugged")
         if missing := [name for name in _NEEDED if shutil.which(name) is None]:
             narrator.remark(f"skipped: this machine has no {' and no '.join(missing)}")
             return
         try:
-            village = Village(FIRST, SECOND, stem="sbus-demo")
+            network = NetnsHosts(FIRST, SECOND, stem="sbus-demo")
         except (OSError, NetlinkError) as error:
             narrator.remark(f"skipped: cannot create network namespaces: {error}")
             return
-        with village:
-            places = " and ".join(f"host {twin} at {village.address(twin)}" for twin in (FIRST, SECOND))
+        with network:
+            places = " and ".join(f"host {twin} at {network.address(twin)}" for twin in (FIRST, SECOND))
             narrator.remark(f"two network namespaces represent the hosts: {places}")
-            first = Host(FIRST, village.name(FIRST), self._folder / str(FIRST), narrator, self._bus)
-            second = Host(SECOND, village.name(SECOND), self._folder / str(SECOND), narrator)
-            self._introduce(first, second, village)
+            first = DemoHost(FIRST, network.name(FIRST), self._folder / str(FIRST), narrator, self._bus)
+            second = DemoHost(SECOND, network.name(SECOND), self._folder / str(SECOND), narrator)
+            self._configure(first, second, network)
             with first.running(self._stage), second.running(self._stage):
-                self._call(first, second, village)
+                self._call(first, second, network)
                 self._call_over_buses(first, second)
                 self._programs.run(None, "sbusctl", "relay", "status", "--redis", str(first.redis))
 
-    def _introduce(self, first: Host, second: Host, village: Village) -> None:
-        """Let the two know each other by a key that they share."""
+    def _configure(self, first: DemoHost, second: DemoHost, network: NetnsHosts) -> None:
+        """Configure the hosts as peers with a shared key."""
         key = self._folder / "relay.key"
         key.touch(0o600)
         key.write_text(secrets.token_hex(32))
         for host, other in ((first, second), (second, first)):
-            places = {"redis": host.redis, "bus": host.bus, "address": village.address(other.twin), "key": key}
+            places = {"redis": host.redis, "bus": host.bus, "address": network.address(other.twin), "key": key}
             host.configuration.write_text(_SETTINGS.format(twin=host.twin, other=other.twin, **places))
 
-    def _call(self, caller: Host, callee: Host, village: Village) -> None:
-        """Call through the pulled cable, put it back, and answer."""
+    def _call(self, caller: DemoHost, callee: DemoHost, network: NetnsHosts) -> None:
+        """Call a disconnected host, connect it again, and respond."""
         narrator = self._narrator
-        village.cut(callee.twin)
+        network.disconnect(callee.twin)
         narrator.remark(f"host {callee.twin} is unplugged; a program on host {caller.twin} calls the command greet of host {callee.twin}")
         request = {"cmd": "greet", "dst": [callee.twin], "ret": "answers", "try": 100, "dat": _encoded(f"hello from {caller.twin}")}
-        caller.ask("RPUSH", "msgbus.system.local", json.dumps(request))
-        narrator.answer(caller.wait_told(f"remote host {callee.twin} unreachable"))
-        village.join(callee.twin)
+        caller.redis_command("RPUSH", "msgbus.system.local", json.dumps(request))
+        narrator.answer(caller.wait_for_log(f"remote host {callee.twin} unreachable"))
+        network.connect(callee.twin)
         narrator.remark("the cable is plugged in again: the relay retries, and a program on the other host receives the request")
-        asked = callee.fetch("msgbus.greet")
+        asked = callee.receive("msgbus.greet")
         said = base64.b64decode(asked["dat"]).decode()
         narrator.remark(f'the data of the request is "{said}"; the program responds, with src and dst swapped')
         answer = {**asked, "src": callee.twin, "dst": [caller.twin], "dat": _encoded(f"{said}, and back from {callee.twin}")}
-        callee.ask("RPUSH", asked["ret"], json.dumps(answer))
-        got = caller.fetch("answers")
+        callee.redis_command("RPUSH", asked["ret"], json.dumps(answer))
+        got = caller.receive("answers")
         words = base64.b64decode(got["dat"]).decode()
         if got["err"] or words != f"hello from {caller.twin}, and back from {callee.twin}":
             raise DemoError(f"unexpected response: {got}")
         narrator.remark(f'the caller received "{words}" once, although the host was unreachable when it called')
 
-    def _call_over_buses(self, caller: Host, callee: Host) -> None:
-        """Call from the bus of one to a service on that of the other."""
+    def _call_over_buses(self, caller: DemoHost, callee: DemoHost) -> None:
+        """Call a service on the bus of one host from the bus of the other."""
         narrator, twin = self._narrator, str(callee.twin)
         narrator.remark(
             f"from bus to bus: a service on the bus of host {twin} allows calls of host {caller.twin}, and is called from there"
@@ -227,5 +227,5 @@ class Hosts:
 
 
 def _encoded(words: str) -> str:
-    """Return *words* as a message carries them."""
+    """Return *words* in the encoding of a message."""
     return base64.b64encode(words.encode()).decode()

@@ -1,4 +1,4 @@
-"""Tells a newcomer what is done, by which command, and what came back."""
+"""Explains each step to a newcomer: the purpose, the command, and its output."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 
 
 class DemoError(Exception):
-    """Something did not happen as it was said; the text is the reason, in one line or with what came back below it."""
+    """A step did not have the announced result; the text is the reason, possibly with output."""
 
 
 class Narrator:
-    """Numbers the steps and prints them as they happen, one idea a line."""
+    """Numbers the steps and prints them as they happen, one idea per line."""
 
     def __init__(self) -> None:
         self._step = 0
@@ -22,23 +22,23 @@ class Narrator:
         self._print(f"\n{self._step}. {title}")
 
     def command(self, who: str, words: list[str], *, background: bool = False) -> None:
-        """Show what *who* types."""
+        """Show a command that *who* types."""
         self._print(f"     {who}$ {shlex.join(words)}{' &' if background else ''}")
 
     def answer(self, text: str) -> None:
-        """Show what a program wrote, a line each."""
+        """Show the output of a program."""
         for line in text.splitlines():
             self._print(f"       {line}")
 
     def remark(self, text: str) -> None:
-        """Say what that means."""
+        """Explain the output."""
         self._print(f"     -> {text}")
 
     def end(self, text: str) -> None:
-        """Say the last words."""
+        """Print a paragraph outside of the steps."""
         self._print(f"\n{text}")
 
     def _print(self, line: str) -> None:
-        """Print at once: between two lines a program may take its time."""
+        """Print a line immediately, because the next program may take a while."""
         sys.stdout.write(line.rstrip() + "\n")
         sys.stdout.flush()

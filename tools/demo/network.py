@@ -1,4 +1,4 @@
-"""A network namespace for the demonstration: links come and go in it, and the machine's own network is left alone."""
+"""A network namespace for the demonstration, so that the machine's own network is not changed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.demo.narrator import DemoError, Narrator
 LINK = "demo0"
 
 
-class Network:
+class DemoNetwork:
     """A network namespace with no link but its loopback."""
 
     def __init__(self, name: str, narrator: Narrator) -> None:
@@ -34,23 +34,23 @@ class Network:
 
 
 @contextmanager
-def own_network(narrator: Narrator) -> Iterator[Network]:
-    """Make a network namespace, and remove it in the end.
+def own_network(narrator: Narrator) -> Iterator[DemoNetwork]:
+    """Create a network namespace, and remove it in the end.
 
     Raises:
-        DemoError: the kernel, or the container around this, does not allow that.
+        DemoError: the kernel or the container does not permit it.
     """
     name = f"sbus-demo-{os.getpid()}"
     narrator.command("root", ["ip", "netns", "add", name])
     _run_ip("netns", "add", name)
     try:
-        yield Network(name, narrator)
+        yield DemoNetwork(name, narrator)
     finally:
         _run_ip("netns", "del", name)
 
 
 def _run_ip(*arguments: str) -> None:
-    """Run ip(8). Raises DemoError with its own words if it fails."""
+    """Run ip(8). Raises DemoError with its error message."""
     done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise DemoError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""Runs the project's programs as people would, and notes what they did."""
+"""Runs the project's programs as users would, and captures their output."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.people import Person
+from tools.demo.users import DemoUser
 from tools.stage import Stage
 
 TIMEOUT_SECONDS = 60.0
-"""When a program that has not answered never will, on a machine however slow."""
+"""Timeout of a program, long enough for any machine."""
 
 PAUSE_SECONDS = 0.02
-"""Between two looks at something that does not tell by itself."""
+"""Polling interval."""
 
 
 class Programs:
-    """The programs, on one bus; every call is shown as it would be typed."""
+    """The programs, on one bus; every command is shown as a user would type it."""
 
     def __init__(self, stage: Stage, address: str, narrator: Narrator) -> None:
         self._stage = stage
         self._narrator = narrator
         self.env = stage.env | {"SBUS_ADDRESS": address}
 
-    def run(self, person: Person | None, *words: str, status: int = 0, seconds: float = TIMEOUT_SECONDS) -> str:
-        """Run the program ``words[0]`` with its arguments, as *person* or as root, and return what it wrote.
+    def run(self, user: DemoUser | None, *words: str, status: int = 0, seconds: float = TIMEOUT_SECONDS) -> str:
+        """Run the program ``words[0]`` with its arguments, as *user* or as root, and return its output.
 
         Raises:
-            DemoError: it ended with another status than *status*, or not at all.
+            DemoError: its exit status differs from *status*, or it did not exit in time.
         """
-        self._narrator.command(_name(person), list(words))
-        with self._started(person, words) as process:
+        self._narrator.command(_name(user), list(words))
+        with self._started(user, words) as process:
             return self.finish(process, status=status, seconds=seconds)
 
     @contextmanager
-    def running(self, person: Person | None, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """Start a program in the background, as *person* or as root; in the end it is stopped, if it has not ended."""
-        self._narrator.command(_name(person), list(words), background=True)
-        with self._started(person, words) as process:
+    def running(self, user: DemoUser | None, *words: str) -> Iterator[subprocess.Popen[str]]:
+        """Start a program in the background, as *user* or as root; stop it in the end if it is still running."""
+        self._narrator.command(_name(user), list(words), background=True)
+        with self._started(user, words) as process:
             yield process
 
     @contextmanager
-    def _started(self, person: Person | None, words: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
+    def _started(self, user: DemoUser | None, words: tuple[str, ...]) -> Iterator[subprocess.Popen[str]]:
         """Start a program, and stop it in the end."""
         process = subprocess.Popen(
             self._stage.program(*words),
@@ -55,9 +55,9 @@ class Programs:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            user=None if person is None else person.uid,
-            group=None if person is None else person.gid,
-            extra_groups=None if person is None else [],
+            user=None if user is None else user.uid,
+            group=None if user is None else user.gid,
+            extra_groups=None if user is None else [],
         )
         try:
             yield process
@@ -65,7 +65,7 @@ class Programs:
             stop(process)
 
     def wait_beside(self, process: subprocess.Popen[str], source: subprocess.Popen[str]) -> None:
-        """Wait for the end of *process*, which depends on *source*. Raises DemoError as soon as *source* has ended before it."""
+        """Wait for the end of *process*, which depends on *source*. Raises DemoError if *source* ends first."""
         pause = threading.Event()
         while process.poll() is None:
             if source.poll() is not None:
@@ -73,10 +73,10 @@ class Programs:
             pause.wait(PAUSE_SECONDS)
 
     def finish(self, process: subprocess.Popen[str], *, status: int = 0, shown: bool = True, seconds: float = TIMEOUT_SECONDS) -> str:
-        """Wait for a program's own end and return what it wrote to standard output and then to standard error, *shown* or not.
+        """Wait for the program to exit and return its standard output followed by its standard error, *shown* or not.
 
         Raises:
-            DemoError: it ended with another status than *status*, or not at all.
+            DemoError: its exit status differs from *status*, or it did not exit in time.
         """
         try:
             output, errors = process.communicate(timeout=seconds)
@@ -90,13 +90,13 @@ class Programs:
         return said
 
 
-def _name(person: Person | None) -> str:
-    """Return who is said to type."""
-    return "root" if person is None else person.name
+def _name(user: DemoUser | None) -> str:
+    """Return the name of the user in the prompt."""
+    return "root" if user is None else user.name
 
 
 def stop(process: subprocess.Popen[str]) -> None:
-    """End *process* by SIGTERM, by SIGKILL if it does not heed that, and close the pipes to it."""
+    """Stop *process* by SIGTERM, after a timeout by SIGKILL, and close its pipes."""
     if process.poll() is None:
         process.terminate()
         try:

@@ -1,4 +1,4 @@
-"""What the demonstration shows. Each scene says what should happen, does it with real processes, and checks that it did."""
+"""The scenes of the demonstration. Each announces a result, runs real processes, and checks the result."""
 
 from __future__ import annotations
 
@@ -12,54 +12,54 @@ from pathlib import Path
 from sbusd.client import Bus
 from sbusd.protocol import controls
 from tools.demo.activation import ActivatedBus, activated_bus
-from tools.demo.events import Events
-from tools.demo.hosts import Hosts
+from tools.demo.events import FeedsDemo
+from tools.demo.hosts import HostsDemo
 from tools.demo.narrator import DemoError, Narrator
-from tools.demo.network import LINK, Network, own_network
-from tools.demo.people import Person
+from tools.demo.network import LINK, DemoNetwork, own_network
 from tools.demo.programs import TIMEOUT_SECONDS, Programs
-from tools.demo.record import Record
+from tools.demo.record import RecordDemo
+from tools.demo.users import DemoUser
 from tools.stage import Stage
 
 PEER_DISCONNECTED = 5
-"""The status of ``sbusctl call`` when the service has gone, sbusctl(1)."""
+"""Exit status of ``sbusctl call`` if the service has disconnected, sbusctl(1)."""
 
 _SLOWLY = "while sleep 1; do echo still at work; done"
-"""A program that goes on for ever, and ends soon after the one that reads its output."""
+"""A program that runs for ever, and ends soon after the reader of its output."""
 
 CALL_SECONDS = 120.0
-"""Far less than the time that the call allows, and far more than it takes to start the programs on any machine."""
+"""Far less than the timeout of the call, and far more than any machine needs to start the programs."""
 
 RESTARTS = 5
 
 BETWEEN = 400
-"""Numbers that are published from one restart to the next."""
+"""Numbers published between two restarts."""
 
 
-class Scenes:
-    """The scenes, in the order in which they are shown, on a bus that the first of them starts."""
+class Demonstration:
+    """The scenes in their order, on a bus that the first of them starts."""
 
     def __init__(
         self,
         bus: ActivatedBus,
         programs: Programs,
         narrator: Narrator,
-        people: tuple[Person, Person],
+        users: tuple[DemoUser, DemoUser],
         *,
-        record: Record,
-        events: Events,
-        hosts: Hosts,
+        record: RecordDemo,
+        events: FeedsDemo,
+        hosts: HostsDemo,
     ) -> None:
         self._bus = bus
         self._programs = programs
         self._narrator = narrator
-        self._first, self._second = people
+        self._first, self._second = users
         self._record = record
         self._events = events
         self._hosts = hosts
 
     def show_all(self, report: Path) -> None:
-        """Show everything, and write the page *report* of it."""
+        """Show everything, and write the *report*."""
         self.show_whoami()
         with self._record.running() as recorder:
             self.show_publish_and_subscribe()
@@ -72,21 +72,21 @@ class Scenes:
             self._record.finish(recorder, report)
 
     def show_whoami(self) -> None:
-        """The first connection starts the bus, and the bus knows who connects."""
+        """The first connection starts the bus; the bus knows the user of each connection."""
         narrator = self._narrator
         narrator.step(f"{self._first.name} connects: this starts the bus, and the kernel tells the bus the user of the connection")
         _check(not self._bus.is_started, f"the bus should not run before the first connection, but {self._bus.program} runs")
-        for person in (self._first, self._second):
-            said = self._programs.run(person, "sbusctl", "whoami")
+        for user in (self._first, self._second):
+            said = self._programs.run(user, "sbusctl", "whoami")
             _check(
-                re.fullmatch(rf"!/cred/{person.gid}/{person.uid}/\d+\n", said) is not None,
-                f"{person.name} has group {person.gid} and user {person.uid}, but the bus reports {said!r}",
+                re.fullmatch(rf"!/cred/{user.gid}/{user.uid}/\d+\n", said) is not None,
+                f"{user.name} has group {user.gid} and user {user.uid}, but the bus reports {said!r}",
             )
         _check(self._bus.is_started, f"the bus should run now, but {self._bus.program} runs")
         narrator.remark("this private key contains group, user and process; a client cannot choose them")
 
     def show_publish_and_subscribe(self) -> None:
-        """A message reaches another user by a wildcard, and another one does not."""
+        """A wildcard matches one message of another user, and does not match another one."""
         narrator, first, second = self._narrator, self._first, self._second
         narrator.step(f"{second.name} subscribes to a pattern, {first.name} publishes")
         with self._programs.running(second, "sbusctl", "sub", "weather/*/wind", "-n", "1", "--timeout", "60") as reader:
@@ -99,7 +99,7 @@ class Scenes:
         narrator.remark("the wildcard * matched the name of the town; the pattern did not match the rain")
 
     def show_secret(self) -> None:
-        """A secret key is refused to another user, and not heard by one who listens to everything."""
+        """Another user cannot subscribe to a private key, nor receive it by a subscription to everything."""
         narrator, first, second = self._narrator, self._first, self._second
         key = f"!/cred//{first.uid}//letters"
         narrator.step(f"A private key of {first.name}: every user can publish to it, only {first.name} can subscribe to it")
@@ -122,7 +122,7 @@ class Scenes:
             _check(said == "everybody\ta public message\n", f"only the public message should have arrived: {said!r}")
 
     def show_call(self) -> None:
-        """A service on one account is called from another; it knows who calls, and its end fails the call at once."""
+        """A user calls a service of another user, which knows the caller; if the service ends, the call fails at once."""
         narrator, first, second = self._narrator, self._first, self._second
         narrator.step(f"{first.name} serves a command, {second.name} calls it")
         script = 'echo "hello $SBUS_CALLER_USER, user $SBUS_CALLER_UID of group $SBUS_CALLER_GID"; cat'
@@ -135,14 +135,14 @@ class Scenes:
         self._show_end_of_service()
 
     def _show_end_of_service(self) -> None:
-        """Kill a service while it is called: the call does not wait for its time to be up."""
+        """Kill a service during a call: the call fails before its timeout."""
         narrator, first, second = self._narrator, self._first, self._second
         narrator.remark(f"a second service of {first.name} is slow, and is killed while {second.name} waits for a response")
         begun = time.monotonic()
         with self._programs.running(first, "sbusctl", "serve", "slow", "--exec", "sh", "--", "-c", _SLOWLY) as service:
             self._bus.wait_for_subscriber("rpc/slow")
             with self._programs.running(second, "sbusctl", "call", "slow", "--timeout", "600", "x") as caller:
-                # Who waits for an answer has a place for it, and watches the end of who owes it.
+                # A waiting caller has two subscriptions: for the response, and for the disconnection of the service.
                 self._bus.wait_for_subscriptions(second.uid, 2)
                 service.kill()
                 said = self._programs.finish(caller, status=PEER_DISCONNECTED)
@@ -151,7 +151,7 @@ class Scenes:
         narrator.remark("the call failed at once, not after its timeout of 600 s")
 
     def show_restarts(self) -> None:
-        """The bus is started anew under load, and neither who publishes nor who listens can tell."""
+        """The bus restarts under load, unnoticed by publisher and subscriber."""
         narrator, second = self._narrator, self._second
         narrator.step(f"The bus restarts {RESTARTS} times, while root publishes {RESTARTS * BETWEEN} numbers to {second.name}")
         words = ("sbusctl", "sub", "count", "-n", str(RESTARTS * BETWEEN), "-F", "%p", "--timeout", "60")
@@ -162,22 +162,22 @@ class Scenes:
                 accepted = _accepted(publisher)
                 for number in range(RESTARTS * BETWEEN):
                     if number % BETWEEN == 0:
-                        self._bus.wait_until_continued(number // BETWEEN)
-                        self._bus.start_anew()
+                        self._bus.wait_for_restarts(number // BETWEEN)
+                        self._bus.restart()
                     publisher.publish("count", str(number))
-                self._bus.wait_until_continued(RESTARTS)
+                self._bus.wait_for_restarts(RESTARTS)
                 _check(_accepted(publisher) == accepted, "a client has reconnected")
             said = self._programs.finish(reader, shown=False).split()
         _check(said == [str(number) for number in range(RESTARTS * BETWEEN)], f"unexpected numbers: {said}")
         narrator.remark(f"{second.name} received all {len(said)} numbers in order, once each, and no client had to reconnect")
 
     def show_network(self) -> None:
-        """The machine's own events are on the bus: a link that is made and removed is reported to a user."""
+        """Network events: a user is notified when a link is created and removed."""
         narrator, second = self._narrator, self._second
         narrator.step(f"Network events on the bus: root creates and removes a network link, and {second.name} is notified")
         with own_network(narrator) as network:
             feed_words = ["sbus-feed", "netlink", "--namespace", network.name]
-            # The feed first says what there is; its word that this is complete is the sign that it is at work.
+            # The feed first publishes a snapshot. The end of the snapshot shows that the feed is ready.
             with self._programs.running(second, "sbusctl", "sub", "net/snapshot/end", "-n", "1", "--timeout", "60") as snapshot:
                 self._bus.wait_for_subscriber("net/snapshot/end")
                 with self._programs.running(None, *feed_words) as feed:
@@ -187,8 +187,8 @@ class Scenes:
                     feed.terminate()
                     self._programs.finish(feed)
 
-    def _show_link(self, network: Network) -> None:
-        """Make and remove a link, and show what the second user is told of it."""
+    def _show_link(self, network: DemoNetwork) -> None:
+        """Create and remove a link, and show what the second user receives."""
         key = f"net/link/{LINK}"
         with self._programs.running(self._second, "sbusctl", "sub", key, "--timeout", "60") as reader:
             self._bus.wait_for_subscriber(key)
@@ -202,44 +202,44 @@ class Scenes:
         _check(events[-1:] == ["remove"], f"the last event should have been remove: {events}")
 
     def _read_event(self, reader: subprocess.Popen[str]) -> str:
-        """Return the name of the next event that *reader* prints, and show it; an empty name when it has ended."""
+        """Show the next event that *reader* prints and return its name; empty if *reader* has ended."""
         line = reader.stdout.readline() if reader.stdout else ""
         self._narrator.answer(line)
         return str(json.loads(line.partition("\t")[2])["event"]) if line else ""
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """Where the demonstration is shown, and for whom."""
+class DemoEnvironment:
+    """Where the demonstration runs."""
 
     stage: Stage
-    """What the people run."""
+    """The programs that the users run."""
     root_stage: Stage
-    """What root runs to record and to report, for which a stage that others can use lacks something."""
+    """The programs that root runs to record and report, with dependencies that *stage* lacks."""
     folder: Path
-    """For all that is gone in the end."""
+    """For all temporary files."""
     report: Path
-    """The page that is left."""
+    """The report, which is kept."""
     journal: Path | None = None
     """A folder of journal files; None for the machine's own."""
 
 
-def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) -> None:
-    """Start a bus, show every scene on it to the *people*, and end it.
+def show(environment: DemoEnvironment, narrator: Narrator, users: tuple[DemoUser, DemoUser]) -> None:
+    """Start a bus, show every scene on it to the *users*, and stop it.
 
     Raises:
-        DemoError: something did not happen as it was said.
+        DemoError: a step did not have the announced result.
     """
     narrator.step("systemd listens on the socket of the bus; the bus is not running yet")
-    folder = setting.folder
-    with activated_bus(setting.stage, folder, narrator) as bus:
+    folder = environment.folder
+    with activated_bus(environment.stage, folder, narrator) as bus:
         narrator.remark(f"the socket is {bus.path}; all programs below use it by the environment variable SBUS_ADDRESS")
-        programs, of_root = (Programs(stage, str(bus.path), narrator) for stage in (setting.stage, setting.root_stage))
-        record = Record(bus, of_root, narrator, folder)
-        events = Events(bus, programs, narrator, folder, setting.journal)
-        hosts = Hosts(bus.path, setting.root_stage, of_root, narrator, folder)
+        programs, of_root = (Programs(stage, str(bus.path), narrator) for stage in (environment.stage, environment.root_stage))
+        record = RecordDemo(bus, of_root, narrator, folder)
+        events = FeedsDemo(bus, programs, narrator, folder, environment.journal)
+        hosts = HostsDemo(bus.path, environment.root_stage, of_root, narrator, folder)
         try:
-            Scenes(bus, programs, narrator, people, record=record, events=events, hosts=hosts).show_all(setting.report)
+            Demonstration(bus, programs, narrator, users, record=record, events=events, hosts=hosts).show_all(environment.report)
         except DemoError as error:
             raise DemoError(f"{error}\nOutput of the bus:\n{bus.words}") from None
         narrator.step("SIGTERM stops the bus, as systemctl stop does")
@@ -250,11 +250,11 @@ def show(setting: Setting, narrator: Narrator, people: tuple[Person, Person]) ->
 
 
 def _accepted(bus: Bus) -> int:
-    """Return how many connections the bus has taken in its life."""
+    """Return how many connections the bus has accepted since its first start."""
     return int(json.loads(bus.control(controls.STATS))["counters"]["accepted"])
 
 
 def _check(happened: bool, reason: str) -> None:
-    """Fail the demonstration unless what was said has happened."""
+    """Fail the demonstration with *reason* unless the announced result *happened*."""
     if not happened:
         raise DemoError(reason)

@@ -1,1 +1,1 @@
-"""The journal feed: what this machine's services and kernel say, on the bus. Spec: sbus-feed(8), journal."""
+"""The journal feed: journal entries of services and the kernel on the bus. Spec: sbus-feed(8), journal."""

@@ -1,4 +1,4 @@
-"""Where in the journal the feed is, and the file that keeps it over restarts. Spec: sd_journal_get_cursor(3)."""
+"""A position in the journal, and the file that saves it. Spec: sd_journal_get_cursor(3)."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from sbusd.protocol.printable import printable
 _FORM = re.compile(r"s=([0-9a-f]{32});i=([0-9a-f]{1,16});b=([0-9a-f]{32});m=([0-9a-f]{1,16});t=([0-9a-f]{1,16});x=([0-9a-f]{1,16})")
 
 _LONGEST = 1024
-"""Bytes read of a cursor file: several times the longest cursor."""
+"""Bytes read from a cursor file: several times the longest cursor."""
 
 
 class BadCursorError(SbusError, ValueError):
-    """A text that is no cursor of the journal."""
+    """An invalid journal cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """One entry's place. Times are microseconds; ``number`` counts the entries of one ``source`` without a gap."""
+    """The position of an entry. Times are microseconds; ``number`` counts the entries of one ``source`` without gaps."""
 
     text: str
     source: str
@@ -34,11 +34,11 @@ class Cursor:
     monotonic: int
     realtime: int
     checksum: int
-    """Of what the entry says."""
+    """Checksum of the entry's contents."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the cursor that *text* is. Raises BadCursorError."""
+        """Parse *text*. Raises BadCursorError."""
         match = _FORM.fullmatch(text)
         if match is None:
             raise BadCursorError(f"invalid journal cursor: {printable(text, 60)}")
@@ -46,31 +46,31 @@ class Cursor:
         return cls(text, source, int(number, 16), boot, int(monotonic, 16), int(realtime, 16), int(checksum, 16))
 
     def is_same_entry(self, other: Cursor) -> bool:
-        """Return whether both are one entry, though it may stand in two files: journald copies those of the early boot."""
+        """Return whether both are the same entry, which may be in two files: journald copies entries of the early boot."""
         if self.source == other.source:
             return self.number == other.number
         return (self.boot, self.monotonic, self.realtime, self.checksum) == (other.boot, other.monotonic, other.realtime, other.checksum)
 
     def is_behind(self, other: Cursor) -> bool:
-        """Return whether it comes after *other* for certain: times do not tell, for clocks are set."""
+        """Return whether it certainly comes after *other*. Times do not decide, because clocks can be set."""
         return self.source == other.source and self.number > other.number
 
     def missing_since(self, earlier: Cursor) -> int | None:
-        """Return how many entries are missing between *earlier* and this one, None if that cannot be known."""
+        """Return how many entries are missing between *earlier* and this one, None if unknown."""
         return max(0, self.number - earlier.number - 1) if self.source == earlier.source else None
 
 
 class CursorFile:
-    """A file with one cursor. Without a path nothing is kept."""
+    """A file with one cursor. Without a path nothing is saved."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
 
     def load(self) -> Cursor | None:
-        """Return what was saved last, None if nothing was.
+        """Return the saved cursor, None if there is none.
 
         Raises:
-            BadCursorError: the file holds something else.
+            BadCursorError: the file is malformed.
             OSError: it cannot be read.
         """
         if self.path is None:
@@ -83,9 +83,9 @@ class CursorFile:
         return Cursor.parse(content.decode("ascii", "replace").removesuffix("\n"))
 
     def save(self, cursor: Cursor) -> None:
-        """Replace what was saved, so that after a loss of power the file is the old or the new one. Raises OSError.
+        """Replace the saved cursor atomically: after a power failure the file has the old or the new one. Raises OSError.
 
-        A signal that ends the program takes effect when that is done.
+        Signals that end the program are delayed until this is done.
         """
         if self.path is None:
             return

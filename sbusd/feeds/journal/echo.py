@@ -1,7 +1,7 @@
-"""What the bus writes into the journal because of what the feed publishes: published too, it would cause itself for ever.
+"""Journal entries that the bus writes because of the feed's messages. Publishing them would cause an endless loop.
 
-A subscriber that reads too slowly loses a message, the bus records that, the feed publishes the record, the subscriber loses it …
-So those records stay in the journal alone, which is where they are read; a subscriber is told of its losses by the bus itself.
+Example: a slow subscriber loses a message, the bus logs that, the feed publishes the log entry, the subscriber loses it, and so on. So
+these entries are not published. The bus itself notifies subscribers of lost messages.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ QUOTA_REFUSED = b"a4f27f03c99c47a6824bdd67ab0d11b6"
 SUPPRESSED = b"f8c730d37c22450d91c169fc5dfd85c1"
 
 _CAUSED = frozenset({PACKETS_LOST, QUOTA_REFUSED, SUPPRESSED})
-"""Records that any message can cause, about its recipients, by MESSAGE_ID; sbusd(8) lists them."""
+"""MESSAGE_ID of log entries about recipients that any message can cause; sbusd(8) lists them."""
 
 _BUS_UNIT = re.compile(rb"sbus(@.*)?\.service", re.DOTALL)
 
 
 def is_echo(entry: JournalEntry, pid: int, uid: int) -> bool:
-    """Return whether *entry* is a record of a bus about this feed, the process *pid* of *uid*, or of what any message can cause.
+    """Return whether a bus wrote *entry* about this feed, the process *pid* of *uid*, or because of some message.
 
-    Only by what journald itself says of who wrote it: else anybody could write entries that the feed leaves out.
+    Only trusted fields decide who wrote the entry; otherwise any user could write entries that the feed omits.
     """
     if not _is_of_a_bus(entry, uid):
         return False
@@ -31,7 +31,7 @@ def is_echo(entry: JournalEntry, pid: int, uid: int) -> bool:
 
 
 def _is_of_a_bus(entry: JournalEntry, uid: int) -> bool:
-    """Return whether a service of this project wrote it: the system's, or the user's own under the user's own manager."""
+    """Return whether the writer is a bus: the system's, or the user's own under the user's own manager."""
     if _BUS_UNIT.fullmatch(entry.first("_SYSTEMD_UNIT") or b""):
         return True
     return entry.first("_UID") == b"%d" % uid and bool(_BUS_UNIT.fullmatch(entry.first("_SYSTEMD_USER_UNIT") or b""))

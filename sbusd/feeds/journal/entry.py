@@ -1,7 +1,7 @@
-"""One entry of the journal, and what the bus carries of it: key and payload. Spec: sbus-feed(8); systemd.journal-fields(7).
+"""The key and the payload of a journal entry. Spec: sbus-feed(8); systemd.journal-fields(7).
 
-Only fields that begin with ``_`` are journald's own word; the others say what the sender likes. So only those decide about the
-key, and nobody can publish under the name of another's unit. The service manager (process 1) and root may speak about other units.
+Only fields that begin with ``_`` are set by journald; the sender chooses the others. So only those decide the key, and no user can
+publish under the name of another user's unit. The service manager (process 1) and root may write entries about other units.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from sbusd.feeds.journal.cursor import Cursor
 from sbusd.feeds.netlink.keys import escape
 
 PREFIX = "journal/"
-"""How all keys of the feed begin."""
+"""The first segment of all keys of the feed."""
 
 LOST = f"{PREFIX}-/lost"
-"""Where the feed tells what it could not publish. No entry has this key: ``lost`` is no priority."""
+"""The key of loss notices. No entry has it, because ``lost`` is not a priority."""
 
 PRIORITIES = ("emerg", "alert", "crit", "err", "warning", "notice", "info", "debug")
-"""Names of the priorities 0 to 7, as syslog(3) and journalctl(1) have them."""
+"""Names of the priorities 0 to 7, as in syslog(3) and journalctl(1)."""
 
 VALUE_BYTES = 8 << 10
-"""Longest value of a field that is published whole: twice what journalctl(1) shows of one in JSON."""
+"""Longest value that is published whole: twice the limit of journalctl(1) for JSON."""
 
 MESSAGE_BYTES = 48 << 10
-"""The same of MESSAGE: the longest line that journald takes from a service, LineMax= in journald.conf(5)."""
+"""The same for MESSAGE: the longest line that journald accepts from a service, LineMax= in journald.conf(5)."""
 
 PAYLOAD_BYTES = 160 << 10
-"""Longest payload: it must fit into a socket of Linux's default size, 208 KiB, with its key and the kernel's own bookkeeping."""
+"""Longest payload: with its key and the kernel's overhead it must fit into a socket of Linux's default size, 208 KiB."""
 
 _UNIT_BYTES = 255
 """Longest name of a unit, systemd.unit(5)."""
@@ -39,13 +39,13 @@ Fields = Mapping[str, bytes | list[bytes]]
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """One entry: its place, and its fields, those that stand in it several times as a list."""
+    """One entry: its position and its fields. A field that occurs several times is a list."""
 
     cursor: Cursor
     fields: Fields
 
     def first(self, name: str) -> bytes | None:
-        """Return the field *name*, the first if there are several."""
+        """Return the first value of the field *name*."""
         value = self.fields.get(name)
         return (value[0] if value else None) if isinstance(value, list) else value
 
@@ -58,7 +58,7 @@ class JournalEntry:
 
     @property
     def _unit(self) -> str:
-        """The segment of the unit: its name; ``kernel`` and ``-`` where there is none, which no unit is called."""
+        """The unit's segment: its name; ``kernel`` or ``-`` if there is none. No unit has these names."""
         unit = self._subject or self.first("_SYSTEMD_UNIT")
         if unit and len(unit) <= _UNIT_BYTES:
             return escape(unit)
@@ -66,7 +66,7 @@ class JournalEntry:
 
     @property
     def _subject(self) -> bytes | None:
-        """The unit that somebody else speaks about, if that is one who may: as ``journalctl --unit`` has it."""
+        """The unit that the entry is about if its sender may write about other units, as in ``journalctl --unit``."""
         if self.first("_PID") == b"1":
             return self.first("UNIT")
         if self.first("_UID") == b"0":
@@ -74,7 +74,7 @@ class JournalEntry:
         return None
 
     def payload(self) -> tuple[bytes, bool]:
-        """Return the JSON object of all fields, and whether it is whole: long values are cut, and what has no room is left out."""
+        """Return all fields as a JSON object, and whether it is complete: long values are cut, and excess fields omitted."""
         cursor = self.cursor
         head = {"__CURSOR": cursor.text, "__REALTIME_TIMESTAMP": str(cursor.realtime), "__MONOTONIC_TIMESTAMP": str(cursor.monotonic)}
         room = PAYLOAD_BYTES - _NOTES_BYTES
@@ -97,20 +97,20 @@ class JournalEntry:
 
 
 _NOTES_BYTES = 1 << 10
-"""Room kept for the head and for what is told of fields that are not whole, without their names."""
+"""Room for the first members and for the notes about incomplete fields, without their names."""
 
 _FIRST = ("MESSAGE", "PRIORITY", "SYSLOG_IDENTIFIER", "MESSAGE_ID")
 
 
 def _rank(name: str) -> tuple[int, str]:
-    """Return what sorts fields by how much they are missed: what has no room comes last."""
+    """Return the sort key of a field; less important fields come last, because excess fields are omitted."""
     if name in _FIRST:
         return 0, name
     return (1 if name.startswith("_") else 2), name
 
 
 def _notes(cut: list[str], omitted: int) -> Iterator[str]:
-    """Yield the members that say what is not there; journald takes no field from anybody whose name begins so."""
+    """Yield the members that list what is incomplete; journald accepts no fields with such names."""
     if cut:
         yield f'"__CUT":{_json(cut)}'
     if omitted:
@@ -118,7 +118,7 @@ def _notes(cut: list[str], omitted: int) -> Iterator[str]:
 
 
 def _value(name: str, value: bytes | list[bytes]) -> tuple[str, bool]:
-    """Return a field's value in JSON, and whether it is whole."""
+    """Return a value in JSON, and whether it is complete."""
     most = MESSAGE_BYTES if name == "MESSAGE" else VALUE_BYTES
     if not isinstance(value, list):
         return _text(value, most)
@@ -126,7 +126,7 @@ def _value(name: str, value: bytes | list[bytes]) -> tuple[str, bool]:
     is_whole = True
     for each in value:
         text, has_all = _text(each, most)
-        # All of them together have the room of one, or a field repeated a thousand times would cost as much as a thousand.
+        # All values of a field share the limit of one field, or a repeated field could exhaust the room.
         if texts and sum(map(len, texts)) + len(text) > 2 * most:
             return f"[{','.join(texts)}]", False
         texts.append(text)
@@ -135,7 +135,7 @@ def _value(name: str, value: bytes | list[bytes]) -> tuple[str, bool]:
 
 
 def _text(value: bytes, most: int) -> tuple[str, bool]:
-    """Return *value* in JSON, cut to *most* bytes, or less if those take more than twice as many characters; and whether it is whole."""
+    """Return *value* in JSON, and whether it is complete. It is cut to *most* bytes, or fewer if it takes over twice as many characters."""
     if len(value) > most:
         return _cut(value, most), False
     text = _encoded(value)
@@ -143,13 +143,13 @@ def _text(value: bytes, most: int) -> tuple[str, bool]:
 
 
 def _cut(value: bytes, most: int) -> str:
-    """Return the first bytes of *value* in JSON: so many that it takes at most twice *most* characters, for one byte can take six."""
+    """Return the first bytes of *value* in JSON, in at most twice *most* characters; one byte can take six."""
     text = _encoded(_without_half_a_character(value[:most]))
     return text if len(text) <= 2 * most else _encoded(_without_half_a_character(value[: most // 3]))
 
 
 def _without_half_a_character(value: bytes) -> bytes:
-    """Return *value* without the character that was cut at its end, if it is text otherwise."""
+    """Return *value* without an incomplete character at its end, if it is text otherwise."""
     try:
         value.decode()
     except UnicodeDecodeError as wrong:
@@ -159,7 +159,7 @@ def _without_half_a_character(value: bytes) -> bytes:
 
 
 def _encoded(value: bytes) -> str:
-    """Return *value* in JSON, as ``journalctl --output=json`` has it: text as a string, other bytes as numbers."""
+    """Return *value* in JSON like ``journalctl --output=json``: text as a string, other bytes as numbers."""
     try:
         return _json(value.decode())
     except UnicodeDecodeError:

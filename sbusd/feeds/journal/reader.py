@@ -1,4 +1,4 @@
-"""The journal's files, read in order and followed over rotation. Over systemd-python; see sd_journal_next(3), sd_journal_get_fd(3)."""
+"""Reads the journal's files in order and across rotation, by systemd-python. See sd_journal_next(3), sd_journal_get_fd(3)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from sbusd.feeds.journal.entry import MESSAGE_BYTES, Fields, JournalEntry
 from sbusd.protocol.errors import SbusError
 
 _WHERE = (Path("/var/log/journal"), Path("/run/log/journal"))
-"""Where journald keeps the system's journal: on disk, or in memory alone."""
+"""Where journald stores the system's journal: on disk, or in memory."""
 
 _THRESHOLD_BYTES = MESSAGE_BYTES + (1 << 10)
-"""How much of a compressed value is asked for: a little more than is published. A hint only, which libsystemd 252 does not follow."""
+"""Requested part of a compressed value: a little more than is published. libsystemd 252 ignores this hint."""
 
 MEMORY_BYTES = 512 << 20
-"""Memory that the process may have for its data: a hostile value is small on disk and up to 768 MiB when unpacked."""
+"""Limit of the process's data: a hostile value is small on disk and up to 768 MiB when decompressed."""
 
 
 class JournalError(SbusError):
@@ -29,18 +29,18 @@ class JournalError(SbusError):
 
 
 class UnreadableEntryError(SbusError):
-    """One entry cannot be read: its file is damaged, or it is too large. Reading goes on behind it."""
+    """One entry cannot be read, because it is damaged or too large. Reading continues after it."""
 
 
 class _Files(journal.Reader):
-    """The files by single steps: the library's own iteration takes an entry without readable fields for the end of the journal."""
+    """The journal files, one step at a time: the library's iteration treats an entry without readable fields as the end."""
 
     def step(self) -> bool:
         """Go to the next entry; return whether there is one. Raises OSError."""
         return self._next()
 
     def step_back(self) -> bool:
-        """Go to the entry before; return whether there is one. Raises OSError."""
+        """Go to the previous entry; return whether there is one. Raises OSError."""
         return self._previous()
 
     def place(self) -> str:
@@ -50,7 +50,7 @@ class _Files(journal.Reader):
     def fields(self) -> Fields:
         """Return the fields of the entry. Raises OSError, MemoryError."""
         fields = self._get_all()
-        # The library takes a field that it cannot unpack for the last one. Of the one that matters most its own question tells.
+        # The library stops at a field that it cannot decompress. So ask for the most important one separately.
         if "MESSAGE" not in fields:
             with contextlib.suppress(KeyError):
                 return {**fields, "MESSAGE": self._get("MESSAGE")}
@@ -69,12 +69,12 @@ class JournalReader:
         if directory is None:
             _check_permission()
         try:
-            # Without a folder the library takes this machine's own journal, not what other machines have sent it.
+            # Without a folder the library reads this machine's own journal, without entries received from other machines.
             self._files = _Files(path=None if directory is None else str(directory))
         except OSError as wrong:
             raise JournalError(f"cannot open the journal {directory or 'of this machine'}: {wrong.strerror or wrong}") from wrong
         self._files.data_threshold = _THRESHOLD_BYTES
-        # Watching begins with the first call: before anything is read, so that no new file is missed.
+        # The first call starts the watch: before anything is read, so that no new file is missed.
         self._descriptor = self._files.fileno()
 
     def fileno(self) -> int:
@@ -82,19 +82,19 @@ class JournalReader:
         return self._descriptor
 
     def timeout_ms(self) -> int | None:
-        """Return how long to poll at most, None if there is no bound: some file systems do not tell of changes."""
+        """Return the longest time to poll, None if unlimited: some file systems do not report changes."""
         timeout = self._files.get_timeout_ms()
         return None if timeout < 0 else timeout
 
     def process(self) -> None:
-        """Take note of what has changed: entries, and files that came or went."""
+        """Process changes: new entries, and files that were added or removed."""
         try:
             self._files.process()
         except OSError as wrong:
             raise _failure(wrong) from wrong
 
     def seek_last(self, lines: int) -> Cursor | None:
-        """Go to where the last *lines* entries begin; return the cursor of the entry before them, None if there is none."""
+        """Seek to the last *lines* entries; return the cursor of the entry before them, None if there is none."""
         try:
             self._files.seek_tail()
             for _ in range(lines + 1):
@@ -106,16 +106,16 @@ class JournalReader:
             raise _failure(wrong) from wrong
 
     def seek(self, cursor: Cursor) -> None:
-        """Go to the entry of *cursor*, or the one that comes next if it is gone: it is what is read next."""
+        """Seek to the entry of *cursor*, or to the next one if it is gone: the next read returns it."""
         try:
             self._files.seek_cursor(cursor.text)
         except OSError as wrong:
             raise _failure(wrong) from wrong
 
     def seek_time(self, seconds: float) -> None:
-        """Go to the first entry that is not older than *seconds* since 1970."""
+        """Seek to the first entry that is not older than *seconds* since 1970."""
         try:
-            # To the library a whole number is microseconds.
+            # The library takes an integer as microseconds.
             self._files.seek_realtime(float(max(0.0, seconds)))
         except OSError as wrong:
             raise _failure(wrong) from wrong
@@ -124,8 +124,8 @@ class JournalReader:
         """Return the next entry, None if there is none yet.
 
         Raises:
-            UnreadableEntryError: it is damaged, or too large; the next call goes on behind it.
-            JournalError: the journal cannot be read at all.
+            UnreadableEntryError: it is damaged or too large; the next call continues after it.
+            JournalError: the journal cannot be read.
         """
         try:
             if not self._files.step():
@@ -148,24 +148,24 @@ class JournalReader:
 
 
 def bound_memory(most: int = MEMORY_BYTES) -> None:
-    """Let this process have *most* bytes of data at most, so that an entry too large is one that cannot be read.
+    """Limit the data of this process to *most* bytes, so that reading a too large entry raises an error.
 
-    Without it the kernel would kill the process for that entry, and again after each start. Source: RLIMIT_DATA, getrlimit(2); the
-    journal's files are mapped, and do not count.
+    Otherwise the kernel would kill the process because of that entry, again after each start. Source: RLIMIT_DATA, getrlimit(2); mapped
+    files, such as the journal's, do not count.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    # As a service it has the limit already, and no right to set one.
+    # A service already has the limit, and may not set one.
     if soft == resource.RLIM_INFINITY or soft > most:
         resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
 
 
 def _failure(wrong: OSError) -> JournalError:
-    """Return what an error of reading as a whole means."""
+    """Return the error for a failure to read the journal."""
     return JournalError(f"cannot read the journal: {wrong.strerror or wrong}")
 
 
 def _check_permission() -> None:
-    """Raise JournalError if there are files of the system that this user may not read: the library leaves them out in silence."""
+    """Raise JournalError if this user may not read all system journal files: the library omits such files silently."""
     for root in _WHERE:
         for file in root.glob("*/system.journal"):
             if not os.access(file, os.R_OK):

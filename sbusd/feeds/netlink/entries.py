@@ -1,8 +1,8 @@
-"""What the kernel knows of the network, as plain values: links, addresses, routes and neighbours.
+"""The entries of the kernel's network tables as plain values: links, addresses, routes and neighbours.
 
-An entry refers to links by their index, because the name of a link can change under it; ``identity`` is what the kernel
-itself tells entries apart by, and ``attributes`` is what a subscriber is told. Both leave out what changes without meaning
-(counters, ages, remaining lifetimes), so that equal entries are entries with nothing to tell.
+Entries refer to links by index, because a link can be renamed. ``identity`` is what the kernel distinguishes entries by;
+``attributes`` are published. Both omit values that change without meaning (counters, ages, remaining lifetimes), so that equal entries
+need no event.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 Attributes = dict[str, Json]
 Identity = tuple[object, ...]
 Names = Callable[[int], bytes | None]
-"""The name of the link with an index, None if there is no such link."""
+"""Returns the name of the link with an index, None if it does not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Link:
 
     @property
     def identity(self) -> Identity:
-        """The index: a link can be renamed."""
+        """The index, because a link can be renamed."""
         return (Link, self.index)
 
     def key(self, _names: Names) -> str | None:
@@ -42,7 +42,7 @@ class Link:
         return keys.link_key(self.name)
 
     def attributes(self, names: Names) -> Attributes:
-        """Return what is published of it."""
+        """Return the published attributes."""
         return {
             "index": self.index,
             "name": text(self.name),
@@ -72,7 +72,7 @@ class Address:
 
     @property
     def identity(self) -> Identity:
-        """As the kernel compares: link, address, peer, prefix length."""
+        """What the kernel compares: link, address, peer, prefix length."""
         return (Address, self.index, self.local, self.peer, self.prefix_length)
 
     def key(self, names: Names) -> str | None:
@@ -81,7 +81,7 @@ class Address:
         return None if name is None else keys.address_key(name, self.local, self.peer, self.prefix_length)
 
     def attributes(self, names: Names) -> Attributes:
-        """Return what is published of it."""
+        """Return the published attributes."""
         return {
             "index": self.index,
             "name": _name_text(names, self.index),
@@ -98,7 +98,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One way out of a route with several."""
+    """One path of a multipath route."""
 
     index: int | None
     gateway: str | None
@@ -107,7 +107,7 @@ class Hop:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """A route. ``index`` is the link it leaves by, None where it has none (a blackhole) or several (``hops``)."""
+    """A route. ``index`` is its outgoing link, None if it has none (a blackhole) or several (``hops``)."""
 
     family: str
     table: str
@@ -126,7 +126,7 @@ class Route:
 
     @property
     def identity(self) -> Identity:
-        """All but the flags: the kernel lets routes stand side by side that differ in any of it."""
+        """All but the flags: routes that differ in any other member can coexist."""
         place = (self.family, self.table, self.destination, self.source, self.tos, self.metric)
         way = (self.type, self.scope, self.protocol, self.index, self.gateway, self.preferred_source, self.hops)
         return (Route, *place, *way)
@@ -136,7 +136,7 @@ class Route:
         return keys.route_key(self.table, self.destination)
 
     def attributes(self, names: Names) -> Attributes:
-        """Return what is published of it."""
+        """Return the published attributes."""
         hops: list[Json] = [
             {"oif": hop.index, "name": _name_text(names, hop.index), "gateway": hop.gateway, "weight": hop.weight} for hop in self.hops
         ]
@@ -182,7 +182,7 @@ class Neighbour:
         return None if name is None else keys.neighbour_key(name, self.address)
 
     def attributes(self, names: Names) -> Attributes:
-        """Return what is published of it."""
+        """Return the published attributes."""
         return {
             "index": self.index,
             "name": _name_text(names, self.index),
@@ -198,11 +198,11 @@ Entry = Link | Address | Route | Neighbour
 
 
 def text(name: bytes) -> str:
-    """Return *name* for a person: what is no UTF-8 becomes U+FFFD, since JSON has no bytes; the key has the exact name."""
+    """Return *name* as text. Bytes that are not UTF-8 become U+FFFD, because JSON has no bytes; the key has the exact name."""
     return name.decode("utf-8", "replace")
 
 
 def _name_text(names: Names, index: int | None) -> str | None:
-    """Return the name of a link for a payload, None without one."""
+    """Return the name of a link for a payload, None without a link."""
     name = None if index is None else names(index)
     return None if name is None else text(name)

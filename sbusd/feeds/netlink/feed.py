@@ -1,7 +1,7 @@
 """The netlink feed: this machine's links, addresses, routes and neighbours on the bus. Spec: sbus-feed(8).
 
-The order that loses nothing: listen for changes first, read the tables second, tell the whole, then tell the changes. After lost
-messages the monitor is made anew: what still waits in the old one is older than what was lost, and would be told as the truth.
+To lose no change, the feed first listens, then reads the tables, then publishes a snapshot, then publishes changes. After lost messages
+it replaces the monitor: messages still queued in the old one are older than the lost ones and would be published as current.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Protocol
 
-from sbusd.feeds.bus_publisher import Arrived
+from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink import keys
 from sbusd.feeds.netlink.entries import Attributes, Entry
 from sbusd.feeds.netlink.notices import DecodeError, parse_notices
 from sbusd.feeds.netlink.sockets import OverrunError
-from sbusd.feeds.netlink.state import Event, State, What
-from sbusd.feeds.rate_limit import Pace
+from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
+from sbusd.feeds.rate_limit import RateLimit
 
 _TURN_DATAGRAMS = 256
-"""Datagrams read in a turn before anything else has its turn."""
+"""Datagrams read at a time, so that other events are not delayed."""
 
 _CHECK_SECONDS = 0.2
 _SNAPSHOT_SECONDS = 1.0
 
 
-class Outlet(Protocol):
-    """The bus, as far as a feed needs it."""
+class EventPublisher(Protocol):
+    """The part of the bus that a feed needs."""
 
     def fileno(self) -> int | None:
-        """Return the descriptor to poll, None while the bus is away."""
+        """Return the descriptor to poll, None while the bus is unavailable."""
 
     def publish(self, key: str, payload: bytes) -> None:
-        """Publish one message; waits while the bus is away."""
+        """Publish one message; block while the bus is unavailable."""
 
-    def arrived(self) -> Arrived:
-        """Return what came since the last time; waits only while the bus is away."""
+    def activity(self) -> BusActivity:
+        """Return what was received since the last call; block only while the bus is unavailable."""
 
 
-class Listener(Protocol):
-    """The kernel's messages, as :class:`sbusd.feeds.netlink.sockets.Monitor` has them."""
+class ChangeMonitor(Protocol):
+    """The kernel's messages, such as :class:`sbusd.feeds.netlink.sockets.Monitor`."""
 
     forged: int
     receive_bytes: int
@@ -51,96 +51,96 @@ class Listener(Protocol):
         """Return the descriptor to poll."""
 
     def read(self, most: int) -> Iterator[bytes]:
-        """Yield the datagrams that are there, *most* of them at most. Raises OverrunError."""
+        """Yield up to *most* waiting datagrams. Raises OverrunError."""
 
     def close(self) -> None:
         """Close it."""
 
 
-class Source(Protocol):
-    """What the feed is about, as :class:`sbusd.feeds.netlink.sockets.Kernel` has it."""
+class NetlinkSource(Protocol):
+    """The source of events, such as :class:`sbusd.feeds.netlink.sockets.Kernel`."""
 
     @property
     def interrupted(self) -> int:
-        """Tables that changed while they were read, and were read anew."""
+        """Number of tables that changed while they were read, and were read again."""
 
-    def listen(self) -> Listener:
-        """Return the messages from now on; the caller closes it."""
+    def listen(self) -> ChangeMonitor:
+        """Return a monitor of messages from now on; the caller closes it."""
 
     def read_tables(self) -> list[Entry]:
-        """Return all entries now."""
+        """Return all current entries."""
 
 
 @dataclass(slots=True)
-class Counters:
-    """What the feed has done; published at the end of each snapshot."""
+class NetlinkCounters:
+    """Counters, published at the end of each snapshot."""
 
     overruns: int = 0
-    """Times that messages of the kernel were lost."""
+    """Number of times that messages of the kernel were lost."""
     undecodable: int = 0
     """Messages of the kernel that could not be decoded."""
     forged: int = 0
     """Netlink messages from a process that is not the kernel."""
     checks: int = 0
-    """Times that the tables were read because a message left something open."""
+    """Number of times that the tables were read because a message did not describe a change completely."""
     requests: int = 0
-    """Requests for a snapshot; several are answered by one."""
+    """Requests for a snapshot; one snapshot can answer several."""
     refused: int = 0
-    """Publications that the bus refused."""
+    """Publications that the bus rejected."""
     reconnects: int = 0
-    """Times that the bus was lost and found again."""
+    """Number of reconnections to the bus."""
 
 
 class NetlinkFeed:
-    """One feed from a network namespace to a bus; both stay the caller's.
+    """A feed from a network namespace to a bus; the caller owns both.
 
-    *say* takes one line for the person who runs it; *ready* is called after each snapshot with a line of status.
-    *namespace* is said in each payload, if it is not None; *clock* gives seconds that never go back.
+    *log* is called with lines for the administrator, *ready* with a status line after each snapshot.
+    *namespace* is included in each payload unless None; *clock* is monotonic, in seconds.
     """
 
     def __init__(
         self,
-        source: Source,
-        outlet: Outlet,
-        say: Callable[[str], None],
+        source: NetlinkSource,
+        publisher: EventPublisher,
+        log: Callable[[str], None],
         ready: Callable[[str], None],
         *,
         namespace: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.counters = Counters()
+        self.counters = NetlinkCounters()
         self._source = source
-        self._outlet = outlet
-        self._say = say
+        self._publisher = publisher
+        self._log = log
         self._ready = ready
         self._namespace = namespace
         self._clock = clock
-        self._monitor: Listener | None = None
-        self._state = State()
+        self._monitor: ChangeMonitor | None = None
+        self._state = NetworkState()
         self._generation = 0
-        self._is_restless = False
-        """Whether something may have come from the bus that polling does not show: publishing reads when it cannot write."""
+        self._may_have_activity = False
+        """Whether to read from the bus though polling shows nothing: publishing reads when it cannot write."""
         self._wanted: str | None = "start"
-        self._check_pace = Pace(_CHECK_SECONDS)
-        self._snapshot_pace = Pace(_SNAPSHOT_SECONDS)
+        self._check_limit = RateLimit(_CHECK_SECONDS)
+        self._snapshot_limit = RateLimit(_SNAPSHOT_SECONDS)
 
     def run(self) -> None:
         """Feed until an exception ends it: KeyboardInterrupt by a signal.
 
         Raises:
-            KernelError: the kernel refuses what the feed needs.
-            SbusError: the bus is gone for good.
+            KernelError: the kernel rejects an operation of the feed.
+            SbusError: the bus is permanently unavailable.
         """
         while True:
             self.turn()
 
     def turn(self) -> None:
-        """Do what is due, wait until something happens or becomes due, and handle it."""
+        """Do work that is due, wait for an event or for the next due time, and handle events."""
         self._do_due(self._clock())
         readable = self._wait()
         if self._monitor is not None and self._monitor.fileno() in readable:
-            self._take_changes()
-        self._take_arrived()
+            self._read_changes()
+        self._handle_activity()
 
     def close(self) -> None:
         """Stop listening."""
@@ -149,139 +149,139 @@ class NetlinkFeed:
             self._monitor = None
 
     def _wait(self) -> set[int]:
-        """Return the descriptors that are readable, after waiting for one or for the next thing that is due."""
+        """Wait for a readable descriptor or the next due time; return the readable descriptors."""
         poll = select.poll()
-        outlet = self._outlet.fileno()
-        if outlet is not None:
-            poll.register(outlet, select.POLLIN)
+        publisher = self._publisher.fileno()
+        if publisher is not None:
+            poll.register(publisher, select.POLLIN)
         if self._monitor is not None:
             poll.register(self._monitor.fileno(), select.POLLIN)
         due = self._next_due()
-        if outlet is None or self._is_restless:
+        if publisher is None or self._may_have_activity:
             due = 0.0
         timeout_ms = None if due is None else max(0.0, (due - self._clock()) * 1000)
         return {fd for fd, _ in poll.poll(timeout_ms)}
 
     def _next_due(self) -> float | None:
-        """Return when there is something to do though nothing happens, in seconds of the monotonic clock."""
+        """Return when the next work is due without an event, in monotonic seconds."""
         times = []
         if self._wanted is not None:
-            times.append(self._snapshot_pace.next)
-        if self._state.is_doubtful and self._monitor is not None:
-            times.append(self._check_pace.next)
+            times.append(self._snapshot_limit.next_time)
+        if self._state.is_uncertain and self._monitor is not None:
+            times.append(self._check_limit.next_time)
         return min(times, default=None)
 
     def _do_due(self, now: float) -> None:
-        """Tell the snapshot that is wanted, or check the state, if it is time to."""
-        if self._wanted is not None and now >= self._snapshot_pace.next:
+        """Publish a wanted snapshot, or check the state, when it is due."""
+        if self._wanted is not None and now >= self._snapshot_limit.next_time:
             reason, self._wanted = self._wanted, None
             is_anew = self._monitor is None
             if is_anew:
-                self._start_anew()
-            self._tell_snapshot(reason)
-            self._snapshot_pace.spend(now, self._clock())
+                self._start_monitor()
+            self._publish_snapshot(reason)
+            self._snapshot_limit.record(now, self._clock())
             if is_anew:
-                self._catch_up()
-        elif self._state.is_doubtful and self._monitor is not None and now >= self._check_pace.next:
+                self._read_late_changes()
+        elif self._state.is_uncertain and self._monitor is not None and now >= self._check_limit.next_time:
             self._check()
-            self._check_pace.spend(now, self._clock())
+            self._check_limit.record(now, self._clock())
 
-    def _start_anew(self) -> None:
-        """Listen, then read the tables; tell what is gone since the last time, for those who keep no snapshots."""
+    def _start_monitor(self) -> None:
+        """Listen, then read the tables; publish removals since the last snapshot, for subscribers that ignore snapshots."""
         self._monitor = self._source.listen()
         for event in self._state.reconcile(self._source.read_tables()):
-            if event.what is What.REMOVE:
-                self._tell(event)
+            if event.kind is EventKind.REMOVE:
+                self._publish_event(event)
 
     def _check(self) -> None:
-        """Read the tables, because a message left open what else has changed."""
+        """Read the tables, because a message did not describe a change completely."""
         self.counters.checks += 1
-        # First what waits: it is older than the tables.
-        if self._take_changes() is None:
+        # First the queued messages, which are older than the tables.
+        if self._read_changes() is None:
             return
         for event in self._state.reconcile(self._source.read_tables()):
-            self._tell(event)
-        self._catch_up()
+            self._publish_event(event)
+        self._read_late_changes()
 
-    def _catch_up(self) -> None:
-        """Tell what came while the tables were read: it may be older than they are, and undo what they said, so check again."""
-        if self._take_changes():
-            self._state.is_doubtful = True
+    def _read_late_changes(self) -> None:
+        """Publish changes that arrived while the tables were read. They may be older than the tables, so check again."""
+        if self._read_changes():
+            self._state.is_uncertain = True
 
-    def _take_changes(self) -> int | None:
-        """Tell what the kernel says, and return how many events that made; None if messages were lost."""
-        told = 0
+    def _read_changes(self) -> int | None:
+        """Publish changes from the kernel, and return how many; None if messages were lost."""
+        published = 0
         monitor = self._monitor
         if monitor is None:
             return None
         try:
             for datagram in monitor.read(_TURN_DATAGRAMS):
-                told += self._take_datagram(datagram)
+                published += self._handle_datagram(datagram)
         except OverrunError as overrun:
             self._note_overrun(overrun)
             return None
         finally:
             self.counters.forged += monitor.forged
             monitor.forged = 0
-        return told
+        return published
 
-    def _take_datagram(self, datagram: bytes) -> int:
-        """Tell what one datagram says, and return how many events that made."""
-        told = 0
+    def _handle_datagram(self, datagram: bytes) -> int:
+        """Publish the changes in one datagram, and return how many."""
+        published = 0
         try:
             for notice in parse_notices(datagram):
                 for event in self._state.apply(notice):
-                    self._tell(event)
-                    told += 1
+                    self._publish_event(event)
+                    published += 1
         except DecodeError as wrong:
             self.counters.undecodable += 1
-            self._state.is_doubtful = True
+            self._state.is_uncertain = True
             if self.counters.undecodable == 1:
-                self._say(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {keys.SNAPSHOT_END}")
-        return told
+                self._log(f"{wrong}; reading the kernel tables instead. Further errors are only counted, in {keys.SNAPSHOT_END}")
+        return published
 
     def _note_overrun(self, overrun: OverrunError) -> None:
-        """Stop listening until the next snapshot: what still waits is older than what was lost."""
+        """Stop listening until the next snapshot: queued messages are older than the lost ones."""
         self.counters.overruns += 1
-        self._say(f"overrun {self.counters.overruns}: {overrun}; publishing a new snapshot")
+        self._log(f"overrun {self.counters.overruns}: {overrun}; publishing a new snapshot")
         self.close()
         self._wanted = "overrun"
 
-    def _take_arrived(self) -> None:
-        """Handle what came from the bus."""
-        arrived = self._outlet.arrived()
-        self._is_restless = arrived.has_more
-        self.counters.requests += arrived.requests
-        self.counters.refused += arrived.refused
-        if arrived.reconnected:
+    def _handle_activity(self) -> None:
+        """Handle what was received from the bus."""
+        activity = self._publisher.activity()
+        self._may_have_activity = activity.has_more
+        self.counters.requests += activity.requests
+        self.counters.refused += activity.refused
+        if activity.reconnected:
             self.counters.reconnects += 1
-            self._say("reconnected to the bus; publishing a new snapshot")
-            # A first snapshot, or one after an overrun, is due in any case and says more.
+            self._log("reconnected to the bus; publishing a new snapshot")
+            # A first snapshot, or one after an overrun, is due anyway and has a more specific reason.
             self._wanted = "reconnect" if self._wanted in {None, "request"} else self._wanted
-        elif arrived.requests and self._wanted is None:
+        elif activity.requests and self._wanted is None:
             self._wanted = "request"
 
-    def _tell_snapshot(self, reason: str) -> None:
-        """Tell all that is known, between its delimiters."""
+    def _publish_snapshot(self, reason: str) -> None:
+        """Publish the whole state between its delimiters."""
         self._generation += 1
         events = self._state.snapshot()
         head: Attributes = {"generation": self._generation, "reason": reason}
         self._publish(keys.SNAPSHOT_BEGIN, "snapshot", head)
         for event in events:
-            self._tell(event)
+            self._publish_event(event)
         counters: Attributes = {**asdict(self.counters), "interrupted": self._source.interrupted}
         room = self._monitor.receive_bytes >> 10 if self._monitor is not None else None
         self._publish(keys.SNAPSHOT_END, "snapshot", {**head, "entries": len(events), **counters, "receive_kib": room})
         self._ready(f"{len(events)} entries, {self._generation} snapshots (last: {reason}), {self.counters.overruns} overruns")
 
-    def _tell(self, event: Event) -> None:
+    def _publish_event(self, event: NetworkEvent) -> None:
         """Publish one event."""
-        self._publish(event.key, event.what.value, event.attributes)
+        self._publish(event.key, event.kind.value, event.attributes)
 
-    def _publish(self, key: str, what: str, attributes: Attributes) -> None:
+    def _publish(self, key: str, kind: str, attributes: Attributes) -> None:
         """Publish one message of the feed."""
-        message: Attributes = {"event": what, "time": round(time.time(), 6), **attributes}
+        message: Attributes = {"event": kind, "time": round(time.time(), 6), **attributes}
         if self._namespace is not None:
             message["namespace"] = self._namespace
-        self._is_restless = True
-        self._outlet.publish(key, json.dumps(message, separators=(",", ":")).encode())
+        self._may_have_activity = True
+        self._publisher.publish(key, json.dumps(message, separators=(",", ":")).encode())

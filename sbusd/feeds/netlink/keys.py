@@ -1,8 +1,8 @@
-"""The routing keys of the netlink feed, from names that the feed does not choose. Spec: sbus-feed(8), KEYS.
+"""The routing keys of the netlink feed, made from names that others choose. Spec: sbus-feed(8), KEYS.
 
-A link's name is any bytes but NUL, ``/``, ``:`` and white space, so it can hold a ``*``, a ``!`` or half a UTF-8 character.
-One rule keeps every segment a segment, printable and readable back: each byte but ASCII letters, digits and ``_.-~:@+,=`` is
-written ``%XX``, as in a URL. So no name can add a segment, look like another name, or begin a reserved key.
+A link's name can contain any bytes but NUL, ``/``, ``:`` and white space, for example ``*``, ``!`` or incomplete UTF-8. So each byte
+except ASCII letters, digits and ``_.-~:@+,=`` is written ``%XX``, as in a URL. Names then cannot add segments, be confused with other
+names, or begin a reserved key, and they are printable and reversible.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PLAIN = ":@+,="
 
 
 def escape(segment: bytes | str) -> str:
-    """Return *segment* as one segment of a key; urllib.parse.unquote_to_bytes() gives it back."""
+    """Return *segment* as one segment of a key; urllib.parse.unquote_to_bytes() reverses it."""
     return quote_from_bytes(segment.encode() if isinstance(segment, str) else segment, safe=_PLAIN)
 
 
@@ -27,9 +27,9 @@ def link_key(name: bytes) -> str:
 
 
 def address_key(name: bytes, local: str, peer: str | None, prefix_length: int) -> str:
-    """Return ``net/address/<name>/<local>%2F<prefix length>``; of a point-to-point address ``<local>,<peer>%2F…``.
+    """Return ``net/address/<name>/<local>%2F<prefix length>``; for a point-to-point address ``<local>,<peer>%2F…``.
 
-    All that tells two addresses of a link apart is in the key: the kernel keeps 10.0.0.1/24 and 10.0.0.1/16 side by side.
+    The key contains all that distinguishes two addresses of a link: the kernel accepts both 10.0.0.1/24 and 10.0.0.1/16.
     """
     ends = f"{local},{peer}" if peer else local
     return f"net/address/{escape(name)}/{escape(f'{ends}/{prefix_length}')}"

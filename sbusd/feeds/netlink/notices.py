@@ -1,8 +1,8 @@
-"""Netlink messages to typed notices: pure, no socket. Source: rtnetlink(7).
+"""Converts netlink messages to typed notices, without I/O. Source: rtnetlink(7).
 
-pyroute2 decodes the messages; what they mean is decided here. Left out on purpose, because each says something else than its
-type: messages of the bridge family (a port that leaves its bridge is a DELLINK of that family, the link stays), cached routes,
-proxy neighbours, and the neighbours that need no resolving (NOARP), as ip-neighbour(8) leaves them out.
+pyroute2 decodes the messages; this module interprets them. It skips messages whose meaning differs from their type: messages of the
+bridge family (a port that leaves its bridge is a DELLINK of that family, but the link remains), cached routes, proxy neighbours, and
+neighbours that need no resolution (NOARP), as ip-neighbour(8) does.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pyroute2.netlink.rtnl.iprsocket import MarshalRtnl
 from sbusd.feeds.netlink.entries import Address, Entry, Hop, Link, Neighbour, Route
 from sbusd.protocol.errors import SbusError
 
-# It logs a traceback for a message that it cannot decode; DecodeError says so in a line.
+# It logs a traceback for a message that it cannot decode; DecodeError reports it in one line.
 logging.getLogger("pyroute2").setLevel(logging.CRITICAL + 1)
 
 _FAMILIES = {int(socket.AF_INET): "inet", int(socket.AF_INET6): "inet6"}
 _TABLES = {253: "default", 254: "main", 255: "local"}
 _SCOPES = {0: "global", 200: "site", 253: "link", 254: "host", 255: "nowhere"}
 _ADDRESS_FLAGS: dict[int, Mapping[int, str]] = {
-    # One bit with two meanings, and pyroute2 knows only one of them.
+    # One bit has two meanings, of which pyroute2 knows one.
     int(socket.AF_INET): {**ifaddrmsg.IFA_F_VALUES, 1: "IFA_F_SECONDARY"},
     int(socket.AF_INET6): {**ifaddrmsg.IFA_F_VALUES, 1: "IFA_F_TEMPORARY"},
 }
@@ -35,30 +35,30 @@ _NLM_F_REPLACE = 0x100
 _NLM_F_APPEND = 0x800
 _RTM_F_CLONED = 0x200
 _ROUTE_FLAGS = 0xFF
-"""The low byte of rtm_flags holds the state of the next hop, RTNH_F_*; the rest is about the message."""
+"""The low byte of rtm_flags is the state of the next hop, RTNH_F_*; the rest is about the message."""
 
 
 class DecodeError(SbusError, ValueError):
-    """A netlink message that cannot be decoded."""
+    """A netlink message cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """What one message says: *entry* is there, or is gone.
+    """The meaning of one message: *entry* exists, or was removed.
 
-    ``unsure`` marks a message after which more may have changed than it says, so that only a look at the kernel's tables tells.
+    ``is_partial``: more may have changed than the message contains, so the kernel's tables must be read.
     """
 
     entry: Entry
     gone: bool = False
-    unsure: bool = False
+    is_partial: bool = False
 
 
 def parse_notices(data: bytes) -> Iterator[Notice]:
-    """Yield what the messages of one datagram say, in their order. Messages that say nothing to the feed yield nothing.
+    """Yield the notices of one datagram in order. Messages without meaning for the feed are skipped.
 
     Raises:
-        DecodeError: a message cannot be decoded; those before it have been yielded.
+        DecodeError: a message cannot be decoded; earlier ones have been yielded.
     """
     for message in MarshalRtnl().parse(data):
         error = message["header"].get("error")
@@ -73,7 +73,7 @@ def parse_notices(data: bytes) -> Iterator[Notice]:
 
 
 def _notice(message: nlmsg_base) -> Notice | None:
-    """Return what one message says, None for one that the feed has no use for."""
+    """Return the notice of one message, None if it has no meaning for the feed."""
     match message["header"]["type"]:
         case rtnl.RTM_NEWLINK | rtnl.RTM_DELLINK as kind:
             return None if message["family"] else Notice(_link(message), gone=kind == rtnl.RTM_DELLINK)
@@ -87,12 +87,12 @@ def _notice(message: nlmsg_base) -> Notice | None:
 
 
 def _link(message: nlmsg_base) -> Link:
-    """Return the link that a message is about."""
+    """Return the link in a message."""
     name = message.get_attr("IFLA_IFNAME")
     info = message.get_attr("IFLA_LINKINFO")
     return Link(
         index=message["index"],
-        # pyroute2 gives text where the bytes are UTF-8, and bytes where they are not.
+        # pyroute2 returns str for valid UTF-8, else bytes.
         name=name if isinstance(name, bytes) else name.encode(),
         state=(message.get_attr("IFLA_OPERSTATE") or "unknown").lower(),
         flags=_flag_names(message["flags"], ifinfmsg.IFF_VALUES, "IFF_"),
@@ -104,9 +104,9 @@ def _link(message: nlmsg_base) -> Link:
 
 
 def _address(message: nlmsg_base) -> Address:
-    """Return the address that a message is about."""
+    """Return the address in a message."""
     address = message.get_attr("IFA_ADDRESS")
-    # IFA_LOCAL is the own end and IFA_ADDRESS the other one; IPv6 sends only the latter for an address without a peer.
+    # IFA_LOCAL is this end and IFA_ADDRESS the other one; IPv6 sends only the latter for an address without a peer.
     local = message.get_attr("IFA_LOCAL") or address
     if local is None:
         raise ValueError("address message without an address")
@@ -125,17 +125,17 @@ def _address(message: nlmsg_base) -> Address:
 
 
 def _route_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
-    """Return what a route message says, None for caches and for families that are not IP."""
+    """Return the notice of a route message, None for caches and for families other than IP."""
     if message["family"] not in _FAMILIES or message["flags"] & _RTM_F_CLONED:
         return None
     flags = message["header"]["flags"]
-    # A replaced route is not named; an IPv6 route appended to another becomes part of it.
-    unsure = bool(flags & _NLM_F_REPLACE) or (message["family"] == socket.AF_INET6 and bool(flags & _NLM_F_APPEND))
-    return Notice(_route(message), gone, unsure and not gone)
+    # The message does not contain the replaced route; an IPv6 route appended to another becomes part of it.
+    is_partial = bool(flags & _NLM_F_REPLACE) or (message["family"] == socket.AF_INET6 and bool(flags & _NLM_F_APPEND))
+    return Notice(_route(message), gone, is_partial and not gone)
 
 
 def _route(message: nlmsg_base) -> Route:
-    """Return the route that a message is about."""
+    """Return the route in a message."""
     table = message.get_attr("RTA_TABLE") or message["table"]
     hops = tuple(Hop(hop["oif"] or None, _gateway(hop), hop["hops"] + 1) for hop in message.get_attr("RTA_MULTIPATH") or ())
     return Route(
@@ -157,7 +157,7 @@ def _route(message: nlmsg_base) -> Route:
 
 
 def _neighbour_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
-    """Return what a neighbour message says; one that needs no resolving counts as gone."""
+    """Return the notice of a neighbour message; one that needs no resolution counts as removed."""
     address = message.get_attr("NDA_DST")
     if message["family"] not in _FAMILIES or address is None or message["flags"] & ndmsg.NTF_PROXY:
         return None
@@ -174,7 +174,7 @@ def _neighbour_notice(message: nlmsg_base, *, gone: bool) -> Notice | None:
 
 
 def _gateway(message: nlmsg_base) -> str | None:
-    """Return the gateway of a route or of one of its hops; RTA_VIA is one of the other family."""
+    """Return the gateway of a route or hop; RTA_VIA is a gateway of the other family."""
     gateway: str | None = message.get_attr("RTA_GATEWAY")
     if gateway is None and (via := message.get_attr("RTA_VIA")):
         return str(via["addr"])
@@ -192,7 +192,7 @@ def _named(names: Mapping[int | str, int | str], value: int) -> str:
 
 
 def _flag_names(bits: int, names: Mapping[int, str], head: str) -> tuple[str, ...]:
-    """Return the names of the bits that are set, lowest first, without their common *head*; a bit without a name in hex."""
+    """Return the names of the set bits, lowest first, without their common *head*; a bit without a name in hexadecimal."""
     return tuple(
         names[bit].removeprefix(head).lower() if bit in names else hex(bit)
         for bit in (1 << position for position in range(bits.bit_length()))

@@ -1,7 +1,7 @@
-"""The netlink sockets: changes as they come, and whole tables on demand. Source: netlink(7), rtnetlink(7).
+"""The netlink sockets: a monitor of changes, and dumps of tables. Source: netlink(7), rtnetlink(7).
 
-Own sockets, and of pyroute2 the messages and namespaces alone: its sockets read into a queue without bounds, and one that has
-once overrun is of no more use. What matters here is to know exactly when a message was lost.
+pyroute2 provides only messages and namespaces here: its sockets read into an unbounded queue and are unusable after an overrun. The feed
+must know exactly when a message was lost.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TABLES: tuple[tuple[type[nlmsg_base], int], ...] = (
     (rtmsg, rtnl.RTM_GETROUTE),
     (ndmsg, rtnl.RTM_GETNEIGH),
 )
-"""What each table is asked for with. Links come first, the others name them."""
+"""The request for each table. Links come first, because the others refer to them."""
 
 _REQUEST_DUMP = 0x1 | 0x300
 _DUMP_INTERRUPTED = 0x10
@@ -44,28 +44,28 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 
 _SO_RCVBUFFORCE = 33
 RECEIVE_BYTES = 4 << 20
-"""Receive buffer of the monitor: some thousand messages, that is, what a machine with many containers says while it boots."""
+"""Receive buffer of the monitor: some thousand messages, as during the boot of a machine with many containers."""
 
 _DATAGRAM_BYTES = 1 << 18
-"""Room for one datagram: the kernel's are 32 KiB at most, but for a link with hundreds of virtual functions."""
+"""Room for one datagram: the kernel's have at most 32 KiB, except for a link with hundreds of virtual functions."""
 
 _DUMP_ATTEMPTS = 5
 _DUMP_SECONDS = 10.0
 
 
 class OverrunError(SbusError):
-    """Messages of the kernel were lost: ENOBUFS, or one that did not fit. The monitor is of no more use."""
+    """Messages of the kernel were lost: ENOBUFS, or one that did not fit. The monitor must be replaced."""
 
 
 class KernelError(SbusError, OSError):
-    """The kernel refuses what the feed needs."""
+    """The kernel rejects an operation of the feed."""
 
 
-class Namespace:
-    """The network namespace that the sockets are made in: a named one, or the process's own.
+class NetworkNamespace:
+    """The network namespace in which sockets are created: a named one, or the process's own.
 
-    A socket stays where it was made, so the process itself is inside only while it makes one, and reaches the bus from outside.
-    The descriptor is kept: a namespace whose name is deleted meanwhile is still the same one.
+    A socket stays in its namespace, so the process enters only to create one, and reaches the bus outside. The descriptor is kept open: it
+    refers to the same namespace even if the name is deleted.
     """
 
     def __init__(self, name: str | None = None) -> None:
@@ -93,7 +93,7 @@ class Namespace:
 
     @contextlib.contextmanager
     def _inside(self) -> Iterator[None]:
-        """Be in the namespace."""
+        """Enter the namespace."""
         if self._fd is None:
             yield
             return
@@ -109,37 +109,37 @@ class Namespace:
             netns.popns()
 
     def close(self) -> None:
-        """Let go of the namespace; the sockets made in it stay."""
+        """Close the descriptor; sockets created in the namespace remain."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 class Monitor:
-    """The kernel's messages about changes, from the moment it is made."""
+    """The kernel's messages about changes, from its creation on."""
 
-    def __init__(self, namespace: Namespace, receive_bytes: int = RECEIVE_BYTES) -> None:
+    def __init__(self, namespace: NetworkNamespace, receive_bytes: int = RECEIVE_BYTES) -> None:
         self._channel = namespace.route_socket()
         try:
-            # Over the limit of net.core.rmem_max where that is allowed.
+            # Exceeds net.core.rmem_max if permitted.
             self._channel.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, receive_bytes)
         except PermissionError:
             self._channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-        # The kernel doubles what it is given, for its own bookkeeping, and may have cut it silently before.
+        # The kernel limits the value silently and doubles it for its own overhead.
         self.receive_bytes = self._channel.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2
         self._channel.setblocking(False)
         for group in _GROUPS:
             self._channel.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, group)
         self._buffer = bytearray(_DATAGRAM_BYTES)
         self.forged = 0
-        """Datagrams that another process sent to the socket, not the kernel."""
+        """Datagrams that a process sent to the socket, not the kernel."""
 
     def fileno(self) -> int:
-        """Return the descriptor, readable when there is something to read."""
+        """Return the descriptor to poll for reading."""
         return self._channel.fileno()
 
     def read(self, most: int) -> Iterator[bytes]:
-        """Yield the datagrams that are there, *most* of them at most.
+        """Yield up to *most* waiting datagrams.
 
         Raises:
             OverrunError: the kernel dropped messages, or one was too long.
@@ -165,26 +165,26 @@ class Monitor:
         self._channel.close()
 
 
-class Tables:
-    """The kernel's tables of links, addresses, routes and neighbours, read whole."""
+class KernelTables:
+    """Reads the kernel's tables of links, addresses, routes and neighbours."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace: NetworkNamespace) -> None:
         self._channel = namespace.route_socket()
         self._channel.settimeout(_DUMP_SECONDS)
         self._sequence = 0
         self.interrupted = 0
-        """Tables that changed while they were read, and were read anew."""
+        """Number of tables that changed while they were read, and were read again."""
 
     def read(self) -> list[Entry]:
         """Return all entries, links first.
 
         Raises:
-            KernelError: the kernel refuses, or does not answer within 10 seconds.
+            KernelError: the kernel rejects the request, or does not respond within 10 seconds.
         """
         return [entry for message, request in _TABLES for entry in self._table(message, request)]
 
     def _table(self, message: type[nlmsg_base], request: int) -> list[Entry]:
-        """Return one table, read anew if it changed meanwhile: then an entry can be missing that was there all along."""
+        """Return one table. Read it again if it changed meanwhile: an entry that existed all the time could be missing."""
         for _ in range(_DUMP_ATTEMPTS):
             entries, is_whole = self._dump(message, request)
             if is_whole:
@@ -193,7 +193,7 @@ class Tables:
         return entries
 
     def _dump(self, message: type[nlmsg_base], request: int) -> tuple[list[Entry], bool]:
-        """Return one table, and whether it stayed as it was while it was read."""
+        """Return one table, and whether it did not change while it was read."""
         self._sequence += 1
         query = message()
         query["header"]["type"] = request
@@ -212,7 +212,7 @@ class Tables:
         return entries, is_whole
 
     def _answers(self) -> Iterator[bytes]:
-        """Yield the datagrams of an answer, without the message that ends it."""
+        """Yield the datagrams of a response, without the final message."""
         while True:
             datagram, _, flags, sender = self._channel.recvmsg(_DATAGRAM_BYTES)
             if sender[0] != 0 or _HEADER.unpack_from(datagram)[3] != self._sequence:
@@ -235,21 +235,21 @@ class Tables:
 
 
 class Kernel:
-    """One network namespace as the feed sees it: its tables now, and what changes in them."""
+    """One network namespace: its tables, and their changes."""
 
     def __init__(self, namespace: str | None = None, receive_bytes: int = RECEIVE_BYTES) -> None:
-        """Open the namespace of this name, None for the process's own.
+        """Open the namespace with this name, None for the process's own.
 
         Raises:
-            KernelError: there is none, or the process may not enter it.
+            KernelError: it does not exist, or the process may not enter it.
         """
-        self._namespace = Namespace(namespace)
+        self._namespace = NetworkNamespace(namespace)
         self._receive_bytes = receive_bytes
-        self._tables = Tables(self._namespace)
+        self._tables = KernelTables(self._namespace)
 
     @property
     def interrupted(self) -> int:
-        """Tables that changed while they were read, and were read anew."""
+        """Number of tables that changed while they were read, and were read again."""
         return self._tables.interrupted
 
     def listen(self) -> Monitor:
@@ -257,17 +257,17 @@ class Kernel:
         return Monitor(self._namespace, self._receive_bytes)
 
     def read_tables(self) -> list[Entry]:
-        """Return all entries now, links first. Raises what :meth:`Tables.read` raises."""
+        """Return all current entries, links first. Raises what :meth:`KernelTables.read` raises."""
         return self._tables.read()
 
     def close(self) -> None:
-        """Close what is open; monitors are their callers'."""
+        """Close the sockets; callers close their monitors."""
         self._tables.close()
         self._namespace.close()
 
 
 def _headers(datagram: bytes) -> Iterable[tuple[int, int, int]]:
-    """Yield where each message of *datagram* starts, its type, and its flags. Source: netlink(7)."""
+    """Yield the offset, type and flags of each message in *datagram*. Source: netlink(7)."""
     place = 0
     while place + _HEADER.size <= len(datagram):
         length, kind, flags, _, _ = _HEADER.unpack_from(datagram, place)
@@ -276,5 +276,5 @@ def _headers(datagram: bytes) -> Iterable[tuple[int, int, int]]:
 
 
 def _is_interrupted(datagram: bytes) -> bool:
-    """Return whether the kernel says that a table changed while it was dumped."""
+    """Return whether the kernel reports that a table changed during its dump."""
     return any(flags & _DUMP_INTERRUPTED for _, _, flags in _headers(datagram))

@@ -1,7 +1,7 @@
-"""Requests of other hosts that services of this host's bus run. Spec: sbus-relay(8), "On the bus".
+"""Requests of remote hosts that services on this host's bus run. Spec: sbus-relay(8), "On the bus".
 
-A request is given to the bus at most once: from then on it lies in a list of its own until it is answered, and if the relay dies, it is
-answered with an error, for nobody knows whether the service has run it. One that the bus handed to nobody goes to Redis.
+A request is passed to the bus at most once. From then on it stays in a separate list until its response. If the relay dies, the response
+is an error, because it is unknown whether the service ran the request. A request that had no recipient on the bus goes to Redis.
 """
 
 from __future__ import annotations
@@ -18,135 +18,142 @@ from sbusd.client.rpc.service import WAITING_PER_USER
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
-from sbusd.relay.bus.link import RelayBus, RelayedInvocation
-from sbusd.relay.concurrency_limit import Allowance
+from sbusd.relay.bus.client import RelayBus, RelayedInvocation
+from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayLog
-from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 AT_ONCE = WAITING_PER_USER // 4
-"""Requests of one twin for one command that a service has at once: it lets four times as many wait, so several relays may call it."""
+"""Concurrent requests of one host for one command: a quarter of what a service queues per user, so that several relays may call it."""
 
 TWIN_BYTES = 64 << 20
-"""Bytes of one twin's requests that are held in memory, each larger than some packets of the bus can be: beyond, they are refused."""
+"""Bytes of one host's requests that are held in memory, because a request can be larger than several packets of the bus.
 
-AGAIN_SECONDS = 0.25
-"""How long a Redis that is away is left alone."""
+Further requests are declined.
+"""
+
+RETRY_SECONDS = 0.25
+"""Pause before the next attempt while Redis is unavailable."""
 
 
 ASK_SECONDS = 5.0
-"""How long the bus may take to say whether anybody serves a command: it takes microseconds, and when it is started anew a second.
-All requests of other hosts wait for it, those for Redis too."""
+"""Timeout of the question whether a service is subscribed to a command: it takes microseconds, during a restart of the bus a second.
+
+All requests of remote hosts wait for the answer, including those for Redis.
+"""
 
 
-class Joined(Protocol):
-    """Knows whether the relay is joined to its bus."""
+class Membership(Protocol):
+    """Knows whether the relay has joined its bus."""
 
     bus: RelayBus | None
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
-        """End the connection *bus*, and make a new one."""
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
+        """Close the connection *bus*, so that a new one is made."""
 
 
-class _Turn:
-    """Requests of one twin for one command: places with the service, and how many want one or have it."""
+class _CommandSlots:
+    """Slots for the requests of one host for one command, and the number of requests that use or want one."""
 
     def __init__(self) -> None:
-        self.places = asyncio.Semaphore(AT_ONCE)
+        self.semaphore = asyncio.Semaphore(AT_ONCE)
         self.wanted = 0
 
 
-class Services:
-    """Has requests run by services of the bus."""
+class BusServices:
+    """Runs requests on services of the bus."""
 
     def __init__(
         self,
         twin: int,
         settings: RelaySettings,
-        joined: Joined,
+        membership: Membership,
         *,
         store: Store,
-        desk: Desk,
+        handler: QueueHandler,
         journal: RelayLog,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """*twin* is this host's; *desk* knows how a request is answered."""
+        """*twin* is the number of this host; *handler* stores responses."""
         self._twin = twin
         self._settings = settings
-        self._joined = joined
+        self._membership = membership
         self._store = store
-        self._desk = desk
+        self._handler = handler
         self._journal = journal
         self._clock = clock
-        self._allowance = Allowance(settings.peer_requests, TWIN_BYTES)
-        self._turns: dict[tuple[int, str], _Turn] = {}
+        self._limit = ConcurrencyLimit(settings.peer_requests, TWIN_BYTES)
+        self._slots: dict[tuple[int, str], _CommandSlots] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def take(self, raw: bytes, request: Message) -> bool:
-        """See to *request*, which is *raw* of the queue of requests, if somebody on the bus serves it. Raises RedisAwayError."""
-        bus = self._joined.bus
+    async def take(self, raw: bytes, request: RelayMessage) -> bool:
+        """Run *request*, which is *raw* of the request queue; return False if no service is subscribed. Raises RedisUnavailableError."""
+        bus = self._membership.bus
         if bus is None or not await self._is_served(bus, request.cmd):
             return False
-        if crowded := self._allowance.problem(request.src, len(raw)):
+        if crowded := self._limit.problem(request.src, len(raw)):
             await self._store.count("requests-crowded")
-            await self._desk.decline(raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE)
+            await self._handler.decline(
+                raw, request, f"busy: {crowded} for requests of host {request.src} on host {self._twin}", names.REMOTE
+            )
             return True
         said, left = await self._engage(raw, request)
         if said == "engaged":
-            self._allowance.take(request.src, len(raw))
+            self._limit.acquire(request.src, len(raw))
             task = asyncio.create_task(self._run(bus, raw, request, time.monotonic() + left))
             self._tasks.add(task)
             task.add_done_callback(self._done)
         return True
 
     async def close(self) -> None:
-        """Stop waiting for services. What they had is answered by the next relay."""
+        """Stop waiting for services. The next relay responds to their requests."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _is_served(self, bus: RelayBus, command: str) -> bool:
-        """Return whether a request for *command* would reach anybody on the bus."""
+        """Return whether a service on the bus is subscribed to *command*."""
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 return bool(await bus.members(relayed_key(command)))
         except TimeoutError:
-            await self._joined.leave(bus, f"no response for {ASK_SECONDS:g} s")
+            await self._membership.reconnect(bus, f"no response for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
             self._journal.record_limited(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
-            pass  # The bus has gone, which whoever holds the connection tells.
+            pass  # Disconnected: the owner of the connection reports it.
         return False
 
-    async def _engage(self, raw: bytes, request: Message) -> tuple[str, float]:
-        """Take *request* for the bus. Asked again until Redis answers: what nobody knows of would lie there until this relay ends."""
+    async def _engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
+        """Take *request* for the bus. Repeat until Redis responds: a forgotten request would stay in the list until this relay ends."""
         while True:
             try:
                 return await self._store.engage(raw, request)
-            except RedisAwayError:
-                await asyncio.sleep(AGAIN_SECONDS)
+            except RedisUnavailableError:
+                await asyncio.sleep(RETRY_SECONDS)
 
-    async def _run(self, bus: RelayBus, raw: bytes, request: Message, end: float) -> None:
-        """Have *request* run until *end*, by the monotonic clock, and answer it."""
+    async def _run(self, bus: RelayBus, raw: bytes, request: RelayMessage, end: float) -> None:
+        """Run *request* until *end*, in monotonic time, and respond to it."""
         try:
             reply = await self._reply(bus, request, end)
             while True:
                 try:
                     if reply is None:
-                        return await self._desk.hand_over(raw, request, names.BUS)
-                    return await self._desk.conclude(raw, reply, names.BUS)
-                except RedisAwayError:
-                    await asyncio.sleep(AGAIN_SECONDS)
+                        return await self._handler.hand_over(raw, request, names.BUS)
+                    return await self._handler.conclude(raw, reply, names.BUS)
+                except RedisUnavailableError:
+                    await asyncio.sleep(RETRY_SECONDS)
         finally:
-            self._allowance.give_back(request.src, len(raw))
+            self._limit.release(request.src, len(raw))
 
-    async def _reply(self, bus: RelayBus, request: Message, end: float) -> Message | None:
-        """Return the answer to *request*, None if nobody has run it."""
-        async with self._turn(request.src, request.cmd):
+    async def _reply(self, bus: RelayBus, request: RelayMessage, end: float) -> RelayMessage | None:
+        """Return the response to *request*, None if no service received it."""
+        async with self._slot(request.src, request.cmd):
             left = max(0.0, end - time.monotonic())
             try:
                 asked = RelayedInvocation(request.cmd, decode_data(request.dat), left, twin=self._twin, source=request.src)
@@ -157,20 +164,20 @@ class Services:
                 return self._answer(request, "", self._words(error, request.cmd))
 
     @contextlib.asynccontextmanager
-    async def _turn(self, twin: int, command: str) -> AsyncIterator[None]:
-        """Wait until *twin* may have one more request for *command* with its service. What nobody waits for any more is forgotten."""
-        turn = self._turns.setdefault((twin, command), _Turn())
-        turn.wanted += 1
+    async def _slot(self, twin: int, command: str) -> AsyncIterator[None]:
+        """Wait for a slot for a request of *twin* for *command*. Slots that are not in use are forgotten."""
+        slot = self._slots.setdefault((twin, command), _CommandSlots())
+        slot.wanted += 1
         try:
-            async with turn.places:
+            async with slot.semaphore:
                 yield
         finally:
-            turn.wanted -= 1
-            if not turn.wanted:
-                del self._turns[twin, command]
+            slot.wanted -= 1
+            if not slot.wanted:
+                del self._slots[twin, command]
 
-    def _answer(self, request: Message, dat: str, err: str) -> Message:
-        """Return the answer to *request*."""
+    def _answer(self, request: RelayMessage, dat: str, err: str) -> RelayMessage:
+        """Return the response to *request*."""
         reply = request.with_(src=self._twin, dst=(request.src,), dat=dat, err=err[:MAX_ERROR_CHARACTERS], now=int(self._clock()))
         size = len(reply.encode())
         if size > self._settings.body_bytes:
@@ -180,7 +187,7 @@ class Services:
         return reply
 
     def _words(self, error: Exception, command: str) -> str:
-        """Return what the other host is told of *error*."""
+        """Return the text of *error* for the remote host."""
         here = f"for {command} on host {self._twin}"
         match error:
             case RemoteError():
@@ -197,7 +204,7 @@ class Services:
         return f"the relay lost its bus before the service {here} responded; it may have run the request"
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        """Tell of a mistake."""
+        """Log an unexpected error."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._journal.record_limited(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Which twin speaks: three ways to know, one of which holds for a relay, by its configuration. Spec: sbus-relay(8), "Authentication"."""
+"""Authentication of remote hosts, by one of three methods that the configuration selects. Spec: sbus-relay(8), "Authentication"."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from sbusd.relay.http.signature import (
     FROM,
     SIGNATURE,
     TIME,
-    Stamp,
+    SignatureHeaders,
     is_of_old_version,
     is_same,
     read_key,
-    read_stamp,
+    read_signature_headers,
     request_signature,
     response_signature,
 )
 from sbusd.relay.http.socket_owner import is_trusted
 from sbusd.relay.log_messages import REPLAYED, STRANGER
-from sbusd.relay.redis.store import Once
+from sbusd.relay.redis.store import Nonce
 from sbusd.systemd.log_record import LogMessage
 
 
-class RefusedError(Exception):
-    """A request of HTTP that is refused: with which status, in which words, and as what it is told."""
+class RejectedRequestError(Exception):
+    """A rejected HTTP request: status and text of the response, event for the log, and counter."""
 
     def __init__(self, status: int, words: str, event: LogMessage, counted: str) -> None:
-        """*counted* is the counter."""
+        """*counted* is the name of the counter."""
         super().__init__(words)
         self.status = status
         self.words = words
@@ -41,156 +41,157 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """What is known of who sent a request, and what was sent."""
+class UnverifiedRequest:
+    """A request and what is known about its sender before authentication."""
 
     path: str
     headers: Mapping[str, str]
     client: tuple[str, int]
     certificate: Mapping[str, Any] | None
     user: int | None = None
-    """The user of this host who has connected, where other hosts are not authenticated and the kernel reports one."""
+    """The local user that connected. None if remote hosts are authenticated, or the kernel reports no user."""
     body: bytes = b""
-    """What was sent; empty until it has been read."""
+    """Empty until it has been read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Speaker:
-    """Who sent a message."""
+class SenderIdentity:
+    """The authenticated sender of a message."""
 
     twin: int | None = None
-    """None: whoever the message says."""
-    once: Once | None = None
-    """What it was signed with: the store takes a message with it once. Duty: refuse it by :func:`replayed` if the store does."""
-    stamp: Stamp | None = None
-    """The signature of the request, which was right; the response is signed for it."""
+    """None: the message itself decides."""
+    nonce: Nonce | None = None
+    """The store accepts a message with it once. Duty: reject it with :func:`replayed` if the store does."""
+    signed: SignatureHeaders | None = None
+    """The verified signature of the request, for which the response is signed."""
 
 
-class Gate(Protocol):
-    """One way to know which twin speaks."""
+class Authentication(Protocol):
+    """One method to identify a sender."""
 
     trust: str
-    """What it rests on, in words."""
+    """The method, for the log."""
 
-    def precheck(self, caller: Caller) -> None:
-        """Refuse who cannot be anybody, before a body is read: that costs memory and time. Raises RefusedError."""
+    def precheck(self, request: UnverifiedRequest) -> None:
+        """Reject an obviously invalid sender before the body is read, which costs memory and time. Raises RejectedRequestError."""
 
-    def identify(self, caller: Caller) -> Speaker:
-        """Return who speaks. Raises RefusedError."""
+    def identify(self, request: UnverifiedRequest) -> SenderIdentity:
+        """Return the sender. Raises RejectedRequestError."""
 
 
-class LoopbackGate:
-    """Nobody has to show who he is: only this host's root and the relay's own user are listened to."""
+class LocalUserAuthentication:
+    """Without keys and certificates: only root and the relay's own user on this host are accepted."""
 
     trust = "unauthenticated"
 
-    def precheck(self, caller: Caller) -> None:
-        """Refuse other users of this host."""
-        if not is_trusted(caller.user):
-            who = "the kernel reports no user for this connection" if caller.user is None else f"this connection is of user {caller.user}"
+    def precheck(self, request: UnverifiedRequest) -> None:
+        """Reject other users of this host."""
+        if not is_trusted(request.user):
+            who = "the kernel reports no user for this connection" if request.user is None else f"this connection is of user {request.user}"
             words = f"without keys or certificates only root and the relay's own user are accepted; {who}"
-            raise RefusedError(403, words, STRANGER, "peers-refused")
+            raise RejectedRequestError(403, words, STRANGER, "peers-refused")
 
-    def identify(self, caller: Caller) -> Speaker:
-        """Believe what the message says, of those who are listened to."""
-        self.precheck(caller)
-        return Speaker()
+    def identify(self, request: UnverifiedRequest) -> SenderIdentity:
+        """Return an identity that leaves the host number to the message."""
+        self.precheck(request)
+        return SenderIdentity()
 
 
-class CertificateGate:
-    """The certificate says which twin it is; the handshake of TLS has refused those of others."""
+class CertificateAuthentication:
+    """The certificate names the host; the TLS handshake has rejected certificates of other authorities."""
 
     trust = "authenticated by certificates"
 
-    def precheck(self, caller: Caller) -> None:
-        """Refuse a certificate that names no twin."""
-        self._twin(caller)
+    def precheck(self, request: UnverifiedRequest) -> None:
+        """Reject a certificate that does not name exactly one host."""
+        self._twin(request)
 
-    def identify(self, caller: Caller) -> Speaker:
-        """Return the twin that the certificate names."""
-        return Speaker(self._twin(caller))
+    def identify(self, request: UnverifiedRequest) -> SenderIdentity:
+        """Return the host that the certificate names."""
+        return SenderIdentity(self._twin(request))
 
-    def _twin(self, caller: Caller) -> int:
-        """Return the twin that the certificate names."""
-        twin = twin_of(caller.certificate or {})
+    def _twin(self, request: UnverifiedRequest) -> int:
+        """Return the host that the certificate names."""
+        twin = twin_of(request.certificate or {})
         if twin is None:
-            raise RefusedError(403, "the certificate must name exactly one host, as DNS:twin-NUMBER", STRANGER, "peers-refused")
+            raise RejectedRequestError(403, "the certificate must name exactly one host, as DNS:twin-NUMBER", STRANGER, "peers-refused")
         return twin
 
 
-class KeyGate:
-    """A signature with a key that two twins share."""
+class KeyAuthentication:
+    """A signature with a key that two hosts share."""
 
     trust = "authenticated by shared keys"
 
     def __init__(self, twin: int, keys: Mapping[int, bytes], skew: float, clock: Callable[[], float] = time.time) -> None:
-        """*twin* is this one; *skew* bounds how wrong clocks may be, in seconds."""
+        """*twin* is the number of this host; *skew* is the largest accepted clock difference in seconds."""
         self._twin = twin
         self._keys = keys
         self._skew = skew
         self._clock = clock
 
-    def precheck(self, caller: Caller) -> None:
-        """Refuse who has no key, or no signature."""
-        stamp = read_stamp(caller.headers)
-        if stamp is None:
-            raise RefusedError(
+    def precheck(self, request: UnverifiedRequest) -> None:
+        """Reject requests without a signature, and of hosts without a key."""
+        signed = read_signature_headers(request.headers)
+        if signed is None:
+            raise RejectedRequestError(
                 401,
                 "the message is not signed: it needs valid Sbus-Twin, Sbus-Time, Sbus-Nonce and Sbus-Signature headers",
                 STRANGER,
                 "peers-refused",
             )
-        if stamp.twin not in self._keys:
-            raise RefusedError(401, f"no key for host {stamp.twin}: set its key_file under [[peers]]", STRANGER, "peers-refused")
+        if signed.twin not in self._keys:
+            raise RejectedRequestError(401, f"no key for host {signed.twin}: set its key_file under [[peers]]", STRANGER, "peers-refused")
 
-    def identify(self, caller: Caller) -> Speaker:
-        """Return the twin that signed, if it did just now; whether for the first time, the store knows."""
-        stamp = read_stamp(caller.headers)
-        if stamp is None or stamp.twin not in self._keys:
-            raise RefusedError(401, "the message is not signed", STRANGER, "peers-refused")
-        right = request_signature(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body)
-        if not is_same(right, stamp.signature):
-            words = f"the signature is not that of host {stamp.twin} for host {self._twin}"
-            if is_of_old_version(self._keys[stamp.twin], stamp, self._twin, caller.path, caller.body):
-                words = f"host {stamp.twin} signs as an older relay does: upgrade it"
-            raise RefusedError(401, words, STRANGER, "peers-refused")
-        away = stamp.time - self._clock()
-        if abs(away) > self._skew + 1:  # a second more: times are cut to whole ones
-            words = f"the clock of host {stamp.twin} differs by {away:+.0f} s; the limit is {self._skew:g} s: synchronize the clocks"
-            raise RefusedError(401, words, REPLAYED, "peers-replayed")
-        return Speaker(stamp.twin, Once(stamp.twin, stamp.nonce, 2 * self._skew + 4), stamp)
-
-
-def replayed() -> RefusedError:
-    """Return the refusal of a message that the store knows by what it was signed with."""
-    return RefusedError(401, "the message was sent before with the same nonce", REPLAYED, "peers-replayed")
+    def identify(self, request: UnverifiedRequest) -> SenderIdentity:
+        """Return the host whose signature is valid and recent; the store checks that it was not used before."""
+        signed = read_signature_headers(request.headers)
+        if signed is None or signed.twin not in self._keys:
+            raise RejectedRequestError(401, "the message is not signed", STRANGER, "peers-refused")
+        right = request_signature(self._keys[signed.twin], signed, self._twin, request.path, request.body)
+        if not is_same(right, signed.signature):
+            words = f"the signature is not that of host {signed.twin} for host {self._twin}"
+            if is_of_old_version(self._keys[signed.twin], signed, self._twin, request.path, request.body):
+                words = f"host {signed.twin} signs as an older relay does: upgrade it"
+            raise RejectedRequestError(401, words, STRANGER, "peers-refused")
+        away = signed.time - self._clock()
+        if abs(away) > self._skew + 1:  # one second more, because times are rounded down
+            words = f"the clock of host {signed.twin} differs by {away:+.0f} s; the limit is {self._skew:g} s: synchronize the clocks"
+            raise RejectedRequestError(401, words, REPLAYED, "peers-replayed")
+        return SenderIdentity(signed.twin, Nonce(signed.twin, signed.nonce, 2 * self._skew + 4), signed)
 
 
-def response_headers(twin: int, keys: Mapping[int, bytes], speaker: Speaker | None, status: int, body: bytes) -> dict[str, str]:
-    """Return the signature of *twin*'s response to *speaker*, nothing if the signature of the request was not right.
+def replayed() -> RejectedRequestError:
+    """Return the rejection of a message whose nonce the store has seen before."""
+    return RejectedRequestError(401, "the message was sent before with the same nonce", REPLAYED, "peers-replayed")
 
-    No other caller gets one: an attacker who holds a request back could have a refusal signed for it, and return that to its sender.
+
+def response_headers(twin: int, keys: Mapping[int, bytes], sender: SenderIdentity | None, status: int, body: bytes) -> dict[str, str]:
+    """Return the signature of *twin*'s response to *sender*; empty if the signature of the request was not valid.
+
+    Other requests get no signed response: an attacker who holds a request back could otherwise have a rejection signed for it and send that
+    to the sender.
     """
-    if speaker is None or speaker.stamp is None:
+    if sender is None or sender.signed is None:
         return {}
-    return {FROM: str(twin), SIGNATURE: response_signature(keys[speaker.stamp.twin], speaker.stamp, status, body)}
+    return {FROM: str(twin), SIGNATURE: response_signature(keys[sender.signed.twin], sender.signed, status, body)}
 
 
-def sent_at(caller: Caller) -> float | None:
-    """Return when a message was sent by its sender's own clock, in whole seconds; None if it does not say."""
-    text = caller.headers.get(TIME, "")
+def sent_at(request: UnverifiedRequest) -> float | None:
+    """Return the sending time by the sender's clock in whole seconds; None if the message does not contain it."""
+    text = request.headers.get(TIME, "")
     return float(text) if text.isascii() and text.isdigit() and len(text) < 13 else None
 
 
 def read_keys(settings: RelaySettings) -> dict[int, bytes]:
-    """Return the keys of the configuration by their twins. Raises ConfigError."""
+    """Return the configured keys by host. Raises ConfigError."""
     return {peer.twin: read_key(Path(peer.key_file)) for peer in settings.peers if peer.key_file}
 
 
-def make_gate(settings: RelaySettings, twin: int, keys: Mapping[int, bytes]) -> Gate:
-    """Return the way that *settings* say."""
+def make_authentication(settings: RelaySettings, twin: int, keys: Mapping[int, bytes]) -> Authentication:
+    """Return the method that *settings* select."""
     if settings.tls.is_on:
-        return CertificateGate()
+        return CertificateAuthentication()
     if keys:
-        return KeyGate(twin, keys, settings.clock_skew)
-    return LoopbackGate()
+        return KeyAuthentication(twin, keys, settings.clock_skew)
+    return LocalUserAuthentication()

@@ -1,4 +1,4 @@
-"""Who is who by certificates: TLS on both sides, RFC 8446; the certificate of twin 1002 names ``DNS:twin-1002``. Spec: sbus-relay(8)."""
+"""Mutual TLS, RFC 8446. The certificate of host 1002 names ``DNS:twin-1002``. Spec: sbus-relay(8)."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _NAME = re.compile(r"twin-([1-9][0-9]{0,9})")
 
 
 def twin_name(twin: int) -> str:
-    """Return the name that the certificate of *twin* has."""
+    """Return the DNS name in the certificate of *twin*."""
     return f"twin-{twin}"
 
 
 def server_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return what a listening relay asks of others: a certificate of the authority. Raises ConfigError."""
+    """Return the TLS context of the server: clients need a certificate of the authority. Raises ConfigError."""
     context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), settings)
     context.verify_mode = ssl.CERT_REQUIRED
     return context
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """Return what a relay asks of the one that it connects to: a certificate of the authority, with the twin's name. Raises ConfigError."""
+    """Return the TLS context of the client: servers need a certificate of the authority with their name. Raises ConfigError."""
     context = _load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), settings)
     context.verify_mode = ssl.CERT_REQUIRED
     context.check_hostname = True
@@ -36,14 +36,14 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def twin_of(certificate: Mapping[str, Any]) -> int | None:
-    """Return the twin that a certificate, as ssl.SSLSocket.getpeercert() tells it, is of; None if that is none, or several."""
+    """Return the host that a certificate names, in the form of ssl.SSLSocket.getpeercert(); None unless it names exactly one."""
     names = [_NAME.fullmatch(value) for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
     twins = {int(name[1]) for name in names if name}
     return twins.pop() if len(twins) == 1 and max(twins) <= MAX_TWIN else None
 
 
 def _load(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
-    """Give *context* this host's certificate, and whom it trusts."""
+    """Load this host's certificate and the trusted authority into *context*."""
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     key = Path(settings.key)
     try:
@@ -62,5 +62,5 @@ def _load(context: ssl.SSLContext, settings: TlsSettings) -> ssl.SSLContext:
 
 
 def _words(error: OSError) -> str:
-    """Return what went wrong."""
+    """Return the text of *error*."""
     return error.strerror or str(error)

@@ -1,4 +1,4 @@
-"""Takes messages to other hosts: HTTP, and a word that they are in the other's Redis. Spec: sbus-relay(8), "Between hosts"."""
+"""Sends messages to remote hosts by HTTP and returns when they are in the remote Redis. Spec: sbus-relay(8), "Between hosts"."""
 
 from __future__ import annotations
 
@@ -10,45 +10,66 @@ from collections.abc import Mapping
 import aiohttp
 
 from sbusd.config.relay import RelaySettings
+from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
-from sbusd.relay.errors import PeerAwayError, PeerRefusalError
 from sbusd.relay.http.certificates import client_context, twin_name
-from sbusd.relay.http.response_body import read_body
-from sbusd.relay.http.signature import SIGNATURE, TIME, is_same, read_stamp, response_signature, signed_headers
+from sbusd.relay.http.signature import SIGNATURE, TIME, is_same, read_signature_headers, response_signature, signed_headers
 
 MAX_RESPONSE_BYTES = 4_096
 """A response is one line."""
 
 MAX_WORDS = 500
-"""Characters of an error that are kept."""
+"""Longest error text that is kept, in characters."""
 
 PASSING = {401, 408, 421, 425, 429}
-"""Statuses besides 5xx that may be different the next time: a clock that is set, a key or a certificate that is renewed, a host that
-has moved."""
+"""Statuses besides 5xx that may change: a clock is set, a key or a certificate is renewed, a host moves."""
 
 
-class Courier:
-    """Brings messages to other hosts. Make it within a running loop; close it at the end."""
+class PeerUnreachableError(SbusError, ConnectionError):
+    """The remote host is unreachable, or cannot take the message now: the message is sent again later."""
+
+
+class PeerRejectedError(SbusError, ValueError):
+    """The remote host rejected the message for good: the call fails."""
+
+
+async def read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
+    """Return the body of *response*, which a hostile host may make endless.
+
+    Raises:
+        ValueError: the body has more than *most* bytes.
+        aiohttp.ClientError: the body could not be read.
+    """
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > most:
+            raise ValueError(f"the HTTP response exceeds {most} bytes")
+    return bytes(body)
+
+
+class HttpClient:
+    """Sends messages to remote hosts. Create it within a running loop; close it at the end."""
 
     def __init__(self, twin: int, settings: RelaySettings, keys: Mapping[int, bytes]) -> None:
-        """*keys* by twin. Raises ConfigError for certificates that are none."""
+        """*keys* by host. Raises ConfigError for invalid certificates."""
         self._twin = twin
         self._keys = keys
         self._tls: ssl.SSLContext | None = client_context(settings.tls) if settings.tls.is_on else None
         timeout = aiohttp.ClientTimeout(total=settings.request_timeout)
-        # Connections are kept for the next message; the sender bounds how many there are for one twin.
+        # Connections are reused; the sender limits their number for each host.
         self._session = aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0), auto_decompress=False)
 
-    async def bring(self, twin: int, address: str, path: str, body: bytes) -> None:
-        """Return when the relay of *twin*, at *address*, has *body* in its Redis.
+    async def send(self, twin: int, address: str, path: str, body: bytes) -> None:
+        """Return when the relay of *twin*, at *address*, has stored *body* in its Redis.
 
         Raises:
-            PeerAwayError: it could not be reached, or may take it later.
-            PeerRefusalError: it will not.
+            PeerUnreachableError: the host is unreachable, or may accept the message later.
+            PeerRejectedError: the host rejects the message for good.
         """
         key = self._keys.get(twin)
         if self._keys and key is None:
-            raise PeerRefusalError(f"no key for host {twin}: set its key_file under [[peers]]")
+            raise PeerRejectedError(f"no key for host {twin}: set its key_file under [[peers]]")
         headers = {"Content-Type": "application/json", TIME: str(int(time.time()))}
         if key is not None:
             headers |= signed_headers(key, self._twin, twin, path, body, now=time.time())
@@ -61,11 +82,11 @@ class Courier:
                 said = await read_body(response, MAX_RESPONSE_BYTES)
                 status, signature = response.status, response.headers.get(SIGNATURE, "")
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise PeerAwayError(printable(f"{address}: {_words(error)}")) from None
+            raise PeerUnreachableError(printable(f"{address}: {_words(error)}")) from None
         if key is not None and not _is_signed(key, headers, status, said, signature):
-            # An attacker between the hosts may have written it, so it decides nothing; but it may name the cause.
+            # An attacker may have written this response. It decides nothing, but its error may help to find the cause.
             words = f"the HTTP response with status {status} is not signed by host {twin}"
-            raise PeerAwayError(printable(f"{address}: {words}; its error: {_error_in(said)}", MAX_WORDS))
+            raise PeerUnreachableError(printable(f"{address}: {words}; its error: {_error_in(said)}", MAX_WORDS))
         _judge(address, status, said)
 
     async def close(self) -> None:
@@ -74,23 +95,23 @@ class Courier:
 
 
 def _judge(address: str, status: int, said: bytes) -> None:
-    """Return if the message was taken."""
+    """Return if the message was accepted, else raise."""
     if status == 200:
         return
     text = printable(f"{address}: status {status}: {_error_in(said)}", MAX_WORDS)
     if status >= 500 or status in PASSING:
-        raise PeerAwayError(text)
-    raise PeerRefusalError(text)
+        raise PeerUnreachableError(text)
+    raise PeerRejectedError(text)
 
 
 def _is_signed(key: bytes, headers: Mapping[str, str], status: int, said: bytes, signature: str) -> bool:
-    """Return whether *signature* is that of a response to the request with *headers*."""
-    stamp = read_stamp(headers)
-    return stamp is not None and is_same(response_signature(key, stamp, status, said), signature)
+    """Return whether *signature* is valid for a response to the request with *headers*."""
+    signed = read_signature_headers(headers)
+    return signed is not None and is_same(response_signature(key, signed, status, said), signature)
 
 
 def _error_in(said: bytes) -> str:
-    """Return the error that a response names."""
+    """Return the error text of a response."""
     try:
         return str(json.loads(said)["error"])
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -98,7 +119,7 @@ def _error_in(said: bytes) -> str:
 
 
 def _words(error: BaseException) -> str:
-    """Return what kept a message from its host."""
+    """Return why a message could not be sent."""
     if isinstance(error, TimeoutError):
         return "no response in time"
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -1,8 +1,8 @@
-"""Connections of other hosts: how many there may be, and for how long one may say nothing.
+"""Connections of remote hosts: their maximum number, and how long they may be idle.
 
-A connection that is too many is closed at once; one that has never brought a message of a verified sender is closed for a new one of its
-party. Otherwise a user of a peer's host without a key could keep the peer out. One on which no whole header arrives in time is closed too;
-aiohttp itself waits without limit for the rest of a header.
+An excess connection is closed at once. A connection that has never carried a message of a verified sender is closed to make room for a
+new one of its address group. Otherwise a user without a key on a peer's host could keep the peer out. A connection without a complete
+header in time is closed too, because aiohttp has no timeout for the rest of a header.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from aiohttp.http import HttpProcessingError
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.addresses import Parties
+from sbusd.relay.addresses import AddressGroups
 from sbusd.relay.http.socket_owner import client_user
 from sbusd.relay.log_messages import CROWDED, FAULT, TOO_SLOW, UNWELCOME
 from sbusd.systemd.log_record import LogMessage
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
-"""What aiohttp raises when a peer hangs up within a message, or sends one that is not HTTP."""
+"""Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
 
-Refused = Callable[[LogMessage, str, str, str], None]
-"""Takes the event, the address, the reason, and the counter."""
+RejectionReporter = Callable[[LogMessage, str, str, str], None]
+"""Called with event, address, reason and name of the counter."""
 
 
 def _nothing() -> None:
@@ -36,143 +36,143 @@ def _nothing() -> None:
 
 
 @dataclass(eq=False, slots=True)
-class Place:
-    """The place of a connection. Duty: :meth:`Connections.leave` it once."""
+class ConnectionSlot:
+    """The slot of a connection. Duty: :meth:`ConnectionLimiter.release` it once."""
 
     address: str
-    party: str
+    group: str
     is_reserved: bool
-    """It is one of those for configured peers."""
+    """Whether it is one of the slots for configured peers."""
     close: Callable[[], None] = _nothing
     """Closes the connection."""
     is_left: bool = False
-    """The connection has ended, or its place is given to another one."""
+    """Whether the connection is closed, or its slot belongs to another one."""
 
 
-class Connections:
-    """All connections of one listening socket."""
+class ConnectionLimiter:
+    """Limits the connections of one listening socket."""
 
-    def __init__(self, settings: RelaySettings, parties: Parties, refused: Refused) -> None:
-        """*settings* say how many there may be, and how long each may wait."""
+    def __init__(self, settings: RelaySettings, groups: AddressGroups, report_rejection: RejectionReporter) -> None:
+        """*settings* contain the limits and timeouts."""
         self.idle_seconds = settings.idle_timeout
         self.header_seconds = settings.body_timeout
         self.asks_kernel = not settings.is_authenticated
-        """Whether a connection is asked for its user."""
-        self.refused = refused
+        """Whether to ask the kernel for the local user of a connection."""
+        self.report_rejection = report_rejection
         self._settings = settings
-        self._parties = parties
+        self._groups = groups
         self._of: Counter[str] = Counter()
         self._total: Counter[bool] = Counter()
-        self._unverified: dict[str, dict[Place, None]] = {}
-        """Those of each party, the oldest first."""
+        self._unverified: dict[str, dict[ConnectionSlot, None]] = {}
+        """Unverified connections of each group, oldest first."""
         self._is_closed = False
 
     def close(self) -> None:
-        """Let nobody in any more: who was accepted just before the listening socket was closed comes after all others are sent away."""
+        """Admit no further connections: one accepted just before the listening socket closed comes after all others are closed."""
         self._is_closed = True
 
-    def enter(self, address: str) -> Place | None:
-        """Return the place of a connection from *address*, None if it may not stay."""
+    def admit(self, address: str) -> ConnectionSlot | None:
+        """Return a slot for a connection from *address*, None if there is none."""
         if self._is_closed:
             return None
         settings = self._settings
-        party = self._parties.party(address)
-        if self._of[party.name] >= settings.address_connections:
-            self._evict(party.name)
-        is_reserved = party.is_peer and self._total[True] < settings.peer_connections
-        if self._of[party.name] >= settings.address_connections:
-            reason = f"{party.name} already has {settings.address_connections}, the limit of address_connections in relay.toml"
+        group = self._groups.group(address)
+        if self._of[group.name] >= settings.address_connections:
+            self._evict(group.name)
+        is_reserved = group.is_peer and self._total[True] < settings.peer_connections
+        if self._of[group.name] >= settings.address_connections:
+            reason = f"{group.name} already has {settings.address_connections}, the limit of address_connections in relay.toml"
         elif not is_reserved and self._total[False] >= settings.connections:
             reason = f"{settings.connections} are already open, the limit of connections in relay.toml"
         else:
-            self._of[party.name] += 1
+            self._of[group.name] += 1
             self._total[is_reserved] += 1
-            place = Place(address, party.name, is_reserved)
-            self._unverified.setdefault(party.name, {})[place] = None
-            return place
-        self.refused(CROWDED, address, reason, "connections-refused")
+            slot = ConnectionSlot(address, group.name, is_reserved)
+            self._unverified.setdefault(group.name, {})[slot] = None
+            return slot
+        self.report_rejection(CROWDED, address, reason, "connections-refused")
         return None
 
-    def leave(self, place: Place) -> None:
-        """Note that a connection has ended; a second time does nothing."""
-        if place.is_left:
+    def release(self, slot: ConnectionSlot) -> None:
+        """Release the slot of a closed connection; repeated calls have no effect."""
+        if slot.is_left:
             return
-        place.is_left = True
-        self.verified(place)
-        self._total[place.is_reserved] -= 1
-        self._of[place.party] -= 1
-        if not self._of[place.party]:
-            del self._of[place.party]
+        slot.is_left = True
+        self.mark_verified(slot)
+        self._total[slot.is_reserved] -= 1
+        self._of[slot.group] -= 1
+        if not self._of[slot.group]:
+            del self._of[slot.group]
 
-    def verified(self, place: Place) -> None:
-        """Note that the sender at the other end is verified: the connection is not closed for another."""
-        unverified = self._unverified.get(place.party, {})
-        unverified.pop(place, None)
+    def mark_verified(self, slot: ConnectionSlot) -> None:
+        """Record that the sender is verified, so that the connection is not closed to make room."""
+        unverified = self._unverified.get(slot.group, {})
+        unverified.pop(slot, None)
         if not unverified:
-            self._unverified.pop(place.party, None)
+            self._unverified.pop(slot.group, None)
 
-    def _evict(self, party: str) -> None:
-        """Close the oldest connection of *party* that has never been verified, if there is one."""
-        if oldest := next(iter(self._unverified.get(party, ())), None):
-            self.leave(oldest)
+    def _evict(self, group: str) -> None:
+        """Close the oldest unverified connection of *group*, if there is one."""
+        if oldest := next(iter(self._unverified.get(group, ())), None):
+            self.release(oldest)
             oldest.close()
             most = self._settings.address_connections
-            reason = f"{party} already has {most}, the limit of address_connections in relay.toml; closed its oldest unverified one"
-            self.refused(CROWDED, oldest.address, reason, "connections-evicted")
+            reason = f"{group} already has {most}, the limit of address_connections in relay.toml; closed its oldest unverified one"
+            self.report_rejection(CROWDED, oldest.address, reason, "connections-evicted")
 
-    def late(self, address: str) -> None:
-        """Tell that a connection is closed because its first request did not come."""
-        self.refused(TOO_SLOW, address, "no complete request header in time", "connections-slow")
+    def report_slow(self, address: str) -> None:
+        """Report a connection that is closed because its first request did not arrive in time."""
+        self.report_rejection(TOO_SLOW, address, "no complete request header in time", "connections-slow")
 
-    def connection(self, server: web.Server, *, place: Place | None = None) -> Connection:
-        """Return the protocol of a new connection to *server*; it has *place* if :meth:`enter` has let it in already."""
-        # No body is inflated: the sender is not verified before it is read, and a few bytes can become very many.
+    def connection(self, server: web.Server, *, slot: ConnectionSlot | None = None) -> HttpConnection:
+        """Return the protocol for a new connection to *server*; *slot* if :meth:`admit` was already called."""
+        # Bodies are not decompressed: a small one of an unverified sender could expand to a huge one.
         options: dict[str, Any] = {
             "access_log": None,
             "keepalive_timeout": self.idle_seconds,
             "lingering_time": 1.0,
             "auto_decompress": False,
         }
-        return Connection(self, server, place, loop=asyncio.get_running_loop(), **options)
+        return HttpConnection(self, server, slot, loop=asyncio.get_running_loop(), **options)
 
 
-class Connection(web.RequestHandler):
-    """One connection, watched."""
+class HttpConnection(web.RequestHandler):
+    """One connection with limits and timeouts."""
 
-    __slots__ = ("_connections", "_patience", "_place", "_served", "user")
+    __slots__ = ("_limiter", "_patience", "_served", "_slot", "user")
 
-    def __init__(self, connections: Connections, server: web.Server, place: Place | None, **options: Any) -> None:
+    def __init__(self, connections: ConnectionLimiter, server: web.Server, slot: ConnectionSlot | None, **options: Any) -> None:
         super().__init__(server, **options)
         self.user: int | None = None
-        """The user of this host who has connected, where other hosts are not authenticated and the kernel reports one."""
-        self._connections = connections
-        self._place = place
+        """The local user that connected. None if remote hosts are authenticated, or the kernel reports no user."""
+        self._limiter = connections
+        self._slot = slot
         self._served = False
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Let the connection stay, or close it."""
+        """Admit the connection, or close it."""
         super().connection_made(transport)
-        if self._place is None:
+        if self._slot is None:
             peer = transport.get_extra_info("peername")
-            self._place = self._connections.enter(str(peer[0]) if peer else "?")
-            if self._place is None:
+            self._slot = self._limiter.admit(str(peer[0]) if peer else "?")
+            if self._slot is None:
                 self.force_close()
                 transport.close()
                 return
-        self._place.close = self._abort
-        if self._connections.asks_kernel:
-            # Now, and once: when the client closes its socket, the kernel forgets whose it was.
+        self._slot.close = self._abort
+        if self._limiter.asks_kernel:
+            # Ask now: the kernel forgets the user when the client closes its socket.
             self.user = client_user(transport.get_extra_info("socket"))
-        self._await_request(self._connections.header_seconds)
+        self._await_request(self._limiter.header_seconds)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Note that it has ended."""
+        """Release the slot."""
         if self._patience is not None:
             self._patience.cancel()
-        if self._place is not None:
-            self._connections.leave(self._place)
-            self._place = None
+        if self._slot is not None:
+            self._limiter.release(self._slot)
+            self._slot = None
         super().connection_lost(exc)
 
     def handle_error(
@@ -182,62 +182,62 @@ class Connection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """Answer what is not HTTP, or has met a mistake here; aiohttp itself logs a traceback for each, at the pace of any stranger."""
+        """Respond to invalid HTTP or an internal error. aiohttp itself would log a traceback for each, without a rate limit."""
         if status >= 500:
             self._note(exc)
             words = "internal error in this relay; see its journal"
         else:
             first = str(message or exc).strip().partition("\n")[0]
             words = f"invalid HTTP request: {printable(first, 100)}"
-            self._connections.refused(UNWELCOME, self._address, words, "headers-malformed")
+            self._limiter.report_rejection(UNWELCOME, self._address, words, "headers-malformed")
         body = json.dumps({"error": words}).encode()
         response = web.Response(status=status, body=body, content_type="application/json")
         response.force_close()
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """Note what aiohttp would log with a traceback."""
+        """Report an error that aiohttp would log with a traceback."""
         exc = kw.get("exc_info")
         self._note(exc if isinstance(exc, BaseException) else None, str(args[0]) if args else "")
 
     def _note(self, exc: BaseException | None, words: str = "") -> None:
-        """Report an error that is not handled elsewhere: the peer's, if it has hung up or does not speak HTTP, else this relay's."""
+        """Report an error: of the client, if it disconnected or does not send HTTP, else of this relay."""
         reason = f"{type(exc).__name__}: {exc}" if exc is not None else words
         if isinstance(exc, PEER_ERRORS):
-            self._connections.refused(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
+            self._limiter.report_rejection(UNWELCOME, self._address, printable(reason, 200), "connections-broken")
         else:
-            self._connections.refused(FAULT, self._address, printable(reason, 200), "http-faults")
+            self._limiter.report_rejection(FAULT, self._address, printable(reason, 200), "http-faults")
 
     @property
     def _address(self) -> str:
-        """The address of the peer."""
-        return self._place.address if self._place is not None else "a closed connection"
+        """The address of the client."""
+        return self._slot.address if self._slot is not None else "a closed connection"
 
-    def verified(self) -> None:
-        """Note that a message of a verified sender has come."""
-        if self._place is not None:
-            self._connections.verified(self._place)
+    def mark_verified(self) -> None:
+        """Record that a message of a verified sender has arrived."""
+        if self._slot is not None:
+            self._limiter.mark_verified(self._slot)
 
     def request_begins(self) -> None:
-        """Note that a whole header has come."""
+        """Record that a complete header has arrived."""
         self._served = True
         if self._patience is not None:
             self._patience.cancel()
             self._patience = None
 
     def request_ends(self) -> None:
-        """Wait for the next."""
-        if self._place is not None:
-            self._await_request(self._connections.idle_seconds)
+        """Start the timeout for the next request."""
+        if self._slot is not None:
+            self._await_request(self._limiter.idle_seconds)
 
     def _await_request(self, seconds: float) -> None:
         """Close the connection unless a request begins within *seconds*."""
         self._patience = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _give_up(self) -> None:
-        """Close it; an idle one that has been of use is no offence."""
-        if not self._served and self._place is not None:
-            self._connections.late(self._place.address)
+        """Close the connection; report it unless it has carried a request before."""
+        if not self._served and self._slot is not None:
+            self._limiter.report_slow(self._slot.address)
         self._abort()
 
     def _abort(self) -> None:

@@ -1,7 +1,7 @@
-"""The door for other hosts: ``POST /zbus-remote`` brings requests, ``POST /zbus-reply`` answers. Spec: sbus-relay(8), "Between hosts".
+"""The HTTP server for remote hosts: ``POST /zbus-remote`` for requests, ``POST /zbus-reply`` for responses.
 
-2xx is said only when the message is in Redis. What may go better later is 503, with ``Retry-After``; all else is refused for good.
-Only who has signed a request gets a signed response, and without that a sender with a key believes none.
+Spec: sbus-relay(8), "Between hosts". A 2xx status is sent only after the message is in Redis. An error that may pass is 503 with
+``Retry-After``; every other error is final. Only a signed request gets a signed response, and a sender with a key trusts no other.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from aiohttp import web
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.addresses import Parties
-from sbusd.relay.http.authentication import Caller, Gate, RefusedError, Speaker, replayed, response_headers, sent_at
-from sbusd.relay.http.connections import PEER_ERRORS, Connection
-from sbusd.relay.http.unverified_bytes import Pending, PendingBody
+from sbusd.relay.addresses import AddressGroups
+from sbusd.relay.http.authentication import (
+    Authentication,
+    RejectedRequestError,
+    SenderIdentity,
+    UnverifiedRequest,
+    replayed,
+    response_headers,
+    sent_at,
+)
+from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
+from sbusd.relay.http.unverified_bytes import UnverifiedBody, UnverifiedBytes
 from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayLog
-from sbusd.relay.message_model import Message, MessageError
+from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 from sbusd.systemd.log_record import LogMessage
 
@@ -35,41 +43,48 @@ _FULL = {
     "open": "too many of your requests are waiting for responses here; try again later",
     "memory": "too many of your requests are remembered here; try again when some have expired",
 }
-"""What there may be no room for, ``Store.accept``."""
+"""Error texts for the limits that ``Store.accept`` reports."""
 
 
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-        self.speaker: Speaker | None = None
-        """Who sent it, once that is known."""
+    def __init__(self, unverified: UnverifiedRequest) -> None:
+        self.unverified = unverified
+        self.sender: SenderIdentity | None = None
+        """The sender, after authentication."""
 
 
-class Door:
-    """Takes messages of other hosts, whom the gate names, into the store."""
+class HttpServer:
+    """Authenticates messages of remote hosts and stores them."""
 
     def __init__(
-        self, twin: int, settings: RelaySettings, store: Store, gate: Gate, journal: RelayLog, *, keys: Mapping[int, bytes]
+        self,
+        twin: int,
+        settings: RelaySettings,
+        store: Store,
+        authentication: Authentication,
+        journal: RelayLog,
+        *,
+        keys: Mapping[int, bytes],
     ) -> None:
-        """*twin* is this host's; *keys* sign what it answers."""
+        """*twin* is the number of this host; *keys* sign its responses."""
         self._keys = keys
         self._twin = twin
         self._settings = settings
         self._store = store
-        self._gate = gate
+        self._authentication = authentication
         self._journal = journal
         self._clock = time.time
-        self.parties = Parties(settings.peer_hosts)
-        self._pending = Pending(self.parties, settings.pending_bytes, settings.body_bytes)
+        self.groups = AddressGroups(settings.peer_hosts)
+        self._unverified_bytes = UnverifiedBytes(self.groups, settings.pending_bytes, settings.body_bytes)
 
     def server(self) -> web.Server:
-        """Return the server of HTTP, to be given connections."""
+        """Return the aiohttp server, which needs connections."""
         return web.Server(self._serve)
 
-    def refused(self, event: LogMessage, address: str, reason: str, counted: str) -> None:
-        """Tell that something was refused, and count it."""
+    def report_rejection(self, event: LogMessage, address: str, reason: str, counted: str) -> None:
+        """Log and count a rejection."""
         facts = {"where": "HTTP"} if event is FAULT else {"address": address}
         self._journal.record_limited(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
@@ -77,175 +92,179 @@ class Door:
         task.add_done_callback(_COUNTING.discard)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request; whatever happens, with one line of JSON."""
+        """Respond to one request with one line of JSON, whatever happens."""
         connection = request.protocol
-        if isinstance(connection, Connection):
+        if isinstance(connection, HttpConnection):
             connection.request_begins()
-        caller = _caller(request)
-        exchange = _Exchange(caller)
+        unverified = _unverified_request(request)
+        exchange = _Exchange(unverified)
         close = False
         try:
             status, said = 200, await self._handle(request, exchange)
-        except RefusedError as refusal:
+        except RejectedRequestError as refusal:
             status, said = refusal.status, refusal.words
-            close = True  # what is left of the body is not read
+            close = True  # the rest of the body is not read
             facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.template else {}
             self._journal.record_limited(
-                refusal.event, f"{caller.client[0]} {refusal.counted}", address=caller.client[0], reason=refusal.words, **facts
+                refusal.event, f"{unverified.client[0]} {refusal.counted}", address=unverified.client[0], reason=refusal.words, **facts
             )
             await self._count(refusal.counted)
-        except RedisAwayError:
+        except RedisUnavailableError:
             status, said = 503, "Redis is unavailable on this host; try again later"
-        except Exception as mistake:  # a peer gets no traceback, and the journal knows
+        except Exception as mistake:  # the journal gets the error, the remote host does not
             self._journal.record_limited(FAULT, "door", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
             status, said = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": said}).encode()
-        headers = response_headers(self._twin, self._keys, exchange.speaker, status, body)
+        headers = response_headers(self._twin, self._keys, exchange.sender, status, body)
         if status == 503:
             headers["Retry-After"] = "5"
         response = web.Response(status=status, body=body, headers=headers, content_type="application/json")
         if close:
             response.force_close()
-        if isinstance(connection, Connection):
+        if isinstance(connection, HttpConnection):
             connection.request_ends()
         return response
 
     async def _handle(self, request: web.BaseRequest, exchange: _Exchange) -> str:
-        """Return what became of the message, or raise RefusedError."""
-        caller = exchange.caller
-        if caller.path not in {REMOTE_PATH, REPLY_PATH}:
+        """Store the message and return the result, or raise RejectedRequestError."""
+        unverified = exchange.unverified
+        if unverified.path not in {REMOTE_PATH, REPLY_PATH}:
             raise _unwelcome(404, f"not found; the paths are {REMOTE_PATH} and {REPLY_PATH}")
         if request.method != "POST":
             raise _unwelcome(405, "method not allowed; use POST")
-        self._gate.precheck(caller)
+        self._authentication.precheck(unverified)
         if encoding := request.headers.get("Content-Encoding"):
             raise _unwelcome(415, f"Content-Encoding: {printable(encoding, 40)} is not accepted; send the message without encoding")
-        with self._pending.body(caller.client[0]) as place:
-            body = await self._read(request, place)
-            caller = dataclasses.replace(caller, body=body)
-            speaker = exchange.speaker = self._gate.identify(caller)
-        if isinstance(request.protocol, Connection):
-            request.protocol.verified()
+        with self._unverified_bytes.body(unverified.client[0]) as incoming:
+            body = await self._read(request, incoming)
+            unverified = dataclasses.replace(unverified, body=body)
+            sender = exchange.sender = self._authentication.identify(unverified)
+        if isinstance(request.protocol, HttpConnection):
+            request.protocol.mark_verified()
         try:
-            message = Message.parse(body)
-        except MessageError as error:
+            message = RelayMessage.parse(body)
+        except InvalidMessageError as error:
             raise _unwelcome(400, str(error)) from None
-        if speaker.twin is not None and message.src != speaker.twin:
-            raise RefusedError(403, f"host {speaker.twin} sent a message with src {message.src}", FORGED, "messages-forged")
-        # Whether this is the one who asked, and that the other one was asked, the store decides.
-        is_redirected = caller.path == REPLY_PATH and message.is_misaddressed_error
+        if sender.twin is not None and message.src != sender.twin:
+            raise RejectedRequestError(403, f"host {sender.twin} sent a message with src {message.src}", FORGED, "messages-forged")
+        # The store checks that this host sent the request, and to the sender of the response.
+        is_redirected = unverified.path == REPLY_PATH and message.is_misaddressed_error
         if is_redirected:
             message = message.with_(dst=(self._twin,))
         if message.dst != (self._twin,):
             raise _unwelcome(421, f"dst is {list(message.dst)}, but this is host {self._twin}")
         if not message.uid:
             raise _unwelcome(400, "uid: missing or empty")
-        if caller.path == REMOTE_PATH:
-            return await self._accept(caller, message, speaker)
-        said = await self._admit(message, speaker)
+        if unverified.path == REMOTE_PATH:
+            return await self._accept(unverified, message, sender)
+        said = await self._admit(message, sender)
         if is_redirected and said == "accepted":
             await self._store.count("answers-redirected")
         return said
 
-    async def _read(self, request: web.BaseRequest, place: PendingBody) -> bytes:
-        """Return the body, if it is small and comes soon, and *place* has room for it."""
+    async def _read(self, request: web.BaseRequest, incoming: UnverifiedBody) -> bytes:
+        """Return the body if it is within the size limit and the timeout, and *incoming* has room for it."""
         most = self._settings.body_bytes
         if request.content_length is not None and request.content_length > most:
-            raise RefusedError(413, f"the message has {request.content_length} bytes; the limit is {most}", TOO_LARGE, "bodies-too-large")
+            raise RejectedRequestError(
+                413, f"the message has {request.content_length} bytes; the limit is {most}", TOO_LARGE, "bodies-too-large"
+            )
         body = bytearray()
         try:
             async with asyncio.timeout(self._settings.body_timeout) as limit:
-                place.end = functools.partial(_end, limit)
+                incoming.end = functools.partial(_end, limit)
                 async for chunk in request.content.iter_any():
                     if len(body) + len(chunk) > most:
-                        raise RefusedError(413, f"the message exceeds {most} bytes", TOO_LARGE, "bodies-too-large")
-                    if not place.grow(len(chunk)):
-                        raise _crowded(place)
+                        raise RejectedRequestError(413, f"the message exceeds {most} bytes", TOO_LARGE, "bodies-too-large")
+                    if not incoming.grow(len(chunk)):
+                        raise _crowded(incoming)
                     body += chunk
         except TimeoutError:
-            if place.is_evicted:
-                raise _crowded(place) from None
+            if incoming.is_evicted:
+                raise _crowded(incoming) from None
             words = f"the message did not arrive within {self._settings.body_timeout:g} s"
-            raise RefusedError(408, words, TOO_SLOW, "bodies-too-slow") from None
+            raise RejectedRequestError(408, words, TOO_SLOW, "bodies-too-slow") from None
         except PEER_ERRORS as error:
             words = f"the message ended early or is not valid HTTP: {printable(str(error) or type(error).__name__, 100)}"
-            raise RefusedError(400, words, UNWELCOME, "bodies-cut-off") from None
+            raise RejectedRequestError(400, words, UNWELCOME, "bodies-cut-off") from None
         finally:
-            place.end = None
+            incoming.end = None
         return bytes(body)
 
-    async def _accept(self, caller: Caller, request: Message, speaker: Speaker) -> str:
-        """Take a request."""
+    async def _accept(self, unverified: UnverifiedRequest, request: RelayMessage, sender: SenderIdentity) -> str:
+        """Store a request."""
         if not request.cmd:
             raise _unwelcome(400, "cmd: missing or empty")
         if request.exp > self._settings.max_expiry:
             raise _unwelcome(400, f"exp: {request.exp} s exceeds the maximum of {self._settings.max_expiry:g} s")
-        # Its age by its sender's own clock, where that is known: then it does not matter that clocks differ.
-        sent = sent_at(caller)
+        # Compute the age with the sender's clock if possible, so that different clocks do not matter.
+        sent = sent_at(unverified)
         age = max(0.0, (self._clock() if sent is None else sent) - request.now) if request.now else 0.0
         left = request.expiry_seconds + 1 - age
         if left <= 0:
             raise _unwelcome(410, f"the request expired {-left:.0f} s ago")
-        said = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, speaker.once)
+        said = await self._store.accept(request.src, request.with_(ret=names.REPLY), request.digest(), left, sender.nonce)
         return self._room(said, names.REMOTE)
 
-    async def _admit(self, reply: Message, speaker: Speaker) -> str:
-        """Take an answer, if it is from the twin that was asked."""
-        said = await self._store.admit(reply, speaker.once)
+    async def _admit(self, reply: RelayMessage, sender: SenderIdentity) -> str:
+        """Store a response, if it comes from the host that received the request."""
+        said = await self._store.admit(reply, sender.nonce)
         if said == "forged":
             words = f"host {reply.src} responded to request {reply.uid}, which it did not receive"
-            raise RefusedError(403, words, FORGED, "answers-forged")
+            raise RejectedRequestError(403, words, FORGED, "answers-forged")
         if said == "unasked":
-            raise RefusedError(404, f"no request {reply.uid[:40]} is waiting for a response here", FORGED, "messages-unasked")
+            raise RejectedRequestError(404, f"no request {reply.uid[:40]} is waiting for a response here", FORGED, "messages-unasked")
         return self._room(said, names.REPLY)
 
     def _room(self, said: str, queue: str) -> str:
-        """Return *said* if the message is in Redis."""
+        """Return *said* if the message is in Redis, else raise."""
         if said == "replayed":
             raise replayed()
         if said in _FULL:
-            raise RefusedError(503, _FULL[said], UNWELCOME if said != "queue" else _full_event(self._journal, queue), "messages-deferred")
+            raise RejectedRequestError(
+                503, _FULL[said], UNWELCOME if said != "queue" else _full_event(self._journal, queue), "messages-deferred"
+            )
         return said
 
     async def _count(self, counted: str) -> None:
-        """Count, if Redis is there: nobody waits for it."""
+        """Count, unless Redis is unavailable."""
         try:
             await self._store.count(counted)
-        except RedisAwayError:
+        except RedisUnavailableError:
             return
 
 
 _COUNTING: set[asyncio.Task[None]] = set()
-"""Tasks that count; asyncio itself would forget them."""
+"""Tasks that count, because asyncio keeps only weak references."""
 
 
-def _caller(request: web.BaseRequest) -> Caller:
-    """Return who sent *request*, as far as is known yet."""
+def _unverified_request(request: web.BaseRequest) -> UnverifiedRequest:
+    """Return *request* with what is known about its sender."""
     transport = request.transport
     client, tls = (transport.get_extra_info(name) for name in ("peername", "ssl_object")) if transport else (None, None)
     certificate = tls.getpeercert() if tls is not None else None
-    user = request.protocol.user if isinstance(request.protocol, Connection) else None
-    return Caller(request.path, request.headers, (client or ("0.0.0.0", 0))[:2], certificate, user)
+    user = request.protocol.user if isinstance(request.protocol, HttpConnection) else None
+    return UnverifiedRequest(request.path, request.headers, (client or ("0.0.0.0", 0))[:2], certificate, user)
 
 
 def _end(limit: asyncio.Timeout) -> None:
-    """Have the body that is read under *limit* end now."""
+    """End the reading of the body under *limit* now."""
     if not limit.expired():
         limit.reschedule(0.0)
 
 
-def _crowded(place: PendingBody) -> RefusedError:
-    """Return the refusal of a body that has found no room, or whose room is another's."""
-    counted = "bodies-evicted" if place.is_evicted else "bodies-deferred"
-    return RefusedError(503, "too many incoming messages; try again later", UNWELCOME, counted)
+def _crowded(incoming: UnverifiedBody) -> RejectedRequestError:
+    """Return the rejection of a body that has no room, or whose room another body has taken."""
+    counted = "bodies-evicted" if incoming.is_evicted else "bodies-deferred"
+    return RejectedRequestError(503, "too many incoming messages; try again later", UNWELCOME, counted)
 
 
-def _unwelcome(status: int, words: str) -> RefusedError:
-    """Return the refusal of what is no message for this relay."""
-    return RefusedError(status, words, UNWELCOME, "messages-refused")
+def _unwelcome(status: int, words: str) -> RejectedRequestError:
+    """Return the rejection of an invalid message."""
+    return RejectedRequestError(status, words, UNWELCOME, "messages-refused")
 
 
 def _full_event(journal: RelayLog, queue: str) -> LogMessage:
-    """Tell that *queue* is full; return what the refusal itself is told as."""
+    """Log that *queue* is full; return the event for the rejection itself."""
     journal.record_limited(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

@@ -1,8 +1,8 @@
-"""Who sent a message and who took it, by a key that two twins share: HMAC-SHA256, RFC 2104. Spec: sbus-relay(8), "Shared keys".
+"""Signatures with a key that two hosts share: HMAC-SHA256, RFC 2104. Spec: sbus-relay(8), "Shared keys".
 
-What is signed names both twins, the path, the time, a nonce and the body, so that a message cannot be sent to another twin, turned
-back on its sender, changed, or sent again. The response is signed too, for the signature of its request: who cuts a host off cannot
-say in its name that a message has arrived, or is refused.
+A signature covers both hosts, the path, the time, a nonce and the body. So a message cannot be redirected, reflected, changed or
+replayed. The signature of a response covers that of its request. So an attacker cannot claim in the name of an unreachable host that it
+has accepted or rejected a message.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from sbusd.config.content import NotRegularError, open_regular
 from sbusd.config.files import ConfigError
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
-"""The headers of HTTP."""
+"""The HTTP headers."""
 
 SERVICE_USER = "sbus-relay"
-"""Who runs the service, sysusers.d/sbus-relay.conf."""
+"""User of the service, sysusers.d/sbus-relay.conf."""
 
 MIN_KEY_BYTES = 16
 """Shorter keys can be guessed."""
 MAX_KEY_BYTES = 1_024
-"""Longer ones are no keys, but a wrong file."""
+"""A longer file is not a key."""
 
 _HEAD = b"sbus-relay-2"
 _OLD_HEAD = b"sbus-relay-1"
-"""That of relays whose responses were not signed for the signature of the request; their requests are not taken."""
+"""Of relays whose response signatures do not cover the request. Their requests are rejected."""
 _NONCE = re.compile(r"[0-9a-f]{32}")
 _SIGNATURE = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
 @dataclass(frozen=True, slots=True)
-class Stamp:
-    """What the headers of a request say of its sender; nothing of it is believed before the signature is right."""
+class SignatureHeaders:
+    """The signature headers of a request; not trusted until the signature is verified."""
 
     twin: int
     time: int
@@ -52,10 +52,10 @@ class Stamp:
 
 
 def read_key(file: Path) -> bytes:
-    """Return the key in *file*, without white space around it.
+    """Return the key in *file* without surrounding white space.
 
     Raises:
-        ConfigError: it cannot be read, others can read it too, or it is too short or too long.
+        ConfigError: the file cannot be read, is accessible to others, or has the wrong size.
     """
     try:
         with open_regular(file) as stream:
@@ -74,9 +74,9 @@ def read_key(file: Path) -> bytes:
 
 
 def check_private(file: Path, status: os.stat_result) -> None:
-    """Raise ConfigError if another user than root and the relay's own can use *file*, whose status is *status*.
+    """Raise ConfigError if users other than root and the relay's own can access *file*, which has *status*.
 
-    Root's group may read it, as systemd makes credentials. No other group may: users are added to that of the relay to call other hosts.
+    Root's group may read it: systemd creates credentials so. The relay's group may not: its members are users who call remote hosts.
     """
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in _owners():
@@ -87,7 +87,7 @@ def check_private(file: Path, status: os.stat_result) -> None:
 
 
 def _owners() -> set[int]:
-    """Return who may own a key: root and the own user; for root, who checks the configuration of the service, that of the service too."""
+    """Return the users that may own a key: root and the own user. Root also accepts the service user, to check its configuration."""
     owners = {0, os.geteuid()}
     if os.geteuid() == 0:
         with contextlib.suppress(KeyError):
@@ -96,45 +96,45 @@ def _owners() -> set[int]:
 
 
 def signed_headers(key: bytes, twin: int, to: int, path: str, body: bytes, *, now: float) -> dict[str, str]:
-    """Return the headers of a request of *twin* to the twin *to*, with a nonce of their own."""
-    stamp = Stamp(twin, int(now), secrets.token_hex(16), "")
-    return {FROM: str(twin), TIME: str(stamp.time), NONCE: stamp.nonce, SIGNATURE: request_signature(key, stamp, to, path, body)}
+    """Return the headers of a request from *twin* to the host *to*, with a new nonce."""
+    signed = SignatureHeaders(twin, int(now), secrets.token_hex(16), "")
+    return {FROM: str(twin), TIME: str(signed.time), NONCE: signed.nonce, SIGNATURE: request_signature(key, signed, to, path, body)}
 
 
-def read_stamp(headers: Mapping[str, str]) -> Stamp | None:
-    """Return what *headers* say, None if that is not all there or malformed."""
+def read_signature_headers(headers: Mapping[str, str]) -> SignatureHeaders | None:
+    """Parse *headers*; return None if they are incomplete or malformed."""
     twin, time, nonce, signature = (headers.get(name, "") for name in (FROM, TIME, NONCE, SIGNATURE))
     if not (_NUMBER.fullmatch(twin) and _NUMBER.fullmatch(time) and _NONCE.fullmatch(nonce) and _SIGNATURE.fullmatch(signature)):
         return None
-    return Stamp(int(twin), int(time), nonce, signature)
+    return SignatureHeaders(int(twin), int(time), nonce, signature)
 
 
-def request_signature(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> str:
-    """Return the signature of a request, in hexadecimal."""
-    return _hmac(key, _HEAD, *_request_parts(stamp, to, path, body))
+def request_signature(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> str:
+    """Return the signature of a request in hexadecimal."""
+    return _hmac(key, _HEAD, *_request_parts(signed, to, path, body))
 
 
-def is_of_old_version(key: bytes, stamp: Stamp, to: int, path: str, body: bytes) -> bool:
-    """Return whether an older relay has signed the request."""
-    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(stamp, to, path, body)), stamp.signature)
+def is_of_old_version(key: bytes, signed: SignatureHeaders, to: int, path: str, body: bytes) -> bool:
+    """Return whether an older relay signed the request."""
+    return is_same(_hmac(key, _OLD_HEAD, *_request_parts(signed, to, path, body)), signed.signature)
 
 
-def _request_parts(stamp: Stamp, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:
-    """Return what the signature of a request is over."""
-    return (b"POST", path.encode(), str(stamp.twin), str(to), str(stamp.time), stamp.nonce, hashlib.sha256(body).hexdigest())
+def _request_parts(signed: SignatureHeaders, to: int, path: str, body: bytes) -> tuple[str | bytes, ...]:
+    """Return the signed parts of a request."""
+    return (b"POST", path.encode(), str(signed.twin), str(to), str(signed.time), signed.nonce, hashlib.sha256(body).hexdigest())
 
 
-def response_signature(key: bytes, request: Stamp, status: int, body: bytes) -> str:
+def response_signature(key: bytes, request: SignatureHeaders, status: int, body: bytes) -> str:
     """Return the signature of the response to *request*."""
     return _hmac(key, _HEAD, "response", request.nonce, request.signature, str(status), hashlib.sha256(body).hexdigest())
 
 
 def is_same(signature: str, other: str) -> bool:
-    """Return whether the two are the same, in a time that does not tell how much of them is."""
+    """Compare two signatures in constant time."""
     return hmac.compare_digest(signature.encode(), other.encode())
 
 
 def _hmac(key: bytes, *parts: str | bytes) -> str:
-    """Return the HMAC of *parts*, none of which has a line's end in it."""
+    """Return the HMAC of *parts*, which contain no line feed."""
     lines = b"\n".join(part if isinstance(part, bytes) else part.encode() for part in parts)
     return hmac.new(key, lines, hashlib.sha256).hexdigest()

@@ -1,7 +1,7 @@
-"""The owner of a loopback connection: the kernel reports the user of the socket at its other end. Spec: sock_diag(7).
+"""The user at the other end of a loopback connection, as the kernel reports it. Source: sock_diag(7).
 
-Without keys or certificates nothing authenticates other hosts; then the relay serves root and its own user alone. Any other user of
-this host could otherwise forge requests and answers of every twin.
+Without keys and certificates remote hosts are not authenticated, so the relay serves only root and its own user. Any other local user
+could otherwise forge requests and responses of every host.
 
 The kernel reports uid 0 for a socket that its owner has closed. So only an open socket of an established connection counts.
 """
@@ -39,32 +39,32 @@ Address = tuple[str, int]
 """A numeric address and a port."""
 
 
-class ServedSocket(Protocol):
-    """What is asked of an accepted socket; asyncio wraps those that it serves."""
+class AcceptedSocket(Protocol):
+    """The part of an accepted socket that is needed; asyncio wraps the sockets that it serves."""
 
     def getpeername(self) -> tuple[str, int]:
         """Return the address of the client."""
 
     def getsockname(self) -> tuple[str, int]:
-        """Return the own address."""
+        """Return the address of this end."""
 
     def getsockopt(self, level: int, option: int, size: int, /) -> bytes:
-        """Return an option."""
+        """Return a socket option."""
 
 
 def is_trusted(user: int | None) -> bool:
-    """Return whether *user* is root or the user of this process. A user that is not known is neither."""
+    """Return whether *user* is root or the user of this process; an unknown user is neither."""
     return user is not None and user != OVERFLOW_UID and user in {0, os.geteuid()}
 
 
-def client_user(served: ServedSocket) -> int | None:
+def client_user(served: AcceptedSocket) -> int | None:
     """Return the uid of the user whose socket is connected to *served*; None if the kernel does not report one. Takes microseconds.
 
-    It is the user who created that socket, whatever process has it now.
+    It is the user who created that socket, regardless of the process that has it now.
     """
     try:
         user = socket_user(served.getpeername()[:2], served.getsockname()[:2])
-        # While this end is established, no other connection can have the same addresses: the answer was about this one.
+        # While this end is established, no other connection can have the same addresses, so the answer was about this one.
         state = served.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
     except OSError:
         return None
@@ -75,7 +75,7 @@ def socket_user(local: Address, remote: Address) -> int | None:
     """Return the uid of the open socket with an established connection from *local* to *remote*, None if there is none.
 
     Raises:
-        OSError: the kernel cannot be asked.
+        OSError: the kernel cannot be queried.
     """
     ends = _packed(local), _packed(remote)
     family = socket.AF_INET if len(ends[0]) == len(ends[1]) == 4 else socket.AF_INET6
@@ -84,7 +84,7 @@ def socket_user(local: Address, remote: Address) -> int | None:
     header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 1, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as kernel:
         kernel.sendto(header + body, (0, 0))
-        # The kernel has answered when sendto(2) returns. That it has not is an error, not a reason to wait.
+        # The kernel has answered when sendto(2) returns. A missing answer is an error; waiting would not help.
         with contextlib.suppress(BlockingIOError):
             while True:
                 answer, sender = kernel.recvfrom(8_192)
@@ -94,7 +94,7 @@ def socket_user(local: Address, remote: Address) -> int | None:
 
 
 def _user_in(answer: bytes, local: Address, remote: Address) -> int | None:
-    """Return the uid in the kernel's answer, if that is about an open socket with an established connection between the two."""
+    """Return the uid in the kernel's answer, if it describes an open socket with an established connection between the two addresses."""
     if len(answer) < _HEADER.size + _ANSWER.size or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
         return None
     family, state, _, _, ends, _, _, _, user, inode = _ANSWER.unpack_from(answer, _HEADER.size)
@@ -106,11 +106,11 @@ def _user_in(answer: bytes, local: Address, remote: Address) -> int | None:
 
 
 def _packed(address: Address) -> bytes:
-    """Return the bytes of *address*, four for one of IPv4, however it is written."""
+    """Return the bytes of *address*: four for IPv4, mapped into IPv6 or not."""
     return _plain(ipaddress.ip_address(address[0]).packed)
 
 
 def _plain(packed: bytes) -> bytes:
-    """Return an IPv4 address that is mapped into IPv6 as what it is."""
+    """Return IPv4-mapped IPv6 as IPv4."""
     mapped = ipaddress.IPv6Address(packed).ipv4_mapped if len(packed) == 16 else None
     return packed if mapped is None else mapped.packed

@@ -1,7 +1,7 @@
-"""Bytes of bodies whose senders are not verified: bounded for each party, for all addresses together, and for configured peers together.
+"""Limits on the bytes of bodies of unverified senders: for each address group, for configured peers, and for all other addresses.
 
-The oldest body of a party is ended where a newer one of the same party finds no room: otherwise a user of a peer's host without a key
-could keep the messages of the peer out.
+If a group has no room for a new body, its oldest one is evicted. Otherwise a user without a key on a peer's host could block the
+messages of the peer.
 """
 
 from __future__ import annotations
@@ -10,89 +10,89 @@ from collections import Counter
 from collections.abc import Callable
 from types import TracebackType
 
-from sbusd.relay.addresses import Parties, Party
+from sbusd.relay.addresses import AddressGroup, AddressGroups
 
 PARTS = 8
-"""One party may have this part of the bytes."""
+"""One group may have this fraction of the bytes."""
 
 
-class Pending:
-    """All bodies that are being received. Configured peers have as many bytes again, which no other address can use up."""
+class UnverifiedBytes:
+    """All bodies that are being received. Configured peers have a limit of their own, which other addresses cannot exhaust."""
 
-    def __init__(self, parties: Parties, most: int, body_bytes: int) -> None:
-        """*most* bytes for configured peers, and *most* for all others; a party has room for one body of *body_bytes* in any case."""
-        self._parties = parties
+    def __init__(self, groups: AddressGroups, most: int, body_bytes: int) -> None:
+        """*most* bytes each for configured peers and for other addresses; a group always has room for *body_bytes*."""
+        self._groups = groups
         self._most = most
         self._most_of_party = max(most // PARTS, body_bytes)
-        self._of: Counter[Party] = Counter()
+        self._of: Counter[AddressGroup] = Counter()
         self._total: Counter[bool] = Counter()
-        self._bodies: dict[Party, dict[PendingBody, None]] = {}
-        """Those of each party that have bytes, the oldest first."""
+        self._bodies: dict[AddressGroup, dict[UnverifiedBody, None]] = {}
+        """Bodies with bytes of each group, oldest first."""
 
-    def body(self, address: str) -> PendingBody:
-        """Return the place of a body that comes from *address*; leave it when its sender is verified or refused."""
-        return PendingBody(self, self._parties.party(address))
+    def body(self, address: str) -> UnverifiedBody:
+        """Return a context for a body from *address*; leave it when the sender is verified or rejected."""
+        return UnverifiedBody(self, self._groups.group(address))
 
-    def take(self, body: PendingBody, size: int) -> bool:
-        """Return whether *body* may have *size* more bytes, and count them if so; older ones of its party are ended for that."""
-        party = body.party
-        while self._total[party.is_peer] + size > self._most or self._of[party] + size > self._most_of_party:
-            oldest = next((each for each in self._bodies.get(party, ()) if each is not body), None)
+    def acquire(self, body: UnverifiedBody, size: int) -> bool:
+        """Reserve *size* more bytes for *body*, if necessary by evicting older bodies of its group; return whether it succeeded."""
+        group = body.group
+        while self._total[group.is_peer] + size > self._most or self._of[group] + size > self._most_of_party:
+            oldest = next((each for each in self._bodies.get(group, ()) if each is not body), None)
             if oldest is None:
                 return False
             oldest.evict()
-        self._bodies.setdefault(party, {})[body] = None
-        self._total[party.is_peer] += size
-        self._of[party] += size
+        self._bodies.setdefault(group, {})[body] = None
+        self._total[group.is_peer] += size
+        self._of[group] += size
         return True
 
-    def give_back(self, body: PendingBody, size: int) -> None:
-        """Count *size* bytes less, which are all that *body* has."""
-        party = body.party
-        bodies = self._bodies.get(party, {})
+    def release(self, body: UnverifiedBody, size: int) -> None:
+        """Release the *size* bytes of *body*, which are all that it has."""
+        group = body.group
+        bodies = self._bodies.get(group, {})
         bodies.pop(body, None)
         if not bodies:
-            self._bodies.pop(party, None)
-        self._total[party.is_peer] -= size
-        self._of[party] -= size
-        if not self._of[party]:
-            del self._of[party]  # or every address that ever came would be remembered
+            self._bodies.pop(group, None)
+        self._total[group.is_peer] -= size
+        self._of[group] -= size
+        if not self._of[group]:
+            del self._of[group]  # keeps the counter small
 
 
-class PendingBody:
-    """The place of one body: a context, within which its bytes count."""
+class UnverifiedBody:
+    """One body: a context within which its bytes count."""
 
     end: Callable[[], None] | None = None
-    """Called once if another body needs the room: has its reader stop."""
+    """Called once if another body needs the room: must stop the reader."""
     is_evicted = False
-    """Another body has its room."""
+    """Whether another body has taken the room."""
 
-    def __init__(self, pending: Pending, party: Party) -> None:
-        self._pending = pending
-        self.party = party
+    def __init__(self, unverified: UnverifiedBytes, group: AddressGroup) -> None:
+        self._unverified_bytes = unverified
+        self.group = group
         self._size = 0
 
-    def __enter__(self) -> PendingBody:
+    def __enter__(self) -> UnverifiedBody:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._leave()
 
     def evict(self) -> None:
-        """Give the room to another body."""
+        """Give up the room for another body."""
         self.is_evicted = True
         self._leave()
         if self.end is not None:
             self.end()
 
     def _leave(self) -> None:
-        """Give all bytes back."""
-        self._pending.give_back(self, self._size)
+        """Release all bytes."""
+        self._unverified_bytes.release(self, self._size)
         self._size = 0
 
     def grow(self, size: int) -> bool:
-        """Return whether *size* more bytes may be kept."""
-        if self.is_evicted or not self._pending.take(self, size):
+        """Reserve *size* more bytes; return whether it succeeded."""
+        if self.is_evicted or not self._unverified_bytes.acquire(self, size):
             return False
         self._size += size
         return True

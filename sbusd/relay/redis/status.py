@@ -1,4 +1,4 @@
-"""How it stands with calls between hosts, as Redis has it: nothing of it is asked of a relay, so it is there when none runs."""
+"""The status of calls between hosts, read from Redis alone, so that it is available without a running relay."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Any
 import redis
 
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError, reason_of, redis_url
+from sbusd.relay.redis.client import RedisUnavailableError, reason_of, redis_url
 
 TIMEOUT_SECONDS = 5.0
-"""When a Redis does not answer a person."""
+"""Timeout of a command, for interactive use."""
 
 Status = dict[str, Any]
 
 
 def read_status(spelling: str) -> Status:
-    """Return how it stands: ``queues``, ``relays`` that live, ``peers`` by their numbers, and ``counters``.
+    """Return ``queues``, the number of running ``relays``, ``peers`` by host number, and ``counters``.
 
     Raises:
-        BadRedisError: *spelling* names no Redis.
-        RedisAwayError: it does not answer.
+        InvalidRedisError: *spelling* is invalid.
+        RedisUnavailableError: Redis does not respond.
     """
     url = redis_url(spelling)
     try:
         with redis.Redis.from_url(url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=TIMEOUT_SECONDS) as client:
             return _status(client)
     except (redis.RedisError, OSError) as error:
-        raise RedisAwayError(f"Redis at {spelling}: {reason_of(error)}") from None
+        raise RedisUnavailableError(f"Redis at {spelling}: {reason_of(error)}") from None
 
 
 def _status(client: Any) -> Status:
-    """Return how it stands by *client*, whose types redis-py leaves open."""
+    """Return the status, by *client*, which redis-py does not type."""
     seconds, micros = client.time()
     now = seconds + micros / 1e6
     twins = sorted({int(each) for name in (names.TWINS, names.PEERS) for each in client.smembers(name)})
@@ -57,7 +57,7 @@ def _status(client: Any) -> Status:
 
 
 def _peer(client: Any, twin: int, now: float) -> Status:
-    """Return how it stands with one twin."""
+    """Return the status of one host."""
     known = {name.decode(): value.decode("utf-8", "replace") for name, value in client.hgetall(names.peer(twin)).items()}
     first = client.zrange(names.waiting(twin), 0, 0, withscores=True)
     return {
@@ -72,7 +72,7 @@ def _peer(client: Any, twin: int, now: float) -> Status:
 
 
 def _ago(known: Mapping[str, str], name: str, now: float) -> float | None:
-    """Return how many seconds ago *name* was, None if it never was."""
+    """Return how many seconds ago *name* was set, None if never."""
     return max(0.0, round(now - float(known[name]), 3)) if name in known else None
 
 

@@ -1,4 +1,4 @@
-"""Twins on this machine's loopback, with a Redis each."""
+"""Hosts on this machine's loopback interface, with a Redis each."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts
 from tests.support.daemons import StartDaemon
 from tests.support.relays import Host, RedisServer, pair, require_redis
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 
 @pytest.fixture
-def twins(folder: Path) -> Iterator[MakeTwins]:
-    """Make twins that know each other; all end with the test."""
+def twins(folder: Path) -> Iterator[MakeHosts]:
+    """Make hosts that are configured as peers; they end with the test."""
     require_redis()
     made: list[Host] = []
 
@@ -29,27 +29,27 @@ def twins(folder: Path) -> Iterator[MakeTwins]:
     for host in made:
         host.close()
     for host in made:
-        told = host.relay.told()
+        told = host.relay.log()
         assert "Traceback" not in told
         assert "internal error" not in told
 
 
 @pytest.fixture
-def towns(twins: MakeTwins, daemon: StartDaemon, folder: Path) -> MakeTowns:
-    """Make two twins that know each other, each joined to a bus of its own; *settings* are the relays', *options* the buses'.
+def bus_hosts(twins: MakeHosts, daemon: StartDaemon, folder: Path) -> MakeBusHosts:
+    """Make two hosts that are configured as peers, with a bus each; *settings* are for the relays, *options* for the buses.
 
-    A relay finds its bus at ``bus-<twin>`` in the folder, a link.
+    The bus of a relay is the symbolic link ``bus-<twin>`` in the folder.
     """
 
-    def make(settings: str = "", *options: str) -> tuple[Town, Town]:
+    def make(settings: str = "", *options: str) -> tuple[BusHost, BusHost]:
         daemons = {twin: daemon(*options) for twin in (FIRST, SECOND)}
         links = {twin: folder / f"bus-{twin}" for twin in daemons}
         for twin, link in links.items():
             link.symlink_to(daemons[twin].path)
         hosts = twins(FIRST, SECOND, settings=settings, buses={twin: str(link) for twin, link in links.items()})
         for host in hosts:
-            host.relay.wait_told("joined bus")
-        a, b = (Town(host, daemons[host.twin]) for host in hosts)
+            host.relay.wait_logged("joined bus")
+        a, b = (BusHost(host, daemons[host.twin]) for host in hosts)
         return a, b
 
     return make
@@ -57,7 +57,7 @@ def towns(twins: MakeTwins, daemon: StartDaemon, folder: Path) -> MakeTowns:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, RedisServer]]:
-    """A Redis of each of two twins, for the tests of a module; each empties it first."""
+    """A Redis for each of two hosts, shared by the tests of a module, each of which empties it first."""
     require_redis()
     made = {twin: RedisServer(tmp_path_factory.mktemp(str(twin))) for twin in (FIRST, SECOND)}
     yield made

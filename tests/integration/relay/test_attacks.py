@@ -1,4 +1,4 @@
-"""What somebody between or beside hosts may try at a relay: each is refused, told in the journal, and counted."""
+"""Attacks on a relay, from the network and from local users: each is rejected, logged and counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.knocking import OTHER, PEER, TWIN, Wire, of_peer, socket_state
+from tests.support.http_requests import OTHER, PEER, TWIN, HttpPeer, of_peer, socket_state
 from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis, shared_key, wait_for
 
 
@@ -27,131 +27,147 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 
 
 @pytest.fixture(scope="module")
-def wire(tmp_path_factory: pytest.TempPathFactory, keys: dict[int, Path]) -> Iterator[Wire]:
-    """A relay whose peers are the test itself."""
+def http_peer(tmp_path_factory: pytest.TempPathFactory, keys: dict[int, Path]) -> Iterator[HttpPeer]:
+    """A relay whose peers are the test."""
     require_redis()
     host = Host(tmp_path_factory.mktemp("host"), TWIN)
     limits = 'body_bytes = "64KiB"\nbody_timeout = "1s"\naddress_connections = 8\nqueue_messages = 500\npeer_requests = 60\n'
     peers = "".join(peer_table(twin, free_address(), key) for twin, key in keys.items())
     host.relay.write(f'listen = "{free_address()}"\n{limits}', peers)
     host.relay.start()
-    yield Wire(host)
+    yield HttpPeer(host)
     host.close()
-    assert "internal error" not in host.relay.told()
+    assert "internal error" not in host.relay.log()
 
 
-def refused(wire: Wire, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, told: str) -> None:
-    """Check that *act* is refused with *status* and words, in the journal too, and that nothing has come of it."""
-    before = wire.host.redis.dbsize(), wire.host.counters().get("requests-received", 0)
+def refused(http_peer: HttpPeer, act: Callable[[], tuple[int, dict[str, Any]]], status: int, says: str, told: str) -> None:
+    """Check that *act* is rejected with *status* and *says*, that *told* is logged, and that no message was stored."""
+    before = http_peer.host.redis.dbsize(), http_peer.host.counters().get("requests-received", 0)
     found, answer = act()
     assert (found, says in answer["error"]) == (status, True), (found, answer)
-    wire.host.relay.wait_told(told)
-    after = wire.host.counters()
+    http_peer.host.relay.wait_logged(told)
+    after = http_peer.host.counters()
     assert after.get("requests-received", 0) == before[1]
-    assert wire.host.redis.llen("msgbus.system.remote") == 0
+    assert http_peer.host.redis.llen("msgbus.system.remote") == 0
 
 
-def test_a_peer_is_served(wire: Wire, keys: dict[int, Path]) -> None:
-    assert wire.signed(keys[PEER], of_peer("served", dat="aGk="))[0] == 200
-    assert data_of(wire.host.receive("msgbus.served")) == b"hi"
+def test_a_peer_is_served(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    assert http_peer.signed(keys[PEER], of_peer("served", dat="aGk="))[0] == 200
+    assert data_of(http_peer.host.receive("msgbus.served")) == b"hi"
 
 
-def test_who_shows_nothing_is_refused(wire: Wire) -> None:
+def test_who_shows_nothing_is_refused(http_peer: HttpPeer) -> None:
     body = json.dumps(of_peer()).encode()
-    refused(wire, lambda: wire.post("/zbus-remote", body, {}), 401, "not signed", "unauthenticated requests")
+    refused(http_peer, lambda: http_peer.post("/zbus-remote", body, {}), 401, "not signed", "unauthenticated requests")
 
 
-def test_an_unknown_peer_is_refused(wire: Wire, tmp_path: Path) -> None:
+def test_an_unknown_peer_is_refused(http_peer: HttpPeer, tmp_path: Path) -> None:
     stranger = shared_key(tmp_path)
-    refused(wire, lambda: wire.signed(stranger, of_peer(src=4711), twin=4711), 401, "no key for host 4711", "unauthenticated requests")
-
-
-def test_a_wrong_key_is_refused(wire: Wire, tmp_path: Path) -> None:
-    wrong = shared_key(tmp_path)
-    refused(wire, lambda: wire.signed(wrong, of_peer()), 401, "signature is not that of host 1002", "unauthenticated requests")
-
-
-def test_a_changed_body_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    headers = wire.headers(keys[PEER], json.dumps(of_peer()).encode())
     refused(
-        wire, lambda: wire.post("/zbus-remote", json.dumps(of_peer("rm")).encode(), headers), 401, "signature", "unauthenticated requests"
+        http_peer, lambda: http_peer.signed(stranger, of_peer(src=4711), twin=4711), 401, "no key for host 4711", "unauthenticated requests"
     )
 
 
-def test_another_path_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_wrong_key_is_refused(http_peer: HttpPeer, tmp_path: Path) -> None:
+    wrong = shared_key(tmp_path)
+    refused(http_peer, lambda: http_peer.signed(wrong, of_peer()), 401, "signature is not that of host 1002", "unauthenticated requests")
+
+
+def test_a_changed_body_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    headers = http_peer.headers(keys[PEER], json.dumps(of_peer()).encode())
+    refused(
+        http_peer,
+        lambda: http_peer.post("/zbus-remote", json.dumps(of_peer("rm")).encode(), headers),
+        401,
+        "signature",
+        "unauthenticated requests",
+    )
+
+
+def test_another_path_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = json.dumps(of_peer()).encode()
-    refused(wire, lambda: wire.post("/zbus-reply", body, wire.headers(keys[PEER], body)), 401, "signature", "unauthenticated requests")
+    refused(
+        http_peer,
+        lambda: http_peer.post("/zbus-reply", body, http_peer.headers(keys[PEER], body)),
+        401,
+        "signature",
+        "unauthenticated requests",
+    )
 
 
-def test_a_message_for_another_twin_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer(), to=OTHER), 401, "signature", "unauthenticated requests")
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer(dst=[OTHER])), 421, "this is host 1001", "messages from 127.0.0.1")
+def test_a_message_for_another_twin_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(), to=OTHER), 401, "signature", "unauthenticated requests")
+    refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(dst=[OTHER])), 421, "this is host 1001", "messages from 127.0.0.1")
 
 
-def test_a_replayed_request_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_replayed_request_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = json.dumps(of_peer("once")).encode()
-    headers = wire.headers(keys[PEER], body)
-    assert wire.post("/zbus-remote", body, headers)[0] == 200
-    assert wire.host.receive("msgbus.once")
-    refused(wire, lambda: wire.post("/zbus-remote", body, headers), 401, "was sent before", "replayed or wrongly timed")
+    headers = http_peer.headers(keys[PEER], body)
+    assert http_peer.post("/zbus-remote", body, headers)[0] == 200
+    assert http_peer.host.receive("msgbus.once")
+    refused(http_peer, lambda: http_peer.post("/zbus-remote", body, headers), 401, "was sent before", "replayed or wrongly timed")
 
 
 @pytest.mark.parametrize("seconds", [-120, 120])
-def test_a_clock_that_is_wrong_is_refused(wire: Wire, keys: dict[int, Path], seconds: int) -> None:
+def test_a_clock_that_is_wrong_is_refused(http_peer: HttpPeer, keys: dict[int, Path], seconds: int) -> None:
     says = "s; the limit is 60 s"
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer(), now=time.time() + seconds), 401, says, "replayed or wrongly timed")
+    refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(), now=time.time() + seconds), 401, says, "replayed or wrongly timed")
 
 
-def test_a_clock_that_is_a_little_wrong_makes_nothing_expire(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_clock_that_is_a_little_wrong_makes_nothing_expire(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     for seconds in (-50, 50):
         now = time.time() + seconds
-        assert wire.signed(keys[PEER], of_peer("skewed", exp=5, now=int(now)), now=now)[0] == 200
-        assert wire.host.receive("msgbus.skewed")
+        assert http_peer.signed(keys[PEER], of_peer("skewed", exp=5, now=int(now)), now=now)[0] == 200
+        assert http_peer.host.receive("msgbus.skewed")
 
 
-def test_another_src_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer(src=OTHER)), 403, "with src 1003", "forged or unexpected messages")
+def test_another_src_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer(src=OTHER)), 403, "with src 1003", "forged or unexpected messages")
 
 
-def test_a_forged_reply_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    """The answer of a known peer to a request that went to another."""
-    ret = wire.host.send("question", OTHER, try_=1000)
-    uid = wait_for(lambda: wire.host.redis.hkeys("msgbus.system.backlog"), "the backlog")[0].decode()
+def test_a_forged_reply_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    """A peer responds to a request that was sent to another host."""
+    ret = http_peer.host.send("question", OTHER, try_=1000)
+    uid = wait_for(lambda: http_peer.host.redis.hkeys("msgbus.system.backlog"), "the backlog")[0].decode()
     forged = {**request("question", TWIN, uid=uid, src=PEER, ret="msgbus.system.reply"), "dat": "Rk9SR0VE"}
-    status, answer = wire.signed(keys[PEER], forged, "/zbus-reply")
+    status, answer = http_peer.signed(keys[PEER], forged, "/zbus-reply")
     assert (status, answer["error"]) == (403, f"host 1002 responded to request {uid}, which it did not receive")
-    wire.host.relay.wait_told("forged or unexpected messages from 127.0.0.1: host 1002 responded")
-    assert wire.host.counters()["answers-forged"] == 1
+    http_peer.host.relay.wait_logged("forged or unexpected messages from 127.0.0.1: host 1002 responded")
+    assert http_peer.host.counters()["answers-forged"] == 1
     right = {**forged, "src": OTHER, "dat": "UklHSFQ="}
-    assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER)[0] == 200
-    assert data_of(wire.host.receive(ret)) == b"RIGHT"
-    assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "repeated"})
+    assert http_peer.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER)[0] == 200
+    assert data_of(http_peer.host.receive(ret)) == b"RIGHT"
+    assert http_peer.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "repeated"})
 
 
-def test_a_reply_that_nobody_asked_for_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_reply_that_nobody_asked_for_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     unasked = request("x", TWIN, uid="1002.999", src=PEER)
-    status, answer = wire.signed(keys[PEER], unasked, "/zbus-reply")
+    status, answer = http_peer.signed(keys[PEER], unasked, "/zbus-reply")
     assert (status, answer["error"]) == (404, "no request 1002.999 is waiting for a response here")
 
 
-def test_an_application_cannot_answer_for_another_twin(wire: Wire) -> None:
-    """Who may only push to msgbus.system.reply, by an ACL of Redis, has not the peers' voices."""
-    ret = wire.host.send("question", OTHER, try_=1000, exp=2)
-    wait_for(lambda: wire.host.redis.hkeys("msgbus.system.backlog"), "the backlog")
-    uid = wire.host.redis.hkeys("msgbus.system.backlog")[0].decode()
-    wire.host.redis.rpush("msgbus.system.reply", json.dumps(request("question", TWIN, uid=uid, src=OTHER, dat=b"FORGED")))
-    wire.host.relay.wait_told("that host 1003 did not send")
-    assert wire.host.receive(ret)["err"].startswith("expired")
+def test_an_application_cannot_answer_for_another_twin(http_peer: HttpPeer) -> None:
+    """A user with access to msgbus.system.reply alone, by a Redis ACL, cannot forge responses."""
+    ret = http_peer.host.send("question", OTHER, try_=1000, exp=2)
+    wait_for(lambda: http_peer.host.redis.hkeys("msgbus.system.backlog"), "the backlog")
+    uid = http_peer.host.redis.hkeys("msgbus.system.backlog")[0].decode()
+    http_peer.host.redis.rpush("msgbus.system.reply", json.dumps(request("question", TWIN, uid=uid, src=OTHER, dat=b"FORGED")))
+    http_peer.host.relay.wait_logged("that host 1003 did not send")
+    assert http_peer.host.receive(ret)["err"].startswith("expired")
 
 
-def test_an_oversized_body_is_refused(wire: Wire, keys: dict[int, Path]) -> None:
-    """Before it is read, and however it says its length."""
+def test_an_oversized_body_is_refused(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    """Before it is read, with and without Content-Length."""
     body = b"x" * 70_000
-    headers = wire.headers(keys[PEER], body)
+    headers = http_peer.headers(keys[PEER], body)
     refused(
-        wire, lambda: wire.post("/zbus-remote", body[:0], {**headers, "Content-Length": "70000"}), 413, "70000 bytes", "oversized messages"
+        http_peer,
+        lambda: http_peer.post("/zbus-remote", body[:0], {**headers, "Content-Length": "70000"}),
+        413,
+        "70000 bytes",
+        "oversized messages",
     )
-    with socket.create_connection(wire.address, 30) as connection:
+    with socket.create_connection(http_peer.address, 30) as connection:
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n{head}\r\n".encode())
         chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
@@ -159,64 +175,64 @@ def test_an_oversized_body_is_refused(wire: Wire, keys: dict[int, Path]) -> None
         assert connection.recv(65_536).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_slow_body_is_cut_off(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_slow_body_is_cut_off(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = json.dumps(of_peer()).encode()
-    with socket.create_connection(wire.address, 30) as connection:
-        head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers(keys[PEER], body).items())
+    with socket.create_connection(http_peer.address, 30) as connection:
+        head = "".join(f"{name}: {value}\r\n" for name, value in http_peer.headers(keys[PEER], body).items())
         connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body[:-1])
         assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
-    wire.host.relay.wait_told("slow connections from 127.0.0.1: the message did not arrive within 1 s")
+    http_peer.host.relay.wait_logged("slow connections from 127.0.0.1: the message did not arrive within 1 s")
 
 
-def test_a_slow_header_is_cut_off(wire: Wire) -> None:
-    with socket.create_connection(wire.address, 30) as connection:
+def test_a_slow_header_is_cut_off(http_peer: HttpPeer) -> None:
+    with socket.create_connection(http_peer.address, 30) as connection:
         connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost:")
         assert connection.recv(1) == b""
-    wire.host.wait_counted("connections-slow")
-    assert "no complete request header in time" in wire.host.relay.told() or "slow connections" in wire.host.relay.told()
+    http_peer.host.wait_counted("connections-slow")
+    assert "no complete request header in time" in http_peer.host.relay.log() or "slow connections" in http_peer.host.relay.log()
 
 
-def test_a_malformed_header_has_no_traceback(wire: Wire) -> None:
-    """Before anybody is authenticated: or a stranger could fill the journal of the host."""
-    before = len(wire.host.relay.told())
+def test_a_malformed_header_has_no_traceback(http_peer: HttpPeer) -> None:
+    """Otherwise an unauthenticated client could fill the journal."""
+    before = len(http_peer.host.relay.log())
     number = 50
     for _ in range(number):
-        with socket.create_connection(wire.address, 30) as connection:
+        with socket.create_connection(http_peer.address, 30) as connection:
             connection.sendall(b"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n")
             answer = b"".join(iter(lambda: connection.recv(65_536), b""))
             assert answer.partition(b" ")[2].startswith(b"400 ")
             assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"].startswith("invalid HTTP request")
-    wire.host.wait_counted("headers-malformed", number)
-    told = wire.host.relay.told()[before:]
+    http_peer.host.wait_counted("headers-malformed", number)
+    told = http_peer.host.relay.log()[before:]
     assert "Traceback" not in told
     assert len(told) < 1_000
     assert "messages from 127.0.0.1: invalid HTTP request" in told
 
 
-def test_a_peer_that_hangs_up_is_no_mistake_of_the_relay(wire: Wire, keys: dict[int, Path]) -> None:
+def test_a_peer_that_hangs_up_is_no_mistake_of_the_relay(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = json.dumps(of_peer()).encode()
-    head = "".join(f"{name}: {value}\r\n" for name, value in wire.headers(keys[PEER], body).items())
-    connection = socket.create_connection(wire.address, 30)
+    head = "".join(f"{name}: {value}\r\n" for name, value in http_peer.headers(keys[PEER], body).items())
+    connection = socket.create_connection(http_peer.address, 30)
     connection.sendall(f"POST /zbus-remote HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{head}\r\n".encode() + body[:-1])
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
-    wire.host.wait_counted("bodies-cut-off")
-    assert "internal error" not in wire.host.relay.told()
+    http_peer.host.wait_counted("bodies-cut-off")
+    assert "internal error" not in http_peer.host.relay.log()
 
 
-def test_connections_are_bounded(wire: Wire, keys: dict[int, Path]) -> None:
-    many = [socket.create_connection(wire.address, 30) for _ in range(12)]
-    wire.host.wait_counted("connections-evicted", 4)
-    wire.host.relay.wait_told("excess connections from 127.0.0.1")
+def test_connections_are_bounded(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    many = [socket.create_connection(http_peer.address, 30) for _ in range(12)]
+    http_peer.host.wait_counted("connections-evicted", 4)
+    http_peer.host.relay.wait_logged("excess connections from 127.0.0.1")
     for connection in many:
         connection.close()
-    wait_for(lambda: _is_served(wire, keys[PEER]), "room for another")
+    wait_for(lambda: _is_served(http_peer, keys[PEER]), "room for another")
 
 
-def _is_served(wire: Wire, key: Path) -> bool:
-    """Return whether a request is taken."""
+def _is_served(http_peer: HttpPeer, key: Path) -> bool:
+    """Return whether a request is accepted."""
     try:
-        return wire.signed(key, of_peer("again"))[0] == 200
+        return http_peer.signed(key, of_peer("again"))[0] == 200
     except (OSError, http.client.HTTPException):
         return False
 
@@ -233,45 +249,53 @@ def _is_served(wire: Wire, key: Path) -> bool:
         ({"ver": 2}, 400, "ver: "),
     ],
 )
-def test_a_bad_message_has_a_clear_answer(wire: Wire, keys: dict[int, Path], change: dict[str, Any], status: int, says: str) -> None:
-    refused(wire, lambda: wire.signed(keys[PEER], of_peer() | change), status, says, "messages from 127.0.0.1")
+def test_a_bad_message_has_a_clear_answer(
+    http_peer: HttpPeer, keys: dict[int, Path], change: dict[str, Any], status: int, says: str
+) -> None:
+    refused(http_peer, lambda: http_peer.signed(keys[PEER], of_peer() | change), status, says, "messages from 127.0.0.1")
 
 
-def test_bad_json_has_a_clear_answer(wire: Wire, keys: dict[int, Path]) -> None:
+def test_bad_json_has_a_clear_answer(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
     body = b'{"cmd": '
-    refused(wire, lambda: wire.post("/zbus-remote", body, wire.headers(keys[PEER], body)), 400, "not valid JSON", "messages from 127.0.0.1")
+    refused(
+        http_peer,
+        lambda: http_peer.post("/zbus-remote", body, http_peer.headers(keys[PEER], body)),
+        400,
+        "not valid JSON",
+        "messages from 127.0.0.1",
+    )
 
 
 @pytest.mark.parametrize("command", ["system", "system.local", "system.reply", "system.relay.counters"])
-def test_a_command_cannot_reach_the_queues_of_the_bus(wire: Wire, keys: dict[int, Path], command: str) -> None:
-    """The original would push this into msgbus.system.local: a request in this host's name."""
-    before = wire.host.redis.llen("msgbus.system.local")
-    assert wire.signed(keys[PEER], of_peer(command))[0] == 200
-    body = wait_for(lambda: wire.host.redis.zrange("msgbus.system.retry:1002", -1, -1), "the answer")[0].decode()
-    wait_for(lambda: wire.host.redis.hget(f"msgbus.system.relay.message:{body}", "body") is not None, "its body")
-    assert b"reserved for the relay" in wire.host.redis.hget(f"msgbus.system.relay.message:{body}", "body")
-    assert wire.host.redis.llen("msgbus.system.local") == before
+def test_a_command_cannot_reach_the_queues_of_the_bus(http_peer: HttpPeer, keys: dict[int, Path], command: str) -> None:
+    """The original would push this to msgbus.system.local: a request in the name of this host."""
+    before = http_peer.host.redis.llen("msgbus.system.local")
+    assert http_peer.signed(keys[PEER], of_peer(command))[0] == 200
+    body = wait_for(lambda: http_peer.host.redis.zrange("msgbus.system.retry:1002", -1, -1), "the answer")[0].decode()
+    wait_for(lambda: http_peer.host.redis.hget(f"msgbus.system.relay.message:{body}", "body") is not None, "its body")
+    assert b"reserved for the relay" in http_peer.host.redis.hget(f"msgbus.system.relay.message:{body}", "body")
+    assert http_peer.host.redis.llen("msgbus.system.local") == before
 
 
-def test_one_peer_does_not_use_up_the_room_of_another(wire: Wire, keys: dict[int, Path]) -> None:
-    """A peer whose requests nobody answers is told to wait; another is served."""
-    statuses = [wire.signed(keys[PEER], of_peer("flood"))[0] for _ in range(80)]
+def test_one_peer_does_not_use_up_the_room_of_another(http_peer: HttpPeer, keys: dict[int, Path]) -> None:
+    """A peer with too many unanswered requests is deferred; another peer is served."""
+    statuses = [http_peer.signed(keys[PEER], of_peer("flood"))[0] for _ in range(80)]
     assert statuses[-1] == 503
     assert 0 < statuses.count(200) <= 60
-    assert wire.signed(keys[OTHER], of_peer("calm", src=OTHER), twin=OTHER)[0] == 200
-    assert wire.host.receive("msgbus.calm")
+    assert http_peer.signed(keys[OTHER], of_peer("calm", src=OTHER), twin=OTHER)[0] == 200
+    assert http_peer.host.receive("msgbus.calm")
 
 
-def test_nothing_else_is_there(wire: Wire) -> None:
-    connection = http.client.HTTPConnection(*wire.address, timeout=30)
+def test_nothing_else_is_there(http_peer: HttpPeer) -> None:
+    connection = http.client.HTTPConnection(*http_peer.address, timeout=30)
     connection.request("GET", "/zbus-remote")
     assert connection.getresponse().status == 405
     connection.close()
-    assert wire.post("/", b"", {})[0] == 404
+    assert http_peer.post("/", b"", {})[0] == 404
 
 
 def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, needs_root: None) -> None:
-    """Loopback alone, and even there no other user: he could forge every twin's messages."""
+    """Only on loopback, and no other local user, who could forge messages of every host."""
     from tests.support.users import FIRST
 
     require_redis()
@@ -280,10 +304,10 @@ def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, nee
         address = free_address()
         host.relay.write(f'listen = "{address}"', "")
         host.relay.start()
-        assert "remote hosts are not authenticated" in host.relay.told()
+        assert "remote hosts are not authenticated" in host.relay.log()
         name, _, port = address.rpartition(":")
         body = json.dumps(of_peer("own")).encode()
-        assert Wire(host).post("/zbus-remote", body, {})[0] == 200
+        assert HttpPeer(host).post("/zbus-remote", body, {})[0] == 200
 
         def post() -> int:
             connection = http.client.HTTPConnection(name, int(port), timeout=30)
@@ -291,7 +315,7 @@ def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, nee
             return connection.getresponse().status
 
         assert FIRST.call(post) == 403
-        host.relay.wait_told("only root and the relay's own user")
+        host.relay.wait_logged("only root and the relay's own user")
         assert host.redis.exists("msgbus.forged") == 0
     finally:
         host.close()
@@ -299,7 +323,7 @@ def test_without_keys_only_root_and_the_relays_user_are_served(folder: Path, nee
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1"])
 def test_a_user_who_has_closed_his_socket_is_not_taken_for_root(folder: Path, needs_root: None, address: str) -> None:
-    """The kernel shows a closed socket with uid 0: the request is there, and its sender has gone, when the relay looks."""
+    """The kernel reports uid 0 for a closed socket: the client has gone when the relay reads its request."""
     from tests.support.users import FIRST
 
     require_redis()
@@ -325,7 +349,7 @@ def test_a_user_who_has_closed_his_socket_is_not_taken_for_root(folder: Path, ne
             wait_for(lambda: socket_state(sender) == "05", "the kernel to have forgotten whose the socket was")
         finally:
             host.relay.process.send_signal(signal.SIGCONT)
-        host.relay.wait_told("unauthenticated requests from")
+        host.relay.wait_logged("unauthenticated requests from")
         assert host.counters().get("requests-received", 0) == 0
         own = json.dumps(of_peer("own")).encode()
         connection = http.client.HTTPConnection(address, int(port), timeout=30)

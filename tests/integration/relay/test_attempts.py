@@ -1,4 +1,4 @@
-"""Attempts to reach other hosts on a real bus, as the recorder makes rows of them; and a port that is taken."""
+"""Delivery attempts on a real bus, from which the recorder makes rows; and a port that is in use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RELAY_ATTEMPT_KEY, RowMaker
-from sbusd.relay.attempt_publisher import KEY
+from sbusd.relay.attempts import KEY
 from tests.support.daemons import StartDaemon
 from tests.support.relays import ENV, Host, free_address, peer_table, require_redis, shared_key
 from tests.support.tapped import message_packet
@@ -30,7 +30,7 @@ def test_attempts_are_rows_of_the_record(daemon: StartDaemon, folder: Path) -> N
         host.relay.write(f'listen = "{free_address()}"\nbus = "{bus.path}"\n', peer_table(1002, nobody, shared_key(folder)))
         host.relay.start()
         error = host.receive(host.send("x", 1002, try_=1))["err"]
-        # Two, and one more for each time that the kernel told of a change of the network meanwhile.
+        # Two, and one more for each network change that the kernel reported meanwhile.
         tries = 2 + host.counters().get("tries-hastened", 0)
         assert error.startswith(f"destination not reached after {tries} attempts")
         packets = [client.receive() for _ in range(tries)]

@@ -1,4 +1,4 @@
-"""Calls between hosts that begin or end on a bus: two twins, each with a Redis, a relay and a bus of its own."""
+"""Calls between hosts that start or end on a bus: two hosts with a Redis, a relay and a bus each."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Bus, CallTimeout, NoRecipient, PeerDisconnected, RemoteError, Twins
+from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo, fail, hang
 from tests.support.daemons import StartDaemon
 from tests.support.relays import RelayProgram, data_of, free_address, wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo, fail, hang
 
 
-def goes_on(town: Town) -> bool:
-    """Return whether the bus of *town* has been started anew in place."""
-    return "connections after a planned restart" in town.daemon.stderr
+def goes_on(host_with_bus: BusHost) -> bool:
+    """Return whether the bus of *host_with_bus* has been restarted with its connections."""
+    return "connections after a planned restart" in host_with_bus.daemon.stderr
 
 
-def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with serving(b.path, twins=Twins(), echo=echo, who=describe, fail=fail), a.bus() as bus:
         answer = bus.call("echo", b"\0x", twin=SECOND)
         assert (answer, answer.source) == (b"\0x", SECOND)
@@ -40,9 +40,9 @@ def test_from_a_bus_to_a_service_of_another_hosts_bus_and_back(towns: MakeTowns)
     assert a.host.counters()["requests-failed"] == 1
 
 
-def test_from_a_bus_to_an_application_of_another_hosts_redis(towns: MakeTowns) -> None:
-    """Where nobody on the bus serves it to other hosts, though a service is there for this one's users."""
-    a, b = towns()
+def test_from_a_bus_to_an_application_of_another_hosts_redis(bus_hosts: MakeBusHosts) -> None:
+    """If no bus service accepts remote hosts, though one accepts local users."""
+    a, b = bus_hosts()
     answers: list[bytes] = []
     with serving(b.path, echo=echo), a.bus() as bus, b.bus() as listener, listener.subscribe(""):
         calling = threading.Thread(target=lambda: answers.append(bus.call("echo", b"x", twin=SECOND)))
@@ -54,28 +54,28 @@ def test_from_a_bus_to_an_application_of_another_hosts_redis(towns: MakeTowns) -
     assert answers == [b"from Redis"]
 
 
-def test_from_a_client_of_redis_to_a_service_of_another_hosts_bus(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_from_a_client_of_redis_to_a_service_of_another_hosts_bus(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with serving(b.path, twins=Twins((FIRST,)), echo=echo):
         answer = a.host.receive(a.host.send("echo", SECOND, dat=b"y"))
     assert (answer["src"], answer["dst"], data_of(answer), answer["err"]) == (SECOND, [FIRST], b"y", "")
 
 
-def test_a_host_calls_itself(towns: MakeTowns) -> None:
-    a, _ = towns()
+def test_a_host_calls_itself(bus_hosts: MakeBusHosts) -> None:
+    a, _ = bus_hosts()
     with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
         answer = bus.call("who", twin=FIRST)
         assert (json.loads(answer)[:2], answer.source) == ([FIRST, -1], FIRST)
 
 
-def test_a_service_says_which_hosts_it_serves(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_a_service_says_which_hosts_it_serves(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with serving(b.path, twins=Twins((1003,)), echo=echo), a.bus() as bus, pytest.raises(RemoteError, match="twin 1001 may not call echo"):
         bus.call("echo", twin=SECOND)
 
 
-def test_what_fails_at_once(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_what_fails_at_once(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with a.bus() as bus, b.bus() as other:
         with pytest.raises(RemoteError, match="destination not found"):
             bus.call("echo", twin=4711)
@@ -91,14 +91,14 @@ def test_what_fails_at_once(towns: MakeTowns) -> None:
             other.call("echo", twin=FIRST)
 
 
-def test_a_caller_that_does_not_wait_is_nobodys_loss(towns: MakeTowns) -> None:
-    """Its time is over at both ends: the relay's answer finds nobody, and nothing is left."""
-    a, b = towns()
+def test_a_caller_that_does_not_wait_is_nobodys_loss(bus_hosts: MakeBusHosts) -> None:
+    """The call expires on both hosts: no caller waits for the response, and nothing remains."""
+    a, b = bus_hosts()
     with a.bus() as bus:
         with pytest.raises(CallTimeout):
             bus.call("echo", b"x", twin=SECOND, timeout=0.5)
         a.host.wait_counted("requests-expired")
-        # On a slow machine it has expired before it was there.
+        # On a slow machine it may have expired before it arrived.
         if raw := b.host.redis.lpop("msgbus.echo"):
             asked = json.loads(raw)
             assert asked["exp"] == 1
@@ -107,8 +107,8 @@ def test_a_caller_that_does_not_wait_is_nobodys_loss(towns: MakeTowns) -> None:
     a.host.assert_empty()
 
 
-def test_the_relay_dies_while_a_caller_waits(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_the_relay_dies_while_a_caller_waits(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     errors: list[BaseException] = []
 
     def call() -> None:
@@ -130,8 +130,8 @@ def test_the_relay_dies_while_a_caller_waits(towns: MakeTowns) -> None:
     a.host.assert_empty()
 
 
-def test_a_service_dies_while_another_host_waits(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_a_service_dies_while_another_host_waits(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with serving(b.path, twins=Twins(), slow=partial(await_word, b.path)) as service, b.bus() as control:
         ret = a.host.send("slow", SECOND)
         wait_for(lambda: control.members("word"), "the service to run it")
@@ -140,9 +140,9 @@ def test_a_service_dies_while_another_host_waits(towns: MakeTowns) -> None:
     assert answer["err"] == "the service for slow on host 1002 ended before it responded; it may have run the request"
 
 
-def test_a_relay_dies_while_a_service_has_a_request(towns: MakeTowns) -> None:
-    """The request is neither lost nor run again: its caller is told."""
-    a, b = towns()
+def test_a_relay_dies_while_a_service_has_a_request(bus_hosts: MakeBusHosts) -> None:
+    """The request is neither lost nor run again: its caller gets an error."""
+    a, b = bus_hosts()
     with serving(b.path, twins=Twins(), slow=hang):
         ret = a.host.send("slow", SECOND)
         b.host.wait_counted("requests-engaged")
@@ -156,8 +156,8 @@ def test_a_relay_dies_while_a_service_has_a_request(towns: MakeTowns) -> None:
     assert a.host.redis.llen(ret) == 0
 
 
-def test_a_host_that_is_away_is_tried_again(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_a_host_that_is_away_is_tried_again(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     b.host.relay.stop()
     with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
         with pytest.raises(RemoteError, match=r"destination not reached after \d+ attempts"):
@@ -172,12 +172,12 @@ def test_a_host_that_is_away_is_tried_again(towns: MakeTowns) -> None:
     assert answers == [b"x"]
 
 
-def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaemon, folder: Path) -> None:
-    a, b = towns()
+def test_the_bus_is_killed_and_another_comes(bus_hosts: MakeBusHosts, daemon: StartDaemon, folder: Path) -> None:
+    a, b = bus_hosts()
     b.daemon.process.kill()
     b.daemon.expected_status = -signal.SIGKILL
-    b.host.relay.wait_told(f"/bus-{SECOND} unavailable: ")
-    # Meanwhile Redis has what comes.
+    b.host.relay.wait_logged(f"/bus-{SECOND} unavailable: ")
+    # Meanwhile requests go to Redis.
     ret = a.host.send("echo", SECOND, dat=b"x")
     b.host.reply(b.host.receive("msgbus.echo"), b"by Redis")
     assert data_of(a.host.receive(ret)) == b"by Redis"
@@ -185,70 +185,70 @@ def test_the_bus_is_killed_and_another_comes(towns: MakeTowns, daemon: StartDaem
     link = folder / f"bus-{SECOND}"
     link.unlink()
     link.symlink_to(another.path)
-    wait_for(lambda: b.host.relay.told().count(": joined bus") == 2, "the relay to be joined again")
+    wait_for(lambda: b.host.relay.log().count(": joined bus") == 2, "the relay to be joined again")
     with serving(another.path, twins=Twins(), echo=echo), a.bus() as bus:
         assert bus.call("echo", b"y", twin=SECOND) == b"y"
 
 
-def test_a_bus_that_hangs_does_not_hold_up_what_is_for_redis(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_a_bus_that_hangs_does_not_hold_up_what_is_for_redis(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     os.kill(b.daemon.pid, signal.SIGSTOP)
     try:
         rets = [a.host.send("x", SECOND) for _ in range(3)]
         for _ in rets:
             b.host.reply(b.host.receive("msgbus.x"), b"ok")
         assert [data_of(a.host.receive(ret)) for ret in rets] == [b"ok"] * 3
-        b.host.relay.wait_told("no response for 5 s")
+        b.host.relay.wait_logged("no response for 5 s")
     finally:
         os.kill(b.daemon.pid, signal.SIGCONT)
-    wait_for(lambda: b.host.relay.told().count(": joined bus") == 2, "the relay to be joined again")
+    wait_for(lambda: b.host.relay.log().count(": joined bus") == 2, "the relay to be joined again")
 
 
-def test_a_bus_that_is_started_anew_in_place_ends_no_call(towns: MakeTowns) -> None:
-    """Neither that of a caller here, nor that of a service there."""
-    a, b = towns()
+def test_a_bus_that_is_started_anew_in_place_ends_no_call(bus_hosts: MakeBusHosts) -> None:
+    """Neither the call of a local caller, nor the request of a local service."""
+    a, b = bus_hosts()
     answers: list[bytes] = []
     calling = threading.Thread(target=lambda: answers.append(caller.call("wait", b"x", twin=SECOND)))
     with b.bus() as control, serving(b.path, twins=Twins(), wait=partial(await_word, b.path)), a.bus() as caller:
         calling.start()
         wait_for(lambda: control.members("word"), "the service to run it")
-        for town in (a, b):
-            os.kill(town.daemon.pid, signal.SIGUSR2)
-            wait_for(partial(goes_on, town), "the bus to be there again")
+        for host_with_bus in (a, b):
+            os.kill(host_with_bus.daemon.pid, signal.SIGUSR2)
+            wait_for(partial(goes_on, host_with_bus), "the bus to be there again")
         control.publish("word", "done")
         calling.join(60)
     assert answers == [b"done"]
-    for town in (a, b):
-        assert town.host.relay.told().count("joined bus") == 1
+    for host_with_bus in (a, b):
+        assert host_with_bus.host.relay.log().count("joined bus") == 1
 
 
-def test_of_two_relays_on_a_bus_one_takes_the_calls(towns: MakeTowns) -> None:
-    """Else each call would be made twice. When that one has gone, the other takes them."""
-    a, b = towns()
+def test_of_two_relays_on_a_bus_one_takes_the_calls(bus_hosts: MakeBusHosts) -> None:
+    """Otherwise each call would be made twice. If one relay ends, the other takes over."""
+    a, b = bus_hosts()
     relay = a.host.relay
     other = RelayProgram(a.host.folder, FIRST, a.host.server)
-    # The same twin at the same Redis, at another address.
+    # The same host with the same Redis, at another address.
     text = relay.file.read_text().replace(f'listen = "{relay.listen}"', f'listen = "{free_address()}"')
     other.file.write_text(text)
     try:
         other.start()
-        other.wait_told("another relay serves bus")
+        other.wait_logged("another relay serves bus")
         with serving(b.path, twins=Twins(), echo=echo), a.bus() as bus:
             assert bus.call("echo", b"x", twin=SECOND) == b"x"
             assert b.host.counters()["requests-engaged"] == 1
             relay.kill()
-            other.wait_told("joined bus")
-            # The other host brings its answer to the first; it is for the one that has the call.
+            other.wait_logged("joined bus")
+            # The response goes to the first relay, but belongs to the call of the second.
             relay.start()
-            relay.wait_told("another relay serves bus")
+            relay.wait_logged("another relay serves bus")
             assert bus.call("echo", b"y", twin=SECOND) == b"y"
             assert b.host.counters()["requests-engaged"] == 2
     finally:
         other.kill()
 
 
-def test_an_answer_that_no_packet_of_the_bus_holds(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_an_answer_that_no_packet_of_the_bus_holds(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     with a.bus() as bus:
         errors: list[str] = []
 
@@ -265,9 +265,9 @@ def test_an_answer_that_no_packet_of_the_bus_holds(towns: MakeTowns) -> None:
     assert [words.startswith("response too long: 400000 bytes do not fit into a packet") for words in errors] == [True]
 
 
-def test_everybody_has_an_answer(towns: MakeTowns) -> None:
-    """Many at once, both ways, with a service on the one side and on the other none but Redis."""
-    a, b = towns()
+def test_everybody_has_an_answer(bus_hosts: MakeBusHosts) -> None:
+    """Many concurrent calls in both directions, to a bus service on one host and to Redis on the other."""
+    a, b = bus_hosts()
 
     def many(bus: Bus, twin: int, seen: list[bytes]) -> None:
         for number in range(40):

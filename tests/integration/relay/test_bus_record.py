@@ -1,4 +1,4 @@
-"""The record of calls between hosts: each attempt has the number of the call that it is for."""
+"""The record of calls between hosts: each attempt has the number of its call."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from sbusd.protocol.packets import control_packet
 from sbusd.recorder.calls import CallBook
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.rows import RowMaker
+from tests.support.bus_hosts import SECOND, MakeBusHosts, echo
 from tests.support.servants import serving
-from tests.support.towns import SECOND, MakeTowns, echo
 
 
-def test_an_attempt_belongs_to_its_call(towns: MakeTowns) -> None:
-    a, b = towns()
+def test_an_attempt_belongs_to_its_call(bus_hosts: MakeBusHosts) -> None:
+    a, b = bus_hosts()
     maker = RowMaker(PayloadPolicy(), CallBook("alpha", "boot"), unit_at=lambda *_: None)
     tap = a.daemon.client()
     tap.send(control_packet(controls.TAP_ON, b""))
@@ -35,7 +35,7 @@ def test_an_attempt_belongs_to_its_call(towns: MakeTowns) -> None:
     assert len(set(asked)) == 2
     assert asked == replied
     assert tried[:2] == [(call, "sent", SECOND) for call in asked]
-    # What came from Redis has a number of its own.
+    # A request from Redis has a number of its own.
     call, code, twin = tried[2]
     assert (code, twin) == ("unknown", 4711)
     assert call not in {*asked, None}

@@ -1,18 +1,18 @@
-"""sbusctl(1) between two hosts: a program served to others, and called from a shell of another."""
+"""sbusctl(1) between two hosts: it serves a program to remote hosts, and calls it from a shell."""
 
 from __future__ import annotations
 
 import json
 
+from tests.support.bus_hosts import FIRST, SECOND, MakeBusHosts
 from tests.support.shell import Shell, running
-from tests.support.towns import FIRST, SECOND, MakeTowns
 from tools.stage import Stage
 
 PROGRAM = 'echo "$SBUS_COMMAND of $SBUS_CALLER_TWIN for <$SBUS_CALLER_UID$SBUS_CALLER_GID$SBUS_CALLER_PID$SBUS_CALLER_USER>: $(cat)"'
 
 
-def test_a_program_is_called_from_another_host(towns: MakeTowns, stage: Stage) -> None:
-    a, b = towns()
+def test_a_program_is_called_from_another_host(bus_hosts: MakeBusHosts, stage: Stage) -> None:
+    a, b = bus_hosts()
     here, there = Shell(stage, a.daemon), Shell(stage, b.daemon)
     served = ["serve", "greet", "--exec", "sh", "--allow-twin", str(FIRST), "--", "-c", PROGRAM]
     with running(there, *served, until="relayed/greet"):

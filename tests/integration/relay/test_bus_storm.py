@@ -1,4 +1,4 @@
-"""Calls from bus to bus while the relays on both sides are killed, again and again."""
+"""Calls from bus to bus while the relays on both hosts are killed repeatedly."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pathlib import Path
 import redis
 
 from sbusd.client import NoRecipient, PeerDisconnected, RemoteError, Request, Twins
+from tests.support.bus_hosts import SECOND, BusHost, MakeBusHosts
 from tests.support.relays import Host, data_of
 from tests.support.servants import serving
-from tests.support.towns import SECOND, MakeTowns, Town
 
 KILLS = 8
 CALLERS = 4
 
 
 def note(file: Path, data: bytes) -> bytes:
-    """Note that *data* was run; return its answer."""
+    """Record in *file* that *data* was run; return the response."""
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(descriptor, data + b"\n")
@@ -32,12 +32,12 @@ def note(file: Path, data: bytes) -> bytes:
 
 
 def run_here(file: Path, request: Request) -> bytes:
-    """Run a request that came over the bus."""
+    """Run a request from the bus."""
     return note(file, request.data)
 
 
 class Application(threading.Thread):
-    """Runs what goes to Redis, where it comes before a relay that was started anew is joined to its bus."""
+    """Runs requests in Redis, where they go before a restarted relay has joined its bus."""
 
     def __init__(self, host: Host, file: Path) -> None:
         super().__init__(daemon=True)
@@ -46,7 +46,7 @@ class Application(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Serve until told to end."""
+        """Serve until ``ended`` is set."""
         client: redis.Redis = self._host.server.client()
         with client:
             while not self.ended.is_set():
@@ -58,17 +58,17 @@ class Application(threading.Thread):
 
 
 class Caller(threading.Thread):
-    """Makes calls, one after the other, each in a connection of its own; ``ends`` is what came of each."""
+    """Makes one call after the other, each on a new connection; ``ends`` has their results."""
 
-    def __init__(self, town: Town, first: int) -> None:
+    def __init__(self, host_with_bus: BusHost, first: int) -> None:
         super().__init__(daemon=True)
-        self._town = town
+        self._town = host_with_bus
         self._first = first
         self.ends: dict[int, str] = {}
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Make calls until told to end."""
+        """Make calls until ``ended`` is set."""
         for number in itertools.count(self._first, CALLERS):
             if self.ended.is_set():
                 return
@@ -78,13 +78,13 @@ class Caller(threading.Thread):
                         answer = bus.call("x", str(number), twin=SECOND, tries=1_000, timeout=300.0)
                     self.ends[number] = answer.decode()
                 except NoRecipient:
-                    time.sleep(0.05)  # no relay is there, so nobody has it
+                    time.sleep(0.05)  # no relay was running, so the call was not sent
                 except (PeerDisconnected, RemoteError) as error:
                     self.ends[number] = type(error).__name__
 
 
-def test_each_call_has_one_end_and_is_run_at_most_once(towns: MakeTowns, folder: Path) -> None:
-    a, b = towns('request_timeout = "1s"\n')
+def test_each_call_has_one_end_and_is_run_at_most_once(bus_hosts: MakeBusHosts, folder: Path) -> None:
+    a, b = bus_hosts('request_timeout = "1s"\n')
     ran = folder / "ran"
     application = Application(b.host, ran)
     application.start()
@@ -114,5 +114,5 @@ def test_each_call_has_one_end_and_is_run_at_most_once(towns: MakeTowns, folder:
     assert answered <= set(runs)
     failed = {number: end for number, end in ends.items() if str(number) not in answered}
     assert set(failed.values()) <= {"PeerDisconnected", "RemoteError"}
-    # Each kill ends the calls that the relay had, at most one of each caller.
+    # Each kill fails the calls of that relay, at most one per caller.
     assert len(failed) <= CALLERS * KILLS

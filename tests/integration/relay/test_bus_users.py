@@ -1,4 +1,4 @@
-"""What users of one host can do to each other's calls between hosts, and to the relay: real users, real buses, the shipped rules."""
+"""What a local user can do to other users' calls between hosts, and to the relay: real users, real buses, the shipped rules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, Remo
 from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.protocol import controls
 from sbusd.protocol.envelope import Envelope
+from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo
 from tests.support.relays import wait_for
 from tests.support.servants import serving
-from tests.support.towns import FIRST, SECOND, MakeTowns, Town, await_word, describe, echo
 from tests.support.users import User
 from tools.stage import ROOT, Stage
 
@@ -25,17 +25,17 @@ pytestmark = pytest.mark.usefixtures("needs_root")
 
 
 @pytest.fixture
-def ruled(towns: MakeTowns, folder: Path, first_user: User) -> tuple[Town, Town]:
-    """Two towns with the shipped rules; the first user is in the group that may call other hosts."""
+def ruled(bus_hosts: MakeBusHosts, folder: Path, first_user: User) -> tuple[BusHost, BusHost]:
+    """Two hosts with the shipped rules; the first user is in the group that may call remote hosts."""
     shipped = (ROOT / "etc/sbusd.toml.d/50-relay.toml").read_text()
     config = folder / "sbusd.toml"
-    # The relay itself runs as root here, which the rules let do the same.
+    # The relay itself runs as root here, which the rules allow too.
     config.write_text(shipped.replace('groups = ["sbus-relay"]', f"groups = [{first_user.gid}]").replace('"sbus-relay"', "61999"))
-    return towns("", "-C", str(config))
+    return bus_hosts("", "-C", str(config))
 
 
 def refusal(path: str, *, hears: str = "", says: str = "") -> ErrorCode | None:
-    """Return what the bus refuses a subscription to *hears*, or a message to *says*, with; None if it does not."""
+    """Return the error of a subscription to *hears*, or of a message to *says*; None if it is allowed."""
     with Bus.connect(path) as bus:
         try:
             bus.publish(says, "{}") if says else bus.subscribe(hears)
@@ -52,7 +52,7 @@ def read_item(item: Item) -> Envelope:
 
 
 def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:
-    """Return the answer to a call of another host, or its error."""
+    """Return the response or the error of a call to a remote host."""
     with Bus.connect(path) as bus:
         try:
             return bus.call(command, data, twin=twin).decode()
@@ -60,12 +60,12 @@ def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:
             return str(error)
 
 
-def has_joined(town: Town, times: int) -> bool:
-    """Return whether the relay of *town* has been joined so often."""
-    return town.host.relay.told().count(": joined bus") == times
+def has_joined(host_with_bus: BusHost, times: int) -> bool:
+    """Return whether the relay of *host_with_bus* has joined its bus that many times."""
+    return host_with_bus.host.relay.log().count(": joined bus") == times
 
 
-def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_user: User) -> None:
+def test_the_shipped_rules(ruled: tuple[BusHost, BusHost], first_user: User, second_user: User) -> None:
     a, b = ruled
     with serving(b.path, twins=Twins(), echo=echo):
         assert first_user.call(partial(called, a.path, "echo", SECOND)) == "x"
@@ -74,28 +74,28 @@ def test_the_shipped_rules(ruled: tuple[Town, Town], first_user: User, second_us
         assert second_user.call(partial(refusal, a.path, hears=pattern)) is ErrorCode.EPERM, pattern
     for key in (f"relay/{SECOND}/echo", "relay/attempt", "relayed/echo"):
         assert second_user.call(partial(refusal, a.path, says=key)) is ErrorCode.EPERM, key
-    # Who may call other hosts may neither take such calls, nor make other hosts'.
+    # A user who may call remote hosts may neither receive such calls, nor make calls in the name of remote hosts.
     assert first_user.call(partial(refusal, a.path, hears="relay/*/")) is ErrorCode.EPERM
     assert first_user.call(partial(refusal, a.path, says="relayed/echo")) is ErrorCode.EPERM
     assert first_user.call(partial(refusal, a.path, hears="relayed/echo")) is ErrorCode.EPERM
 
 
 def test_a_relay_without_any_rights_but_the_shipped_ones(
-    ruled: tuple[Town, Town], folder: Path, first_user: User, second_user: User, stage: Stage
+    ruled: tuple[BusHost, BusHost], folder: Path, first_user: User, second_user: User, stage: Stage
 ) -> None:
-    """As the package has it: a user of its own, that owns nothing, which the rules name, and which services believe."""
+    """As packaged: the relay runs as its own user, which the rules name and which services trust."""
     config = folder / "sbusd.toml"
     config.write_text(config.read_text().replace("61999", str(second_user.uid)))
-    for town in ruled:
-        os.kill(town.daemon.pid, signal.SIGHUP)
-        town.host.relay.stop()
-        town.host.relay.run_as(second_user, stage)
-        town.host.relay.start()
-        wait_for(partial(has_joined, town, 2), "the relay to be joined")
+    for host_with_bus in ruled:
+        os.kill(host_with_bus.daemon.pid, signal.SIGHUP)
+        host_with_bus.host.relay.stop()
+        host_with_bus.host.relay.run_as(second_user, stage)
+        host_with_bus.host.relay.start()
+        wait_for(partial(has_joined, host_with_bus, 2), "the relay to be joined")
     a, b = ruled
     with serving(b.path, twins=Twins(relays=(second_user.uid,)), who=describe, slow=partial(await_word, b.path)) as service:
         assert json.loads(first_user.call(partial(called, a.path, "who", SECOND)))[:2] == [FIRST, -1]
-        # It hears of the end of a service, though it may not see all who are there.
+        # It is notified when a service disconnects, although it may not list all clients.
         ret = a.host.send("slow", SECOND)
         with b.bus() as control:
             wait_for(lambda: control.members("word"), "the service to run it")
@@ -106,7 +106,7 @@ def test_a_relay_without_any_rights_but_the_shipped_ones(
         assert said == f"'who' failed: user {second_user.uid} is not a relay and cannot call for a remote host"
 
 
-def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_user: User) -> None:
+def test_the_shipped_rules_hold_at_addresses(ruled: tuple[BusHost, BusHost], second_user: User) -> None:
     a, _ = ruled
     with serving(a.path, twins=Twins(), who=describe), a.bus() as bus:
         for key in (f"relay/{SECOND}/echo", "relayed/who"):
@@ -116,9 +116,9 @@ def test_the_shipped_rules_hold_at_addresses(ruled: tuple[Town, Town], second_us
     assert "bus-unknown" not in a.host.counters()
 
 
-def test_what_comes_to_an_address_is_checked_without_rules_too(towns: MakeTowns, second_user: User) -> None:
-    """The address of the relay, to call a host, and of a service, to pass for one."""
-    a, b = towns()
+def test_what_comes_to_an_address_is_checked_without_rules_too(bus_hosts: MakeBusHosts, second_user: User) -> None:
+    """The address of the relay, to call a host; and of a service, to impersonate one."""
+    a, b = bus_hosts()
     with a.bus() as bus:
         (relay,) = bus.members(f"relay/{SECOND}/echo")
 
@@ -142,18 +142,18 @@ def test_what_comes_to_an_address_is_checked_without_rules_too(towns: MakeTowns,
     assert not b.host.redis.exists("msgbus.echo")
 
 
-def test_no_list_of_users_admits_another_host(towns: MakeTowns) -> None:
-    """Though the relay is root here, and its credentials stand behind those of the host: the request goes to Redis."""
-    a, b = towns()
+def test_no_list_of_users_admits_another_host(bus_hosts: MakeBusHosts) -> None:
+    """Although the relay is root here and is the bus's client of the request: the request goes to Redis."""
+    a, b = bus_hosts()
     with serving(b.path, None, Allow(users=(0,), groups=(0,)), echo=echo), b.bus() as there:
         assert there.call("echo", "x") == b"x"
         a.host.send("echo", SECOND)
         assert b.host.receive("msgbus.echo")["src"] == FIRST
 
 
-def test_nobody_answers_in_the_relays_place(towns: MakeTowns, second_user: User) -> None:
-    """Not even where no rule keeps it from hearing the call, with the key and the uid that its answer has."""
-    a, b = towns()
+def test_nobody_answers_in_the_relays_place(bus_hosts: MakeBusHosts, second_user: User) -> None:
+    """Even if no rule prevents subscription to the calls, and with the correct key and uid."""
+    a, b = bus_hosts()
 
     def forge() -> int:
         with Bus.connect(a.path) as bus, bus.subscribe("relay/") as heard, bus.subscribe("paid") as end:
@@ -184,11 +184,11 @@ def test_nobody_answers_in_the_relays_place(towns: MakeTowns, second_user: User)
 
 
 CALLS = 3
-"""How many a user may have under way in the tests of that."""
+"""Maximum number of concurrent calls of a user in these tests."""
 
 
 def flood(path: str, size: int) -> list[str]:
-    """Make more calls than are allowed, each of *size* bytes, the last when a test listens to ``go``; return the errors."""
+    """Make more calls than allowed, of *size* bytes each, the last one when a test subscribes to ``go``; return the errors."""
     errors: list[str] = []
 
     def call() -> None:
@@ -217,9 +217,9 @@ def flood(path: str, size: int) -> list[str]:
     ],
 )
 def test_a_user_with_too_much_under_way_keeps_nobody_else_out(
-    towns: MakeTowns, second_user: User, settings: str, size: int, says: str
+    bus_hosts: MakeBusHosts, second_user: User, settings: str, size: int, says: str
 ) -> None:
-    a, b = towns(settings)
+    a, b = bus_hosts(settings)
     said: list[list[str]] = []
     flooding = threading.Thread(target=lambda: said.append(second_user.call(partial(flood, a.path, size), 120)))
     flooding.start()
@@ -232,22 +232,22 @@ def test_a_user_with_too_much_under_way_keeps_nobody_else_out(
         flooding.join(120)
         assert [len(errors) for errors in said] == [1]
         assert said[0][0].startswith(says)
-        # What has ended counts no more.
+        # Completed calls do not count.
         assert second_user.call(partial(called, a.path, "echo", SECOND)) == "x"
 
 
-def test_a_relay_that_its_bus_refuses_says_so(towns: MakeTowns, folder: Path) -> None:
+def test_a_relay_that_its_bus_refuses_says_so(bus_hosts: MakeBusHosts, folder: Path) -> None:
     config = folder / "sbusd.toml"
     config.write_text('[[policy]]\nkeys = "relayed/"\npublish = "deny"\n')
-    a, b = towns("", "-C", str(config))
+    a, b = bus_hosts("", "-C", str(config))
     with serving(b.path, twins=Twins(), echo=echo):
         assert called(a.path, "echo", SECOND) == "'echo' failed: the bus rejected a call of its relay for echo on host 1002"
-    b.host.relay.wait_told("operations for remote hosts")
+    b.host.relay.wait_logged("operations for remote hosts")
 
 
-def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeTowns, second_user: User) -> None:
-    """The relay does not share it, and has it again when that one has gone."""
-    a, _ = towns()
+def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(bus_hosts: MakeBusHosts, second_user: User) -> None:
+    """The relay does not serve beside another client; it returns when that one ends."""
+    a, _ = bus_hosts()
     a.host.relay.kill()
     squatter = a.daemon.client(second_user)
     address = squatter.ask(controls.ADDRESS)
@@ -255,16 +255,16 @@ def test_who_takes_the_relays_place_on_a_bus_without_rules_is_named(towns: MakeT
         squatter.subscribe(pattern)
     squatter.barrier()
     a.host.relay.start()
-    told = a.host.relay.wait_told("another relay serves bus")
+    told = a.host.relay.wait_logged("another relay serves bus")
     assert f"connection {address.split(b'/')[2].decode()}, uid {second_user.uid}, " in told
     assert told.count(": joined bus") == 1
     squatter.close()
     wait_for(partial(has_joined, a, 2), "the relay to have its place")
 
 
-def test_one_town_is_not_the_other(towns: MakeTowns) -> None:
-    """A relay takes no call for a host that is not the one that the key names, which is what rules are about."""
-    a, _ = towns()
+def test_one_town_is_not_the_other(bus_hosts: MakeBusHosts) -> None:
+    """A relay rejects a call to a host other than the one in the key, to which the rules apply."""
+    a, _ = bus_hosts()
     with a.bus() as bus, bus.subscribe(bus.address + b"ret/") as answers:
         asked = Envelope("echo", "u", b"x", (bus.address + b"ret/u").decode(), destinations=(SECOND,))
         bus.publish(f"relay/{FIRST}/echo", asked.encode())

@@ -1,4 +1,4 @@
-"""Hosts that know each other by certificates, and what others show."""
+"""Hosts with certificates, valid and invalid ones."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.support.authority import Authority, Certificate
 from tests.support.relays import Host, data_of, free_address, peer_table, request, require_redis
 
 
-class World:
-    """Two twins of one authority."""
+class CertificateHosts:
+    """Two hosts with certificates of one authority."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -31,7 +31,7 @@ class World:
             self.hosts.append(host)
 
     def speak(self, certificate: Certificate | None, message: dict[str, object]) -> bytes:
-        """Return the first line of what the first twin answers to *message*, sent with *certificate*."""
+        """Return the first line of the first host's response to *message*, sent with *certificate*."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(self.authority.certificate)
         if certificate is not None:
@@ -46,7 +46,7 @@ class World:
             return connection.recv(65_536).partition(b"\r\n")[0]
 
     def is_heard(self, certificate: Certificate | None) -> bool:
-        """Return whether there is any answer to who shows *certificate*."""
+        """Return whether a client with *certificate* gets any response."""
         try:
             return self.speak(certificate, incoming()) != b""
         except (ssl.SSLError, ConnectionError):
@@ -54,63 +54,63 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CertificateHosts]:
     require_redis()
-    made = World(tmp_path_factory.mktemp("tls"))
+    made = CertificateHosts(tmp_path_factory.mktemp("tls"))
     yield made
     for host in made.hosts:
         host.close()
-        assert "internal error" not in host.relay.told()
+        assert "internal error" not in host.relay.log()
 
 
 def incoming(**members: object) -> dict[str, object]:
-    """Return a request of the second twin to the first."""
+    """Return a request of the second host to the first."""
     return request("direct", 1001, uid=f"1001.{time.monotonic_ns()}", src=1002) | members
 
 
-def test_calls_go_both_ways(world: World) -> None:
-    for one, other in (world.hosts, world.hosts[::-1]):
+def test_calls_go_both_ways(hosts: CertificateHosts) -> None:
+    for one, other in (hosts.hosts, hosts.hosts[::-1]):
         ret = one.send("x", other.twin, dat=b"?")
         other.reply(other.receive("msgbus.x"), b"!")
         assert data_of(one.receive(ret)) == b"!"
-        assert "authenticated by certificates" in one.relay.told()
+        assert "authenticated by certificates" in one.relay.log()
 
 
-def test_the_right_certificate_is_served(world: World) -> None:
-    certificate = world.authority.sign("twin-1002", file="again")
-    assert world.speak(certificate, incoming()) == b"HTTP/1.1 200 OK"
+def test_the_right_certificate_is_served(hosts: CertificateHosts) -> None:
+    certificate = hosts.authority.sign("twin-1002", file="again")
+    assert hosts.speak(certificate, incoming()) == b"HTTP/1.1 200 OK"
 
 
-def test_another_src_than_the_certificates_is_refused(world: World) -> None:
-    certificate = world.authority.sign("twin-1002", file="other")
-    assert world.speak(certificate, incoming(src=1003)).startswith(b"HTTP/1.1 403 ")
-    world.hosts[0].relay.wait_told("forged or unexpected messages from 127.0.0.1: host 1002 sent a message with src 1003")
+def test_another_src_than_the_certificates_is_refused(hosts: CertificateHosts) -> None:
+    certificate = hosts.authority.sign("twin-1002", file="other")
+    assert hosts.speak(certificate, incoming(src=1003)).startswith(b"HTTP/1.1 403 ")
+    hosts.hosts[0].relay.wait_logged("forged or unexpected messages from 127.0.0.1: host 1002 sent a message with src 1003")
 
 
 @pytest.mark.parametrize("names", [("host.example",), ("twin-1002", "twin-1003"), ("twin-0",), ("twin-99999999999",)])
-def test_a_certificate_that_names_no_twin_is_refused(world: World, names: tuple[str, ...]) -> None:
-    certificate = world.authority.sign(*names, file="names")
-    assert world.speak(certificate, incoming()).startswith(b"HTTP/1.1 403 ")
-    world.hosts[0].relay.wait_told("the certificate must name exactly one host")
+def test_a_certificate_that_names_no_twin_is_refused(hosts: CertificateHosts, names: tuple[str, ...]) -> None:
+    certificate = hosts.authority.sign(*names, file="names")
+    assert hosts.speak(certificate, incoming()).startswith(b"HTTP/1.1 403 ")
+    hosts.hosts[0].relay.wait_logged("the certificate must name exactly one host")
 
 
-def test_a_certificate_of_another_authority_is_refused(world: World) -> None:
-    wrong = Authority(world.folder, "wrong").sign("twin-1002", file="forged")
-    assert not world.is_heard(wrong)
-    world.hosts[0].relay.wait_told("unauthenticated requests from 127.0.0.1: TLS handshake failed")
+def test_a_certificate_of_another_authority_is_refused(hosts: CertificateHosts) -> None:
+    wrong = Authority(hosts.folder, "wrong").sign("twin-1002", file="forged")
+    assert not hosts.is_heard(wrong)
+    hosts.hosts[0].relay.wait_logged("unauthenticated requests from 127.0.0.1: TLS handshake failed")
 
 
-def test_no_certificate_is_refused(world: World) -> None:
-    assert not world.is_heard(None)
-    world.hosts[0].wait_counted("handshakes-failed")
+def test_no_certificate_is_refused(hosts: CertificateHosts) -> None:
+    assert not hosts.is_heard(None)
+    hosts.hosts[0].wait_counted("handshakes-failed")
 
 
-def test_a_host_with_anothers_certificate_is_not_spoken_to(world: World) -> None:
-    """Who has taken over the address of twin 1004 and has the certificate of another twin gets no message."""
-    first, second = world.hosts
+def test_a_host_with_anothers_certificate_is_not_spoken_to(hosts: CertificateHosts) -> None:
+    """An attacker at the address of host 1004 with the certificate of another host gets no message."""
+    first, second = hosts.hosts
     address = second.relay.listen
     first.relay.stop()
-    tls = world.authority.settings(world.authority.sign("twin-1001", file="first"))
+    tls = hosts.authority.settings(hosts.authority.sign("twin-1001", file="first"))
     first.relay.write(f'listen = "{free_address()}"\n', tls + peer_table(1004, address))
     first.relay.start()
     ret = first.send("x", 1004, try_=1)

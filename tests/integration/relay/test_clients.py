@@ -1,4 +1,4 @@
-"""A client of each kind that the founding document implies: commands of Redis in a shell, Python, and Node with the package redis."""
+"""The kinds of clients that the founding document implies: Redis commands in a shell, Python, and Node with the package redis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.support import skips
 from tests.support.relays import ENV, Host, data_of
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 SHELL = """
 set -eu
@@ -41,7 +41,7 @@ const {createClient} = require('redis');
 
 
 def call(host: Host, other: Host, command: list[str], env: dict[str, str]) -> str:
-    """Run a client of *host*, whose request *other* answers; return what it prints."""
+    """Run a client of *host*, to whose request *other* responds; return its output."""
     environment = {**ENV, "SOCKET": str(host.server.path), **env}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
         asked = other.receive("msgbus.hello")
@@ -52,12 +52,12 @@ def call(host: Host, other: Host, command: list[str], env: dict[str, str]) -> st
     return out
 
 
-def test_a_shell(twins: MakeTwins) -> None:
+def test_a_shell(twins: MakeHosts) -> None:
     a, b = twins(1001, 1002)
     assert data_of(json.loads(call(a, b, ["sh", "-c", SHELL], {}))) == b"me"
 
 
-def test_node_with_its_redis_package(twins: MakeTwins, tmp_path: Path) -> None:
+def test_node_with_its_redis_package(twins: MakeHosts, tmp_path: Path) -> None:
     a, b = twins(1001, 1002)
     said = call(a, b, ["node", "-e", NODE], {"NODE_PATH": str(node_modules(tmp_path))})
     assert data_of(json.loads(said)) == b"me"

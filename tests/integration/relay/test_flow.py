@@ -1,4 +1,4 @@
-"""The founding document, paragraph by paragraph, through two relays on real Redis; each test names its paragraph."""
+"""The founding document, paragraph by paragraph, with two relays and real Redis; each test names its paragraph."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 from tests.support.relays import Host, answer_to, data_of, request
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 COMMAND = "wallet.stellar.balance.tft"
 
 
-def test_object_schema(twins: MakeTwins) -> None:
-    """Object Schema: every member, its type and its default; what a client leaves out, the relay fills in."""
+def test_object_schema(twins: MakeHosts) -> None:
+    """Object Schema: every member, its type and its default; the relay fills in omitted members."""
     (host,) = twins(1001)
     ret = str(uuid.uuid4())
     host.redis.rpush("msgbus.system.local", f'{{"cmd": "x", "dst": [1001], "ret": "{ret}"}}')
@@ -38,8 +38,8 @@ def test_object_schema(twins: MakeTwins) -> None:
     assert abs(now - time.time()) < 60
 
 
-def test_sending_a_request(twins: MakeTwins) -> None:
-    """Sending a request: pushed to msgbus.system.local; as many responses as destinations, one by one, on ret."""
+def test_sending_a_request(twins: MakeHosts) -> None:
+    """Sending a request: pushed to msgbus.system.local; one response per destination on ret."""
     a, _, _ = hosts = twins(1001, 1002, 1003)
     ret = a.send(COMMAND, 1001, 1002, 1003, dat=b"who?")
     for host in hosts:
@@ -51,7 +51,7 @@ def test_sending_a_request(twins: MakeTwins) -> None:
     assert all(answer["dst"] == [1001] and answer["ret"] == ret and answer["err"] == "" for answer in answers)
 
 
-def test_lpush_does_as_well(twins: MakeTwins) -> None:
+def test_lpush_does_as_well(twins: MakeHosts) -> None:
     """Sending a request: the original's clients in other languages push from the left."""
     a, b = twins(1001, 1002)
     made = request("x", 1002)
@@ -60,8 +60,8 @@ def test_lpush_does_as_well(twins: MakeTwins) -> None:
     assert data_of(a.receive(made["ret"])) == b"ok"
 
 
-def test_processing_a_request(twins: MakeTwins) -> None:
-    """Processing a request: one destination each, src, and a uid that counts for each destination; a copy in the backlog."""
+def test_processing_a_request(twins: MakeHosts) -> None:
+    """Processing a request: one destination each, src, and a uid that counts per destination; a copy in the backlog."""
     a, b = twins(1001, 1002)
     rets = [a.send(COMMAND, 1002, dat=b"1"), a.send(COMMAND, 1002, 1001, dat=b"2"), a.send(COMMAND, 1002, dat=b"3")]
     asked = [b.receive(f"msgbus.{COMMAND}") for _ in range(3)]
@@ -78,8 +78,8 @@ def test_processing_a_request(twins: MakeTwins) -> None:
     }
 
 
-def test_destination_not_found(twins: MakeTwins) -> None:
-    """Processing a request: in case of error, err has explicit text, and the response is pushed to ret."""
+def test_destination_not_found(twins: MakeHosts) -> None:
+    """Processing a request: an error has a text in err, and the response is pushed to ret."""
     (a,) = twins(1001)
     ret = a.send(COMMAND, 4711)
     answer = a.receive(ret)
@@ -87,8 +87,8 @@ def test_destination_not_found(twins: MakeTwins) -> None:
     a.assert_empty()
 
 
-def test_processing_a_request_on_the_remote_side(twins: MakeTwins) -> None:
-    """Processing a request on the remote side: forwarded as it is to msgbus.$cmd, whoever waits there."""
+def test_processing_a_request_on_the_remote_side(twins: MakeHosts) -> None:
+    """Processing a request on the remote side: forwarded unchanged to msgbus.$cmd."""
     a, b = twins(1001, 1002)
     ret = a.send("first", 1002, dat=b"\0binary\xff")
     a.send("second", 1002)
@@ -99,7 +99,7 @@ def test_processing_a_request_on_the_remote_side(twins: MakeTwins) -> None:
     assert data_of(a.receive(ret)) == b"done"
 
 
-def test_processing_a_reply(twins: MakeTwins) -> None:
+def test_processing_a_reply(twins: MakeHosts) -> None:
     """Processing a reply: src and dst are swapped, dat and now are the application's; the original ret is restored."""
     a, b = twins(1001, 1002)
     ret = a.send(COMMAND, 1002, dat=b"GC3")
@@ -111,7 +111,7 @@ def test_processing_a_reply(twins: MakeTwins) -> None:
         host.assert_empty()
 
 
-def test_an_application_may_answer_with_an_error(twins: MakeTwins) -> None:
+def test_an_application_may_answer_with_an_error(twins: MakeHosts) -> None:
     """Object Schema: err may be set; a response with it is a response."""
     a, b = twins(1001, 1002)
     ret = a.send(COMMAND, 1002)
@@ -120,8 +120,8 @@ def test_an_application_may_answer_with_an_error(twins: MakeTwins) -> None:
     assert a.counters()["requests-failed"] == 1
 
 
-def test_the_same_twin_as_source_and_destination(twins: MakeTwins) -> None:
-    """Note: in practice both can be the same twin, for communication between processes."""
+def test_the_same_twin_as_source_and_destination(twins: MakeHosts) -> None:
+    """Note: both hosts can be the same, for communication between processes."""
     (a,) = twins(1001)
     ret = a.send("x", 1001, 1001, dat=b"me")
     asked = [a.receive("msgbus.x"), a.receive("msgbus.x")]
@@ -132,8 +132,8 @@ def test_the_same_twin_as_source_and_destination(twins: MakeTwins) -> None:
     a.assert_empty()
 
 
-def test_expiry_is_answered(twins: MakeTwins) -> None:
-    """exp: the request is over so many seconds after now, and its client is told; the answer that comes later goes nowhere."""
+def test_expiry_is_answered(twins: MakeHosts) -> None:
+    """exp: the request expires that many seconds after now, and its client gets an error; a later response is dropped."""
     a, b = twins(1001, 1002)
     ret = a.send("x", 1002, exp=1)
     asked = b.receive("msgbus.x")
@@ -146,8 +146,8 @@ def test_expiry_is_answered(twins: MakeTwins) -> None:
     a.assert_empty()
 
 
-def test_an_expiry_of_zero_is_an_hour(twins: MakeTwins) -> None:
-    """exp: what 0 means."""
+def test_an_expiry_of_zero_is_an_hour(twins: MakeHosts) -> None:
+    """exp: the meaning of 0."""
     a, _ = twins(1001, 1002)
     a.send("x", 1002, exp=0, now=int(time.time()) - 3_500)
     old = a.send("x", 1002, exp=0, now=int(time.time()) - 3_700)
@@ -157,13 +157,13 @@ def test_an_expiry_of_zero_is_an_hour(twins: MakeTwins) -> None:
     assert 60 < deadline - time.time() < 120
 
 
-def test_tries_are_counted_down(twins: MakeTwins) -> None:
-    """try: so many retries if the remote cannot be joined, then an error; a message that arrives says how many are left."""
+def test_tries_are_counted_down(twins: MakeHosts) -> None:
+    """try: the number of retries for an unreachable host, then an error; a delivered message has the retries left."""
     a, b = twins(1001, 1002)
     b.relay.kill()
     ret = a.send("x", 1002, try_=2)
     answer = a.receive(ret)
-    tries = 3 + a.counters().get("tries-hastened", 0)  # what the kernel tells of links costs no try
+    tries = 3 + a.counters().get("tries-hastened", 0)  # a retry because of a network change is not counted
     assert answer["err"].startswith(f"destination not reached after {tries} attempts: ")
     assert a.counters()["tries-failed"] == tries
     assert answer["try"] == 0

@@ -1,4 +1,4 @@
-"""Relays and Redis that are killed at random; each request has exactly one answer or one error."""
+"""Relays and Redis are killed at random; each request has exactly one response or one error."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.relays import Host, answer_to, data_of, pair, request, requir
 FIRST, SECOND = 1001, 1002
 
 REQUESTS = int(os.environ.get("SBUS_STORM_REQUESTS", "300"))
-"""How many go through the storm of kills; make storm sends 10,000."""
+"""Number of requests during the kills; make storm sends 10,000."""
 
 
 class Application(threading.Thread):
-    """Serves ``x`` of a host, and loses nothing when its Redis is killed: what it has taken lies in a list of its own."""
+    """Serves ``x`` of a host. It moves requests to a list of its own, so that none is lost if its Redis is killed."""
 
     def __init__(self, host: Host) -> None:
         super().__init__(daemon=True)
@@ -31,7 +31,7 @@ class Application(threading.Thread):
         self.ended = threading.Event()
 
     def run(self) -> None:
-        """Serve until told to end."""
+        """Serve until ``ended`` is set."""
         client = self.host.server.client()
         while not self.ended.is_set():
             try:
@@ -63,7 +63,7 @@ def push(host: Host, message: dict[str, Any]) -> None:
 
 
 def kill_something(chance: random.Random, hosts: list[Host]) -> None:
-    """Kill a relay or a Redis, wait a little, and start it again."""
+    """Kill a relay or a Redis, and start it again soon."""
     host = chance.choice(hosts)
     if chance.random() < 0.5:
         host.relay.kill()
@@ -76,7 +76,7 @@ def kill_something(chance: random.Random, hosts: list[Host]) -> None:
 
 
 def storm(folder: Path, requests: int, kills: int, seed: int) -> None:
-    """Send *requests* between two twins through *kills*; check that each has one answer or one error."""
+    """Send *requests* between two hosts during *kills*; check that each has one response or one error."""
     hosts = pair(folder, FIRST, SECOND, settings='request_timeout = "1s"\nbacklog_messages = 100000\nqueue_messages = 100000\n')
     applications = [Application(host) for host in hosts]
     chance = random.Random(seed)
@@ -109,16 +109,16 @@ def storm(folder: Path, requests: int, kills: int, seed: int) -> None:
             application.join(30)
         for host in hosts:
             host.close()
-            assert "internal error" not in host.relay.told()
+            assert "internal error" not in host.relay.log()
 
 
 def is_idle(host: Host) -> bool:
-    """Return whether nothing is under way at *host*."""
+    """Return whether *host* has no messages in progress."""
     return not host.redis.exists(names.BACKLOG, names.TWINS, names.REPLY, names.REMOTE)
 
 
 def check(host: Host, ret: str, twin: int, data: bytes) -> None:
-    """Fetch the answer in *ret*; it is the right one."""
+    """Check the response in *ret*."""
     answer = host.receive(ret, 60)
     assert answer["src"] == twin
     assert answer["err"] == ""

@@ -1,4 +1,4 @@
-"""Errors of services that use the original's client for Node: it answers its own host, and an Error is an empty object in its JSON."""
+"""Errors of services with the original's Node client: the response is addressed to its own host, and an Error is an empty object."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from sbusd.relay.message_model import UNKNOWN_ERROR
-from tests.support.knocking import OTHER, PEER, TWIN, Wire
+from tests.support.http_requests import OTHER, PEER, TWIN, HttpPeer
 from tests.support.relays import Host, free_address, peer_table, request, require_redis, shared_key, wait_for
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 
 def node_error(asked: dict[str, Any], thrown: object) -> str:
-    """Return what that client pushes when a handler throws: the request, with its own twin as src and as dst."""
+    """Return the response that this client pushes when a handler throws: the request, with its own host as src and dst."""
     return json.dumps({**asked, "dat": "", "src": asked["dst"][0], "dst": [asked["dst"][0]], "now": int(time.time()), "err": thrown})
 
 
 @pytest.mark.parametrize(
     ("thrown", "err"), [("invalid address format", "invalid address format"), ({}, UNKNOWN_ERROR), ({"code": 5}, '{"code": 5}')]
 )
-def test_the_caller_gets_the_error(twins: MakeTwins, thrown: object, err: str) -> None:
+def test_the_caller_gets_the_error(twins: MakeHosts, thrown: object, err: str) -> None:
     a, b = twins(TWIN, PEER)
     ret = a.send("wallet", PEER, exp=60)
     asked = b.receive("msgbus.wallet")
@@ -36,7 +36,7 @@ def test_the_caller_gets_the_error(twins: MakeTwins, thrown: object, err: str) -
     b.assert_empty()
 
 
-def test_on_one_host_too(twins: MakeTwins) -> None:
+def test_on_one_host_too(twins: MakeHosts) -> None:
     (host,) = twins(TWIN)
     ret = host.send("wallet", TWIN, exp=60)
     asked = host.receive("msgbus.wallet")
@@ -45,7 +45,7 @@ def test_on_one_host_too(twins: MakeTwins) -> None:
     assert "answers-redirected" not in host.counters()
 
 
-def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeTwins) -> None:
+def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeHosts) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     rets = [host.send("wallet", PEER, exp=3) for host in (a, c)]
     asked, same = b.receive("msgbus.wallet"), b.receive("msgbus.wallet")
@@ -57,8 +57,8 @@ def test_of_two_twins_with_one_uid_neither_gets_the_others_error(twins: MakeTwin
     assert "answers-redirected" not in b.counters()
 
 
-def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: MakeTwins) -> None:
-    """Another twin chooses the uid and the command of its request, so it can choose those of a local call."""
+def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: MakeHosts) -> None:
+    """A remote host chooses uid and command of its request, so it can choose those of a local call."""
     b, c = twins(PEER, OTHER)
     own = b.send("wallet", PEER, exp=3)
     assert b.receive("msgbus.wallet")["uid"] == f"{PEER}.1"
@@ -71,7 +71,7 @@ def test_a_local_caller_does_not_get_the_error_of_another_twins_request(twins: M
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins: MakeTwins, is_local: bool) -> None:
+def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins: MakeHosts, is_local: bool) -> None:
     a, b, c = twins(TWIN, PEER, OTHER)
     victim = b if is_local else a
     parked = c.send("nobody.takes.this", PEER, exp=600)
@@ -80,7 +80,7 @@ def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins
     asked = b.receive("msgbus.wallet")
     assert asked["uid"] == f"{PEER}.1"
     assert victim.receive(ret)["err"].startswith("expired")
-    # The callee's host allows a second more.
+    # The called host allows one more second.
     opened = f"msgbus.system.relay.open:{victim.twin}"
     wait_for(lambda: (b.redis.zscore(opened, asked["uid"]) or 0) < b.redis.time()[0], "the request to expire at the callee too")
     b.redis.lpush(asked["ret"], node_error(asked, "private words"))
@@ -89,8 +89,8 @@ def test_a_late_error_does_not_go_to_another_twin_that_waits_under_its_uid(twins
     assert c.redis.llen(parked) == 0
 
 
-def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeTwins) -> None:
-    """Only an error is sent on: what else is in an answer could be for another twin that had the same uid before."""
+def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeHosts) -> None:
+    """Only errors are redirected: other data could belong to another host that used the same uid before."""
     a, b = twins(TWIN, PEER)
     ret = a.send("wallet", PEER, exp=3)
     asked = b.receive("msgbus.wallet")
@@ -100,27 +100,27 @@ def test_a_result_that_is_misaddressed_stays_where_it_is(twins: MakeTwins) -> No
 
 
 def test_between_hosts_it_has_to_be_the_twin_that_was_asked(folder: Any) -> None:
-    """A relay of another implementation may pass the message on as it is."""
+    """A relay of another implementation may forward the message unchanged."""
     require_redis()
     keys = {twin: shared_key(folder, str(twin)) for twin in (PEER, OTHER)}
     host = Host(folder, TWIN)
     try:
         host.relay.write(f'listen = "{free_address()}"', "".join(peer_table(twin, free_address(), key) for twin, key in keys.items()))
         host.relay.start()
-        wire = Wire(host)
+        http_peer = HttpPeer(host)
         ret = host.send("wallet", OTHER, try_=1000)
         uid = wait_for(lambda: host.redis.hkeys("msgbus.system.backlog"), "the backlog")[0].decode()
         asked = request("wallet", OTHER, uid=uid, src=TWIN, ret="msgbus.system.reply")
         forged = json.loads(node_error({**asked, "dst": [PEER]}, "forged"))
-        assert wire.signed(keys[PEER], forged, "/zbus-reply")[0] == 403
+        assert http_peer.signed(keys[PEER], forged, "/zbus-reply")[0] == 403
         named = {**forged, "src": OTHER, "dst": [OTHER]}
-        assert wire.signed(keys[PEER], named, "/zbus-reply")[0] == 403
+        assert http_peer.signed(keys[PEER], named, "/zbus-reply")[0] == 403
         assert "answers-redirected" not in host.counters()
         right = json.loads(node_error(asked, "no such wallet"))
-        assert wire.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "accepted"})
+        assert http_peer.signed(keys[OTHER], right, "/zbus-reply", twin=OTHER) == (200, {"status": "accepted"})
         assert host.receive(ret)["err"] == "no such wallet"
         assert host.counters()["answers-redirected"] == 1
         elsewhere = {**right, "uid": "1003.99"}
-        assert wire.signed(keys[OTHER], elsewhere, "/zbus-reply", twin=OTHER)[0] == 404
+        assert http_peer.signed(keys[OTHER], elsewhere, "/zbus-reply", twin=OTHER)[0] == 404
     finally:
         host.close()

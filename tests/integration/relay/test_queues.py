@@ -1,4 +1,4 @@
-"""What this host's own programs do wrong or too much, and several relays at one Redis: answered, counted, and nothing lost."""
+"""Errors and overload of local programs, and several relays on one Redis: errors are reported and counted, and no message is lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.support.relays import Host, RelayProgram, data_of, request, wait_for
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 
-def test_a_bad_message_is_answered_or_kept(twins: MakeTwins) -> None:
-    """Once for each destination where it says them; what says no return queue waits for a person."""
+def test_a_bad_message_is_answered_or_kept(twins: MakeHosts) -> None:
+    """One error per destination; a message without a return queue is kept for inspection."""
     (a,) = twins(1001, settings='body_bytes = "4KiB"\n')
     cases: list[tuple[dict[str, Any], str, list[int]]] = [
         (request("x", 1001, 1002, dat=b"") | {"dat": "?"}, "dat: not valid base64", [1001, 1002]),
@@ -35,12 +35,12 @@ def test_a_bad_message_is_answered_or_kept(twins: MakeTwins) -> None:
         a.redis.rpush("msgbus.system.local", raw)
     a.wait_counted("messages-malformed", len(cases) + len(hopeless))
     assert a.redis.lrange("msgbus.system.relay.refused", 0, -1) == hopeless
-    a.relay.wait_told("malformed messages in")
+    a.relay.wait_logged("malformed messages in")
     a.assert_empty()
 
 
-def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeTwins) -> None:
-    """Nothing is trimmed: what was taken stays, what is too much has an error."""
+def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeHosts) -> None:
+    """Stored messages are kept; further ones fail."""
     a, b = twins(1001, 1002, settings="queue_messages = 5\n")
     rets = [a.send("busy", 1002, dat=str(number).encode()) for number in range(8)]
     wait_for(lambda: sum(a.redis.llen(ret) for ret in rets) == 3, "three errors")
@@ -49,12 +49,12 @@ def test_a_queue_that_is_full_is_told_to_its_senders(twins: MakeTwins) -> None:
     for _ in range(5):
         b.reply(b.receive("msgbus.busy"), b"done")
     assert [data_of(a.receive(ret)) for ret in rets if ret not in full] == [b"done"] * 5
-    b.relay.wait_told("queue msgbus.busy full")
+    b.relay.wait_logged("queue msgbus.busy full")
     for host in (a, b):
         host.assert_empty()
 
 
-def test_a_full_backlog_is_told(twins: MakeTwins) -> None:
+def test_a_full_backlog_is_told(twins: MakeHosts) -> None:
     (a,) = twins(1001, settings="backlog_messages = 3\n")
     rets = [a.send("x", 1001) for _ in range(5)]
     refused = [a.receive(ret)["err"] for ret in rets[3:]]
@@ -62,25 +62,25 @@ def test_a_full_backlog_is_told(twins: MakeTwins) -> None:
     assert a.redis.llen("msgbus.x") == 3
 
 
-def test_an_answer_that_cannot_be_put_is_counted(twins: MakeTwins) -> None:
-    """The client has named a queue that is none of its kind."""
+def test_an_answer_that_cannot_be_put_is_counted(twins: MakeHosts) -> None:
+    """The return queue of the client is not a list."""
     (a,) = twins(1001)
     a.redis.set("taken", "text")
     a.send("x", 1001, ret="taken")
     a.reply(a.receive("msgbus.x"), b"lost to nobody else")
     a.wait_counted("answers-undeliverable")
-    a.relay.wait_told("responses for return queue taken")
+    a.relay.wait_logged("responses for return queue taken")
     assert a.redis.get("taken") == b"text"
     a.assert_empty()
 
 
-def test_a_command_whose_queue_is_none_is_answered(twins: MakeTwins) -> None:
+def test_a_command_whose_queue_is_none_is_answered(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.redis.set("msgbus.odd", "text")
     assert "has too many unfetched requests for odd" in a.receive(a.send("odd", 1001))["err"]
 
 
-def test_who_wants_no_answer_gets_none(twins: MakeTwins) -> None:
+def test_who_wants_no_answer_gets_none(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     a.send("x", 1001, ret="")
     a.reply(a.receive("msgbus.x"), b"nobody")
@@ -88,7 +88,7 @@ def test_who_wants_no_answer_gets_none(twins: MakeTwins) -> None:
     a.assert_empty()
 
 
-def test_a_second_answer_goes_nowhere(twins: MakeTwins) -> None:
+def test_a_second_answer_goes_nowhere(twins: MakeHosts) -> None:
     a, b = twins(1001, 1002)
     for host in (a, b):
         ret = a.send("x", host.twin)
@@ -101,19 +101,19 @@ def test_a_second_answer_goes_nowhere(twins: MakeTwins) -> None:
     assert a.redis.exists(ret) == 0
 
 
-def test_an_answer_in_anothers_name_is_refused(twins: MakeTwins) -> None:
-    """An application that has not swapped src and dst, or names somebody else."""
+def test_an_answer_in_anothers_name_is_refused(twins: MakeHosts) -> None:
+    """An application did not swap src and dst, or names another host."""
     a, b = twins(1001, 1002)
     ret = a.send("x", 1002, exp=2)
     asked = b.receive("msgbus.x")
     b.reply(asked, b"x", src=1003)
-    b.relay.wait_told("src: a response must name this host, 1002: swap src and dst of the request")
+    b.relay.wait_logged("src: a response must name this host, 1002: swap src and dst of the request")
     assert a.receive(ret)["err"].startswith("expired")
     assert b.redis.llen("msgbus.system.relay.refused") == 1
 
 
-def test_several_relays_share_one_redis(twins: MakeTwins) -> None:
-    """Each message is dealt with once; when one relay dies, the others go on with what it held."""
+def test_several_relays_share_one_redis(twins: MakeHosts) -> None:
+    """Each message is processed once; when a relay dies, the others recover its messages."""
     a, b = twins(1001, 1002)
     more = RelayProgram(a.folder, 1001, a.server)
     peers = "[[peers]]" + a.relay.file.read_text().partition("[[peers]]")[2]
@@ -126,7 +126,7 @@ def test_several_relays_share_one_redis(twins: MakeTwins) -> None:
             b.reply(asked, data_of(asked))
             if number == 20:
                 a.relay.kill()
-        # The relay that listens where the answers come in is dead; its successor finds them.
+        # The relay that receives the responses is dead; its successor finds them.
         a.relay.start()
         assert [data_of(a.receive(ret)) for ret in rets] == [str(number).encode() for number in range(60)]
         wait_for(lambda: not a.redis.exists("msgbus.system.backlog", "msgbus.system.reply"), "the end of all")
@@ -136,7 +136,7 @@ def test_several_relays_share_one_redis(twins: MakeTwins) -> None:
         more.kill()
 
 
-def test_it_ends_as_it_should(twins: MakeTwins) -> None:
+def test_it_ends_as_it_should(twins: MakeHosts) -> None:
     (a,) = twins(1001)
     assert a.relay.stop() == 0
-    assert a.relay.told().splitlines()[-1] == "sbus-relay: stopped relaying for host 1001"
+    assert a.relay.log().splitlines()[-1] == "sbus-relay: stopped relaying for host 1001"

@@ -1,4 +1,4 @@
-"""``sbusctl relay status`` at a real Redis, with a relay and without."""
+"""``sbusctl relay status`` on a real Redis, with a relay and without."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Any
 
 from tests.support.relays import ENV, Host, data_of
 
-MakeTwins = Callable[..., list[Host]]
+MakeHosts = Callable[..., list[Host]]
 
 
 def status(host: Host, *options: str) -> str:
-    """Return what the command prints."""
+    """Return the output of the command."""
     command = [sys.executable, "-m", "sbusd.ctl.main", *options, "relay", "status", "--redis", str(host.server.path)]
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_it_says_what_waits_and_why(twins: MakeTwins) -> None:
+def test_it_says_what_waits_and_why(twins: MakeHosts) -> None:
     a, b = twins(1001, 1002)
     b.relay.kill()
     ret = a.send("x", 1002, try_=1000)

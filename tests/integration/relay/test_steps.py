@@ -1,4 +1,4 @@
-"""Relays and Redis that are killed before and after each step of a request; each has exactly one answer, and is served once."""
+"""Relays and Redis are killed before and after each step of a request; each has one response, and is delivered once."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import redis
 
 from sbusd.relay.sender import Sender
 from sbusd.relay.service import Relay
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.relay_steps import RelayPair, Step
 from tests.support.relays import RedisServer
-from tests.support.steps import Step, World
-from tests.support.towns import FIRST, SECOND
 
 DOWN_SECONDS = 0.1
-"""How long a Redis that was killed stays so: others notice."""
+"""How long a killed Redis stays down, so that others notice."""
 
 STEPS = [
     *((FIRST, name) for name in ("BLMOVE", "take", "INCR", "dispatch", "claim", "sent", "HGET", "admit", "answer")),
@@ -30,7 +30,7 @@ before_and_after = pytest.mark.parametrize("after", [False, True], ids=["before"
 
 @pytest.fixture(autouse=True)
 def _without_room(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have nothing sent at once where the step is that in which what has to wait is claimed."""
+    """Disable immediate sending for the step in which waiting messages are claimed."""
     if request.node.callspec.params["name"] == "claim":
         monkeypatch.setattr(Sender, "hold_seconds", lambda _sender, _twin: 0.0)
 
@@ -41,15 +41,15 @@ def test_a_relay_that_dies_at_a_step_loses_and_doubles_nothing(
     folder: Path, servers: dict[int, RedisServer], twin: int, name: str, after: bool
 ) -> None:
     async def run() -> None:
-        world = World(folder, servers)
+        relays = RelayPair(folder, servers)
         step = Step(name, after=after)
         for each in (FIRST, SECOND):
-            await world.start(each, step if each == twin else None)
-        application = asyncio.create_task(world.serve())
-        rets = await world.send_until(step)
-        await world.stop(twin)
-        await world.start(twin)
-        await world.check(rets)
+            await relays.start(each, step if each == twin else None)
+        application = asyncio.create_task(relays.serve())
+        rets = await relays.send_until(step)
+        await relays.stop(twin)
+        await relays.start(twin)
+        await relays.check(rets)
         application.cancel()
 
     asyncio.run(run())
@@ -60,7 +60,7 @@ def test_a_relay_that_dies_at_a_step_loses_and_doubles_nothing(
 def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
     folder: Path, servers: dict[int, RedisServer], capsys: pytest.CaptureFixture[str], *, twin: int, name: str, after: bool
 ) -> None:
-    """After the step nobody knows whether it was done: the answer is lost."""
+    """After the step its result is lost, so it is unknown whether it happened."""
 
     async def end_of_redis(_relay: Relay, ask: Callable[[], Awaitable[Any]]) -> Any:
         servers[twin].kill()
@@ -70,13 +70,13 @@ def test_a_redis_that_dies_at_a_step_loses_and_doubles_nothing(
         return await ask()
 
     async def run() -> None:
-        world = World(folder, servers)
+        relays = RelayPair(folder, servers)
         step = Step(name, end_of_redis, after=after)
         for each in (FIRST, SECOND):
-            await world.start(each, step if each == twin else None)
-        application = asyncio.create_task(world.serve())
-        rets = await world.send_until(step)
-        await world.check(rets)
+            await relays.start(each, step if each == twin else None)
+        application = asyncio.create_task(relays.serve())
+        rets = await relays.send_until(step)
+        await relays.check(rets)
         application.cancel()
 
     asyncio.run(run())

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from sbusd.broker.access import Acceptance
+from sbusd.broker.access import AccessRules
 from sbusd.broker.policy import Policy
 from sbusd.config.rules import Origin, PolicyRule
 from sbusd.protocol.credentials import Credentials
@@ -14,12 +14,12 @@ from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.keys import KeySpace
 
 PEER = Credentials(pid=55, uid=1000, gid=100, groups=frozenset({4, 27}))
-PLAIN = Acceptance(KeySpace(), 4_096)
+PLAIN = AccessRules(KeySpace(), 4_096)
 
 
-def code(pattern: bytes, acceptance: Acceptance = PLAIN) -> ErrorCode | None:
+def code(pattern: bytes, access: AccessRules = PLAIN) -> ErrorCode | None:
     """Return what PEER is told for *pattern*; the verdict must have a reason and agree with itself."""
-    verdict = acceptance.subscription(pattern, PEER)
+    verdict = access.subscription(pattern, PEER)
     assert verdict.reason
     assert verdict.is_allowed == (verdict.code is None)
     return verdict.code
@@ -82,24 +82,24 @@ def test_what_does_not_begin_as_reserved_is_ordinary(pattern: bytes) -> None:
 
 
 def test_the_longest_pattern_is_taken_and_a_longer_one_refused_first() -> None:
-    acceptance = Acceptance(KeySpace(), 16)
-    assert code(b"k" * 16, acceptance) is None
-    assert code(b"k" * 17, acceptance) is ErrorCode.EMSGSIZE
-    assert code(b"!/cred/0/0/0/xxxxxx", acceptance) is ErrorCode.EMSGSIZE
+    access = AccessRules(KeySpace(), 16)
+    assert code(b"k" * 16, access) is None
+    assert code(b"k" * 17, access) is ErrorCode.EMSGSIZE
+    assert code(b"!/cred/0/0/0/xxxxxx", access) is ErrorCode.EMSGSIZE
 
 
 def test_behind_a_server_the_prefix_is_needed() -> None:
-    acceptance = Acceptance(KeySpace(prefix=b"!/cred/1/2/3"), 4_096)
-    assert code(b"!/cred/1/2/3/!/cred/100/1000/55/x", acceptance) is None
-    assert code(b"!/cred/1/2/3/!/cred///4/x", acceptance) is ErrorCode.EACCES
-    assert code(b"!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
-    assert code(b"!/cred/1/2/4/!/cred/100/1000/55/x", acceptance) is ErrorCode.EACCES
+    access = AccessRules(KeySpace(prefix=b"!/cred/1/2/3"), 4_096)
+    assert code(b"!/cred/1/2/3/!/cred/100/1000/55/x", access) is None
+    assert code(b"!/cred/1/2/3/!/cred///4/x", access) is ErrorCode.EACCES
+    assert code(b"!/cred/100/1000/55/x", access) is ErrorCode.EACCES
+    assert code(b"!/cred/1/2/4/!/cred/100/1000/55/x", access) is ErrorCode.EACCES
 
 
 def test_with_dots_nothing_is_reserved() -> None:
-    acceptance = Acceptance(KeySpace(b"."), 4_096)
+    access = AccessRules(KeySpace(b"."), 4_096)
     for pattern in (b"!/cred/0/0/0/x", b"!/bus", b"!.cred.0.0.0.x"):
-        assert code(pattern, acceptance) is None
+        assert code(pattern, access) is None
 
 
 def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
@@ -108,7 +108,7 @@ def test_who_is_refused_is_not_told_whose_secret_it_is() -> None:
 
 
 DENIED = PolicyRule("lab/", "deny", "deny", origin=Origin("f.toml", 3), comment="keep out")
-RULED = Acceptance(
+RULED = AccessRules(
     KeySpace(), 4_096, Policy((DENIED, PolicyRule("!/", "deny"), PolicyRule("", "allow", "allow", origin=Origin("f.toml", 5))))
 )
 

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.protocol import controls

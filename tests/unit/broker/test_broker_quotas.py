@@ -12,11 +12,10 @@ from typing import Any, cast
 import pytest
 
 from sbusd.broker import control_messages as answers
-from sbusd.broker import process_watch as lifelines
-from sbusd.broker import quotas
-from sbusd.broker.holdings import PATTERN_BYTES, SEGMENT_BYTES
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker import process_watch, quotas
+from sbusd.broker.admission import BusOwnership
 from sbusd.broker.quotas import RESERVED_DESCRIPTORS
+from sbusd.broker.usage import PATTERN_BYTES, SEGMENT_BYTES
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.contract import UserCounters
@@ -129,8 +128,8 @@ def test_what_a_connection_held_comes_back_when_it_ends(make_parlour: MakeParlou
 def test_control_packets_too_fast_are_dropped_and_at_last_end_the_connection(
     make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sbusd.broker.quotas.PATIENCE_PACKETS", 3)
-    monkeypatch.setattr("sbusd.broker.quotas.PATIENCE_RATE", 0.000_001)
+    monkeypatch.setattr("sbusd.broker.quotas.TOLERATED_PACKETS", 3)
+    monkeypatch.setattr("sbusd.broker.quotas.TOLERATED_RATE", 0.000_001)
     parlour = host(make_parlour, control_rate=1, control_burst=10)
     other = parlour.guest(uid=BOB)
     guest = parlour.guest(uid=ALICE)
@@ -274,7 +273,7 @@ def test_a_process_to_watch_beyond_the_quota_is_refused_and_charged_nothing(make
 
 
 def test_a_kernel_that_does_not_watch_is_recorded_once(parlour: Parlour, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifelines, "pidfd_of", lambda _fd: None)
+    monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: None)
     guest = parlour.guest(uid=ALICE, pid=55)
     for rest in (b"x", b"y"):
         guest.subscribe(b"!/cred///55/" + rest)
@@ -288,7 +287,7 @@ def test_no_descriptor_left_to_watch_is_told_and_ends_the_connection(parlour: Pa
     def fail(_fd: int) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(lifelines, "pidfd_of", fail)
+    monkeypatch.setattr(process_watch, "pidfd_of", fail)
     guest = parlour.guest(uid=ALICE, pid=55)
     guest.subscribe(b"!/cred///55/x")
     told, end = guest.receive_all()
@@ -308,7 +307,7 @@ def test_a_heir_of_the_socket_is_told_and_ended_with_the_process(parlour: Parlou
     pidfd = os.pidfd_open(child)
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lifelines, "pidfd_of", lambda _fd: pidfd)
+            patch.setattr(process_watch, "pidfd_of", lambda _fd: pidfd)
             guest.subscribe(b"!/cred///55/x")
             assert guest.barrier() == []
     finally:

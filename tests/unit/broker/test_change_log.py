@@ -189,7 +189,7 @@ def test_the_changes_of_a_user_are_charged_and_limited(make_parlour: MakeParlour
     parlour = make_parlour(DaemonSettings(quotas=quotas))
     with keep(parlour) as made:
         churner, other = parlour.guest(uid=7), parlour.guest(uid=8)
-        usage = parlour.broker.components().accounts.state_usage
+        usage = parlour.broker.components().quotas.state_usage
         refused, sizes = 0, []
         for number in range(400):
             pattern = b"%d" % number + b"x" * 4_000

@@ -7,7 +7,7 @@ import pwd
 
 import pytest
 
-from sbusd.broker.access import Acceptance
+from sbusd.broker.access import AccessRules
 from sbusd.broker.explanation import NO_ID, credentials_of_user, explain
 from sbusd.broker.policy import Policy
 from sbusd.config.rules import Origin, PolicyRule
@@ -21,7 +21,7 @@ from tests.support.wire import error_code
 
 ALICE = Credentials(55, 1000, 100, frozenset({27}))
 RULE = PolicyRule("lab/", "deny", "deny", groups=(27,), origin=Origin("f.toml", 1), comment="keep out")
-RULED = Acceptance(KeySpace(), 4_096, Policy((RULE,)))
+RULED = AccessRules(KeySpace(), 4_096, Policy((RULE,)))
 
 
 def test_the_answer_names_the_rule_that_decides() -> None:
@@ -61,7 +61,7 @@ def test_anyone_may_ask_about_somebody_whom_no_rule_names() -> None:
     only_a_group = explain(RULED, ALICE, b"\0subscribe\0lab/x", is_owner=False)
     assert (only_a_group["uid"], only_a_group["allowed"]) == (None, True)
     closed = PolicyRule("lab/", subscribe="deny", origin=Origin("f.toml", 2))
-    ruled = Acceptance(KeySpace(), 4_096, Policy((PolicyRule("lab/", subscribe="allow", users=(1000,), groups=(27,)), closed)))
+    ruled = AccessRules(KeySpace(), 4_096, Policy((PolicyRule("lab/", subscribe="allow", users=(1000,), groups=(27,)), closed)))
     answer = explain(ruled, ALICE, b"\0subscribe\0lab/x", is_owner=False)
     assert (answer["allowed"], answer["error"], answer["rule"]) == (False, "EPERM", "rule 2 of f.toml")
     assert explain(ruled, ALICE, b"1000\0subscribe\0lab/x", is_owner=False)["allowed"] is True

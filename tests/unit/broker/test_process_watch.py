@@ -10,8 +10,8 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.broker import process_watch as lifelines
-from sbusd.broker.process_watch import Lifelines, is_hung_up
+from sbusd.broker import process_watch
+from sbusd.broker.process_watch import ProcessWatch, is_hung_up
 from sbusd.dataplane.peer import pidfd_of
 
 
@@ -62,84 +62,84 @@ def told() -> list[tuple[int, bytes]]:
 
 
 @pytest.fixture
-def lines(told: list[tuple[int, bytes]]) -> Iterator[Lifelines]:
-    """Lifelines that note what they tell, and leave no descriptor behind."""
+def watch(told: list[tuple[int, bytes]]) -> Iterator[ProcessWatch]:
+    """A watch that notes what it reports, and leaves no descriptor behind."""
     before = set(os.listdir("/proc/self/fd"))
-    made = Lifelines(lambda connection, pattern: told.append((connection, pattern)))
+    made = ProcessWatch(lambda connection, pattern: told.append((connection, pattern)))
     yield made
     made.close()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def is_ready(lines: Lifelines) -> bool:
+def is_ready(watch: ProcessWatch) -> bool:
     """Return whether a switch would call drain."""
-    return bool(select.select([lines.fileno()], [], [], 0)[0])
+    return bool(select.select([watch.fileno()], [], [], 0)[0])
 
 
-def test_the_end_of_a_process_is_told_once_if_a_child_holds_the_socket(lines: Lifelines, told: list[tuple[int, bytes]]) -> None:
+def test_the_end_of_a_process_is_told_once_if_a_child_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=True)
     with closing(parent):
-        assert lines.bind(7, parent.socket.fileno(), b"p")
-        assert lines.bind(7, parent.socket.fileno(), b"q")
-        assert (len(lines), is_ready(lines)) == (1, False)
+        assert watch.bind(7, parent.socket.fileno(), b"p")
+        assert watch.bind(7, parent.socket.fileno(), b"q")
+        assert (len(watch), is_ready(watch)) == (1, False)
         parent.end()
-        assert is_ready(lines)
-        lines.drain()
+        assert is_ready(watch)
+        watch.drain()
         assert told == [(7, b"p")]
-        assert not is_ready(lines)
-        lines.drain()
+        assert not is_ready(watch)
+        watch.drain()
         assert told == [(7, b"p")]
 
 
-def test_nothing_is_told_if_nobody_holds_the_socket(lines: Lifelines, told: list[tuple[int, bytes]]) -> None:
+def test_nothing_is_told_if_nobody_holds_the_socket(watch: ProcessWatch, told: list[tuple[int, bytes]]) -> None:
     parent = Parent(has_heir=False)
     with closing(parent):
-        lines.bind(7, parent.socket.fileno(), b"p")
+        watch.bind(7, parent.socket.fileno(), b"p")
         parent.end()
-        lines.drain()
+        watch.drain()
         assert told == []
         assert is_hung_up(parent.socket.fileno())
-        assert not is_ready(lines)
+        assert not is_ready(watch)
 
 
-def test_a_process_that_has_ended_is_not_bound_to(lines: Lifelines) -> None:
+def test_a_process_that_has_ended_is_not_bound_to(watch: ProcessWatch) -> None:
     parent = Parent(has_heir=True)
     with closing(parent):
         parent.end()
         with pytest.raises(ProcessLookupError):
-            lines.bind(7, parent.socket.fileno(), b"p")
-        assert not lines.holds(7)
+            watch.bind(7, parent.socket.fileno(), b"p")
+        assert not watch.watches(7)
         assert not is_hung_up(parent.socket.fileno())
 
 
-def test_one_descriptor_for_all_patterns_of_a_connection_is_closed_with_the_last(lines: Lifelines) -> None:
+def test_one_descriptor_for_all_patterns_of_a_connection_is_closed_with_the_last(watch: ProcessWatch) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         before = len(os.listdir("/proc/self/fd"))
         for pattern in (b"p", b"p", b"q"):
-            assert lines.bind(7, ours.fileno(), pattern)
+            assert watch.bind(7, ours.fileno(), pattern)
         assert len(os.listdir("/proc/self/fd")) == before + 1
-        assert [lines.release(7, pattern) for pattern in (b"x", b"p", b"q", b"p")] == [False, False, False, True]
-        assert (lines.holds(7), len(os.listdir("/proc/self/fd"))) == (False, before)
-        assert lines.release(7, b"p") is False
-        assert lines.forget(7) is False
+        assert [watch.release(7, pattern) for pattern in (b"x", b"p", b"q", b"p")] == [False, False, False, True]
+        assert (watch.watches(7), len(os.listdir("/proc/self/fd"))) == (False, before)
+        assert watch.release(7, b"p") is False
+        assert watch.forget(7) is False
 
 
-def test_a_kernel_without_such_descriptors_binds_nothing(lines: Lifelines, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifelines, "pidfd_of", lambda _fd: None)
-    assert lines.bind(7, 0, b"p") is False
-    assert len(lines) == 0
+def test_a_kernel_without_such_descriptors_binds_nothing(watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: None)
+    assert watch.bind(7, 0, b"p") is False
+    assert len(watch) == 0
 
 
-def test_a_descriptor_that_cannot_be_watched_is_closed(lines: Lifelines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_descriptor_that_cannot_be_watched_is_closed(watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     # epoll takes no regular files.
     file = os.open(__file__, os.O_RDONLY)
-    monkeypatch.setattr(lifelines, "pidfd_of", lambda _fd: file)
+    monkeypatch.setattr(process_watch, "pidfd_of", lambda _fd: file)
     with pytest.raises(PermissionError):
-        lines.bind(7, 0, b"p")
+        watch.bind(7, 0, b"p")
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(file)
-    assert len(lines) == 0
+    assert len(watch) == 0
 
 
 def test_what_is_no_connection_has_no_process() -> None:

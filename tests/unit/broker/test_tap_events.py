@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.broker.ownership import BusOwnership
+from sbusd.broker.admission import BusOwnership
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings
@@ -180,7 +180,7 @@ def test_tap_is_charged_as_a_subscription_and_given_back(parlour: Parlour) -> No
     for wish in ((controls.TAP_ON, b"a"), (controls.TAP_ON, b"bb"), (controls.TAP_OFF, None), (controls.TAP_OFF, None)):
         owner.control(*wish)
         parlour.run()
-        held = parlour.broker._accounts[owner.connection].subscriptions
+        held = parlour.broker._quotas[owner.connection].subscriptions
         assert held == (wish[0] == controls.TAP_ON)
 
 

@@ -1,4 +1,4 @@
-"""The outlet, on a made-up bus: what it makes of each thing that can come."""
+"""The publisher on a fake bus: how it reports each kind of item."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections import deque
 from typing import cast
 
 from sbusd.client import Bus, Disconnected, ErrorCode, Gap, Item, Message, Reconnected, RemoteRefusal, SbusError, Subscription, TimedOut
-from sbusd.feeds.bus_publisher import Arrived, BusOutlet
+from sbusd.feeds.bus_publisher import BusActivity, BusPublisher
 
 REQUEST = Message(b"net/request", b"")
 
 
 class FakeBus:
-    """A bus and its subscription in one; a None in its items is the end of a connection, None after which it is away."""
+    """A bus and its subscription in one; a None in its items disconnects it."""
 
     def __init__(self, *items: Item | SbusError | None) -> None:
         self.items = deque(items)
@@ -46,49 +46,49 @@ class FakeBus:
         self.is_away = True
 
 
-def outlet_on(bus: FakeBus, said: list[str] | None = None) -> BusOutlet:
-    return BusOutlet(cast("Bus", bus), cast("Subscription", bus), ([] if said is None else said).append)
+def outlet_on(bus: FakeBus, said: list[str] | None = None) -> BusPublisher:
+    return BusPublisher(cast("Bus", bus), cast("Subscription", bus), ([] if said is None else said).append)
 
 
 def test_nothing_came() -> None:
-    assert outlet_on(FakeBus()).arrived() == Arrived()
+    assert outlet_on(FakeBus()).activity() == BusActivity()
 
 
 def test_requests_are_counted_and_so_are_those_that_were_lost() -> None:
-    assert outlet_on(FakeBus(REQUEST, Gap(40), REQUEST)).arrived() == Arrived(requests=42)
-    assert outlet_on(FakeBus(Gap(0))).arrived() == Arrived(requests=1)
+    assert outlet_on(FakeBus(REQUEST, Gap(40), REQUEST)).activity() == BusActivity(requests=42)
+    assert outlet_on(FakeBus(Gap(0))).activity() == BusActivity(requests=1)
 
 
 def test_reconnection_is_told() -> None:
-    assert outlet_on(FakeBus(Reconnected(3, 1.5))).arrived() == Arrived(reconnected=True)
+    assert outlet_on(FakeBus(Reconnected(3, 1.5))).activity() == BusActivity(reconnected=True)
 
 
 def test_bus_that_goes_away_is_waited_for() -> None:
     bus = FakeBus(None, Reconnected(3, 1.5), REQUEST)
-    assert outlet_on(bus).arrived() == Arrived(requests=1, reconnected=True)
+    assert outlet_on(bus).activity() == BusActivity(requests=1, reconnected=True)
     assert bus.waits == [0, None, 0, 0]
 
 
 def test_flood_of_requests_leaves_time_for_the_kernel() -> None:
     bus = FakeBus(*[REQUEST] * 1000)
-    arrived = outlet_on(bus).arrived()
-    assert arrived.has_more
-    assert arrived.requests == 1000 - len(bus.items) < 1000
+    activity = outlet_on(bus).activity()
+    assert activity.has_more
+    assert activity.requests == 1000 - len(bus.items) < 1000
 
 
 def test_refusals_are_counted_and_said_ever_more_rarely() -> None:
     said: list[str] = []
     bus = FakeBus(*[RemoteRefusal(ErrorCode.EPERM, "not for you")] * 120)
-    assert outlet_on(bus, said).arrived() == Arrived(refused=120)
+    assert outlet_on(bus, said).activity() == BusActivity(refused=120)
     assert said == [f"the bus refused a packet: EPERM not for you ({count} so far)" for count in (1, 10, 100)]
 
 
 def test_descriptor_of_a_bus_that_is_away() -> None:
     bus = FakeBus()
-    outlet = outlet_on(bus)
-    assert outlet.fileno() == 7
-    outlet.close()
-    assert outlet.fileno() is None
+    publisher = outlet_on(bus)
+    assert publisher.fileno() == 7
+    publisher.close()
+    assert publisher.fileno() is None
 
 
 def test_publish() -> None:

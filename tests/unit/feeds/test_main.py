@@ -1,4 +1,4 @@
-"""The command line, and that the manual page says the same."""
+"""The command line, and that it agrees with the manual page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from typer.testing import CliRunner
 from sbusd.config.quantities import show_duration
 from sbusd.config.rules import PolicyRule
 from sbusd.feeds import main
-from sbusd.feeds.journal.access_check import GateError
+from sbusd.feeds.journal.checked_publisher import AccessCheckError
 from sbusd.feeds.journal.entry import MESSAGE_BYTES, PAYLOAD_BYTES, PREFIX, PRIORITIES, VALUE_BYTES
-from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, Start
-from sbusd.feeds.journal.feed import Counters as JournalCounters
+from sbusd.feeds.journal.feed import BATCH_ENTRIES, RATE, JournalCounters, StartPosition
 from sbusd.feeds.journal.reader import MEMORY_BYTES, JournalError
 from sbusd.feeds.netlink.entries import Address, Entry, Link, Neighbour, Route
-from sbusd.feeds.netlink.feed import Counters
+from sbusd.feeds.netlink.feed import NetlinkCounters
 from sbusd.feeds.netlink.sockets import KernelError
 from tests.support import skips
 
@@ -51,8 +50,8 @@ def test_manual_page_has_the_options_of_the_program() -> None:
 
 def test_manual_page_has_the_bounds_and_defaults_of_the_journal_feed() -> None:
     flat = re.sub(r"\s+", " ", re.sub(r"^\.(It|Ar|Li|Fl Fl) ", "", TEXT, flags=re.MULTILINE))
-    assert f"entries, 0 to {main._LINES_MOST}; default {Start().lines}." in flat
-    assert f"up to 3650d; default {show_duration(Start().backlog_seconds)}." in flat
+    assert f"entries, 0 to {main._LINES_MOST}; default {StartPosition().lines}." in flat
+    assert f"up to 3650d; default {show_duration(StartPosition().backlog_seconds)}." in flat
     assert f"1 to {main._RATE_MOST}; default {RATE}." in flat
     assert f"limit is {MESSAGE_BYTES >> 10} KiB for MESSAGE and {VALUE_BYTES >> 10} KiB for any other field" in flat
     assert f"at most {PAYLOAD_BYTES >> 10} KiB" in flat
@@ -85,7 +84,7 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
     ]
     for entry in entries:
         assert entry.attributes(lambda index: b"lo").keys() <= fields
-    assert set(Counters.__dataclass_fields__) <= fields
+    assert set(NetlinkCounters.__dataclass_fields__) <= fields
     assert set(JournalCounters.__dataclass_fields__) <= fields
     assert {"reason", "count", "vacuumed", "backlog", "unreadable", "refused", "cursor"} <= fields
     assert {"generation", "reason", "entries", "interrupted", "receive_kib", "namespace", "event", "time"} <= fields
@@ -94,7 +93,7 @@ def test_manual_page_has_every_field_of_a_payload() -> None:
 def test_manual_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     result = subprocess.run(["mandoc", "-T", "lint", str(PAGE)], capture_output=True, text=True, check=False, timeout=60)
-    # Whether the pages referred to are installed says something about this machine alone.
+    # Other pages may be missing on this machine.
     wrong = [line for line in result.stdout.splitlines() if "referenced manual not found" not in line]
     assert wrong == []
 
@@ -153,7 +152,7 @@ def test_choice_of_the_bus(options: list[str], monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("failure", "status", "line"),
     [
-        (GateError("not here"), 78, "sbus-feed: not here\n"),
+        (AccessCheckError("not here"), 78, "sbus-feed: not here\n"),
         (JournalError("no journal"), 1, "sbus-feed: no journal\n"),
         (PermissionError(13, "Permission denied"), 1, "sbus-feed: journal: Permission denied\n"),
         (KeyboardInterrupt(), 0, ""),
@@ -184,7 +183,7 @@ def test_choices_of_the_journal_feed(options: list[str], folder: str, path: Path
     words = ["journal", "--lines", "5", "--backlog", "2h", "--rate", "7", "--directory", "/d", *options]
     assert CliRunner().invoke(main.app, words).exit_code == 0
     _, directory, file, start, rate = given
-    assert (directory, file.path, start, rate) == (Path("/d"), path, Start(5, 7200.0), 7)
+    assert (directory, file.path, start, rate) == (Path("/d"), path, StartPosition(5, 7200.0), 7)
 
 
 def test_standard_error_that_is_gone_does_not_end_the_feed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +192,7 @@ def test_standard_error_that_is_gone_does_not_end_the_feed(monkeypatch: pytest.M
             raise BrokenPipeError
 
     monkeypatch.setattr(sys, "stderr", Broken())
-    main._say("anything")
+    main._log("anything")
 
 
 def test_service_manager_that_is_gone_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

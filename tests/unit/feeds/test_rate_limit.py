@@ -1,28 +1,28 @@
-"""A pace bounds how often, and what share of the time."""
+"""The limits on frequency and on the share of time."""
 
 from __future__ import annotations
 
-from sbusd.feeds.rate_limit import Pace, Tally
+from sbusd.feeds.rate_limit import LogThrottle, RateLimit
 
 
 def test_first_is_due_at_once() -> None:
-    assert Pace(1.0).next < 0
+    assert RateLimit(1.0).next_time < 0
 
 
 def test_cheap_is_bounded_by_the_interval() -> None:
-    pace = Pace(1.0)
-    pace.spend(100.0, 100.01)
-    assert pace.next == 101.0
+    limit = RateLimit(1.0)
+    limit.record(100.0, 100.01)
+    assert limit.next_time == 101.0
 
 
 def test_costly_is_bounded_by_its_share_of_the_time() -> None:
-    pace = Pace(1.0)
-    pace.spend(100.0, 102.0)
-    assert pace.next == 120.0
+    limit = RateLimit(1.0)
+    limit.record(100.0, 102.0)
+    assert limit.next_time == 120.0
 
 
 def test_tally_tells_ever_more_rarely() -> None:
-    tally = Tally()
-    told = [tally.next() for _ in range(1500)]
+    throttle = LogThrottle()
+    told = [throttle.count() for _ in range(1500)]
     assert [count for count in told if count is not None] == [1, 10, 100, 1000]
     assert told.index(100) == 99

@@ -1,4 +1,4 @@
-"""A Redis for the tests of what is kept there: a fake one would prove nothing of the scripts."""
+"""A real Redis for the tests of the store, because a fake one would not test the scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServ
 
 @pytest.fixture
 def server(redis_server: RedisServer) -> RedisServer:
-    """It, empty."""
+    """The Redis, emptied."""
     with redis_server.client() as client:
         client.flushall()
     return redis_server

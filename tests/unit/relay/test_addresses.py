@@ -1,4 +1,4 @@
-"""Which addresses another host can have, however they are written into others."""
+"""Which addresses a remote host can have, in every notation."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import ipaddress
 
 import pytest
 
-from sbusd.relay.addresses import Parties, Party, is_of_another_host, plain_address
+from sbusd.relay.addresses import AddressGroup, AddressGroups, is_of_another_host, plain_address
 
 NOT_OF_ANOTHER = [
     *("127.0.0.1", "127.8.9.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "240.0.0.1", "192.0.2.1"),
     *("::1", "::", "fe80::1", "fe80::1%eth0", "ff02::1", "100::1", "2001:db8::1"),
-    # Forms that hide an address of IPv4, and blocks that no host has.
+    # Notations that contain an IPv4 address, and reserved blocks.
     *("::ffff:0:127.0.0.1", "::ffff:0:8.8.8.8", "64:ff9b::8.8.8.8", "64:ff9b:1:7f00:0:100::", "64:ff9b:1::8.8.8.8", "::8.8.8.8"),
     *("fec0::1", "5f00::1", "3fff::1", "3fff:fff::1", "4000::1", "192.88.99.1"),
 ]
 
 OF_ANOTHER = [
     *("10.0.0.2", "172.16.0.2", "192.168.1.2", "100.64.0.1", "8.8.8.8"),
-    *("fd00::2", "2a00:1450::1", "200:1234::1", "301:1234::1"),  # the last two are of Yggdrasil, which twins have
+    *("fd00::2", "2a00:1450::1", "200:1234::1", "301:1234::1"),  # the last two are of Yggdrasil
 ]
 
 
@@ -33,7 +33,7 @@ def test_what_another_host_has(text: str) -> None:
 
 
 def written(address: ipaddress.IPv4Address) -> list[ipaddress.IPv6Address]:
-    """Return all the addresses of IPv6 that packets to *address* may be hidden in."""
+    """Return all IPv6 addresses that may contain *address*."""
     number = int(address)
     other = int(ipaddress.IPv4Address("8.8.8.8"))
     return [
@@ -67,8 +67,8 @@ def test_an_address_is_written_in_one_way(text: str, plain: str) -> None:
 
 
 def test_a_party_is_a_peer_an_address_or_a_network() -> None:
-    parties = Parties(["10.0.0.2", "fd00::2"])
-    assert parties.party("::ffff:10.0.0.2") == Party("10.0.0.2", is_peer=True)
-    assert parties.party("fd00::0002") == Party("fd00::2", is_peer=True)
-    assert parties.party("fd00::3") == Party("fd00::/64", is_peer=False)
-    assert parties.party("10.0.0.3") == Party("10.0.0.3", is_peer=False)
+    groups = AddressGroups(["10.0.0.2", "fd00::2"])
+    assert groups.group("::ffff:10.0.0.2") == AddressGroup("10.0.0.2", is_peer=True)
+    assert groups.group("fd00::0002") == AddressGroup("fd00::2", is_peer=True)
+    assert groups.group("fd00::3") == AddressGroup("fd00::/64", is_peer=False)
+    assert groups.group("10.0.0.3") == AddressGroup("10.0.0.3", is_peer=False)

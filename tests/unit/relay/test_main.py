@@ -1,4 +1,4 @@
-"""The program, as a person or systemd starts it: its options, its one line for each mistake, its status."""
+"""The program: its options, one line for each error, and its exit status."""
 
 from __future__ import annotations
 

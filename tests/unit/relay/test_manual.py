@@ -17,12 +17,12 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.relay import MAX_TWIN, PORT, PeerSettings, RelaySettings, TlsSettings
 from sbusd.protocol.envelope import MAX_DESTINATIONS, RELAY_HEAD, RELAYED_HEAD, relayed_key
 from sbusd.relay import main, resolver
-from sbusd.relay.attempt_publisher import KEY
+from sbusd.relay.attempts import KEY
 from sbusd.relay.bus import services
 from sbusd.relay.http import client, server, signature
 from sbusd.relay.http.certificates import twin_name
 from sbusd.relay.log_messages import MESSAGES, QUIET_SECONDS
-from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, Message
+from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
 from tests.support import skips
@@ -39,7 +39,7 @@ def section(title: str, head: str = "Sh") -> str:
 
 
 def words(text: str) -> str:
-    """Return text as its reader sees it, on one line and without its macros."""
+    """Return text as the reader sees it, in one line and without macros."""
     return " ".join(re.sub(r"^\.\w+ ?", "", text, flags=re.MULTILINE).split())
 
 
@@ -99,7 +99,7 @@ def test_the_bounds_are_documented() -> None:
 
 def test_every_member_of_a_message_is_documented() -> None:
     items = re.findall(r"^\.It Cm (\w+)$", section("Message format", "Ss"), re.MULTILINE)
-    assert items == [field.alias or name for name, field in Message.model_fields.items()]
+    assert items == [field.alias or name for name, field in RelayMessage.model_fields.items()]
     assert f"0 means {DEFAULT_EXPIRY_SECONDS}" in words(section("Message format", "Ss"))
     assert f"at most {MAX_DESTINATIONS}" in words(section("Message format", "Ss"))
 
@@ -130,7 +130,7 @@ def test_the_signature_is_made_as_documented() -> None:
     import hashlib
     import hmac
 
-    stamp = signature.Stamp(1001, 1_795_000_000, "0" * 32, "")
+    stamp = signature.SignatureHeaders(1001, 1_795_000_000, "0" * 32, "")
     lines = ["sbus-relay-2", "POST", "/zbus-remote", "1001", "1002", "1795000000", "0" * 32, hashlib.sha256(b"{}").hexdigest()]
     made = hmac.new(b"k" * 16, "\n".join(lines).encode(), "sha256").hexdigest()
     assert signature.request_signature(b"k" * 16, stamp, 1002, "/zbus-remote", b"{}") == made
@@ -155,7 +155,7 @@ def test_the_status_and_the_example_are_right(tmp_path: Path) -> None:
 
 
 def test_the_rules_that_the_page_speaks_of_are_about_its_keys(tmp_path: Path) -> None:
-    """What they do, tests/integration/relay/test_bus_users.py shows."""
+    """tests/integration/relay/test_bus_users.py tests their effect."""
     rules = ROOT / "etc" / "sbusd.toml.d" / "50-relay.toml"
     assert f".Pa /usr/lib/sbus/sbusd.toml.d/{rules.name}" in section("On the bus", "Ss")
     (tmp_path / "x.toml").write_text(rules.read_text().replace('"sbus-relay"', "4711"))
@@ -180,7 +180,7 @@ def test_the_bounds_on_the_bus_are_documented() -> None:
 def test_the_page_is_clean() -> None:
     skips.require_program("mandoc", "mandoc")
     done = subprocess.run(["mandoc", "-T", "lint", "-W", "style", str(PAGE)], capture_output=True, text=True, check=False)
-    # Whether the other pages are installed on this machine is no fault of this one.
+    # Other pages may be missing on this machine.
     assert [line for line in done.stdout.splitlines() if "referenced manual not found" not in line] == []
 
 

@@ -1,4 +1,4 @@
-"""Messages: every member with its type and default, and a clear word for what is none."""
+"""Messages: the type and default of every member, and a clear error for malformed ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sbusd.relay.message_model import Message, MessageError, is_reserved
+from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 
 
 def test_the_defaults_are_the_founding_documents() -> None:
-    assert json.loads(Message.parse(b"{}").encode()) == {
+    assert json.loads(RelayMessage.parse(b"{}").encode()) == {
         "ver": 1,
         "uid": "",
         "cmd": "",
@@ -32,7 +32,7 @@ def test_what_is_parsed_is_encoded_again() -> None:
     text = (
         b'{"ver":1,"uid":"1002.1","cmd":"a","exp":1,"try":2,"dat":"aGk=","src":1,"dst":[2,3],"ret":"r","shm":"","now":4,"err":"\xc3\xa9"}'
     )
-    assert Message.parse(text).encode() == text
+    assert RelayMessage.parse(text).encode() == text
 
 
 @pytest.mark.parametrize(
@@ -62,18 +62,18 @@ def test_what_is_parsed_is_encoded_again() -> None:
     ],
 )
 def test_what_is_none_is_refused_by_its_member(text: bytes, says: str) -> None:
-    with pytest.raises(MessageError, match=r".") as caught:
-        Message.parse(text)
+    with pytest.raises(InvalidMessageError, match=r".") as caught:
+        RelayMessage.parse(text)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_refusal_says_what_an_answer_needs() -> None:
-    with pytest.raises(MessageError) as caught:
-        Message.parse(b'{"cmd": "c", "ret": "r", "dst": [1, 2], "exp": -1}')
+    with pytest.raises(InvalidMessageError) as caught:
+        RelayMessage.parse(b'{"cmd": "c", "ret": "r", "dst": [1, 2], "exp": -1}')
     assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("r", (1, 2), "c")
-    with pytest.raises(MessageError) as caught:
-        Message.parse(b'{"cmd": 1, "ret": 2, "dst": [-1], "exp": -1}')
+    with pytest.raises(InvalidMessageError) as caught:
+        RelayMessage.parse(b'{"cmd": 1, "ret": 2, "dst": [-1], "exp": -1}')
     assert (caught.value.ret, caught.value.dst, caught.value.cmd) == ("", (), "")
 
 
@@ -82,21 +82,21 @@ def test_a_refusal_says_what_an_answer_needs() -> None:
 )
 def test_parsing_is_total(payload: bytes) -> None:
     try:
-        message = Message.parse(payload)
-    except MessageError:
+        message = RelayMessage.parse(payload)
+    except InvalidMessageError:
         return
-    assert Message.parse(message.encode()) == message
+    assert RelayMessage.parse(message.encode()) == message
 
 
 def test_a_failure_is_an_answer() -> None:
-    request = Message(uid="1002.1", cmd="c", src=1001, dst=(1002,), ret="r", dat="aGk=")
+    request = RelayMessage(uid="1002.1", cmd="c", src=1001, dst=(1002,), ret="r", dat="aGk=")
     failure = request.failure("e" * 5_000, 7.9)
     assert (failure.src, failure.dst, failure.now, failure.dat, failure.uid) == (1002, (1001,), 7, "", "1002.1")
-    assert Message.parse(failure.encode()).err == "e" * 1_000
+    assert RelayMessage.parse(failure.encode()).err == "e" * 1_000
 
 
 def test_copies_have_the_same_digest_whatever_tries_are_left() -> None:
-    request = Message(uid="1002.1", cmd="c", src=1001, dst=(1002,))
+    request = RelayMessage(uid="1002.1", cmd="c", src=1001, dst=(1002,))
     assert request.digest() == request.with_(try_=4).digest()
     assert request.digest() != request.with_(dat="aGk=").digest()
 

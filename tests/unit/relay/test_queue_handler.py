@@ -1,4 +1,4 @@
-"""What becomes of each message in the queues, in a real Redis: sent at once where there is room, refused in words, answered once."""
+"""The queue handler with a real Redis: immediate sending, errors, and exactly one response."""
 
 from __future__ import annotations
 
@@ -11,66 +11,66 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.log_messages import RelayLog
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, Store
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.message_stores import opened
 from tests.support.relays import RedisServer, request
-from tests.support.stores import opened
-from tests.support.towns import FIRST, SECOND
 
 NOW = 1_795_000_000.0
 
 
-class Room:
-    """Room for so many messages on their way to other hosts."""
+class FakeSender:
+    """A sender with capacity for a number of messages."""
 
     def __init__(self, most: int = 100) -> None:
         self.begun: list[Claim] = []
         self._most = most
 
     def hold_seconds(self, _twin: int) -> float:
-        """Return for how long one is held."""
+        """Return for how long a message is held."""
         return 60.0 if len(self.begun) < self._most else 0.0
 
     def begin(self, claim: Claim) -> None:
-        """Take note of what is sent."""
+        """Record a sent message."""
         self.begun.append(claim)
 
 
-class Office:
-    """A desk of the first twin, with its Redis."""
+class HandlerFixture:
+    """The queue handler of the first host, with its Redis."""
 
-    def __init__(self, store: Store, client: Any, room: Room, settings: RelaySettings) -> None:
+    def __init__(self, store: Store, client: Any, sender: FakeSender, settings: RelaySettings) -> None:
         self.store = store
         self.client = client
-        self.room = room
+        self.sender = sender
         self.woken = 0
-        self.desk = Desk(FIRST, settings, store, RelayLog(), wake=self._wake, clock=lambda: NOW)
-        self.desk.sends = room
+        self.handler = QueueHandler(FIRST, settings, store, RelayLog(), wake=self._wake, clock=lambda: NOW)
+        self.handler.sender = sender
 
     def _wake(self) -> None:
         self.woken += 1
 
     async def put(self, queue: str, message: dict[str, Any] | bytes) -> None:
-        """Put *message* into *queue*, and have the desk deal with it."""
+        """Push *message* to *queue*, and process it."""
         self.client.rpush(queue, message if isinstance(message, bytes) else json.dumps(message))
         for raw in await self.store.take(queue, 10):
-            await self.desk.take(queue, raw)
+            await self.handler.take(queue, raw)
         assert self.client.llen(names.taken(self.store.relay, queue)) == 0
 
-    def answers(self, ret: str) -> list[Message]:
-        """Return what is in the queue *ret*."""
-        return [Message.parse(raw) for raw in self.client.lrange(ret, 0, -1)]
+    def answers(self, ret: str) -> list[RelayMessage]:
+        """Return the messages in the queue *ret*."""
+        return [RelayMessage.parse(raw) for raw in self.client.lrange(ret, 0, -1)]
 
 
-def open_office(server: RedisServer, body: Callable[[Office], Awaitable[None]], *, room: int = 100, **settings: Any) -> None:
-    """Run *body* at a desk with *room* for so many messages on their way."""
+def run_with_handler(server: RedisServer, body: Callable[[HandlerFixture], Awaitable[None]], *, sender: int = 100, **settings: Any) -> None:
+    """Run *body* with a queue handler whose sender has capacity for *sender* messages."""
 
     async def run() -> None:
-        async with opened(server, **settings) as store, asyncio.timeout(30):
+        async with opened(server, **settings) as store, asyncio.timeout(300):
             with server.client() as client:
-                await body(Office(store, client, Room(room), RelaySettings(twin=FIRST, **settings)))
+                await body(HandlerFixture(store, client, FakeSender(sender), RelaySettings(twin=FIRST, **settings)))
 
     asyncio.run(run())
 
@@ -81,37 +81,37 @@ def asked(*dst: int, **members: Any) -> dict[str, Any]:
 
 
 def test_a_request_becomes_one_for_each_destination_and_is_sent_at_once(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND, 1003))
-        assert [(claim.id, claim.twin) for claim in office.room.begun] == [("q:1002.1", SECOND), ("q:1003.1", 1003)]
-        sent = [Message.parse(claim.body) for claim in office.room.begun]
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND, 1003))
+        assert [(claim.id, claim.twin) for claim in fixture.sender.begun] == [("q:1002.1", SECOND), ("q:1003.1", 1003)]
+        sent = [RelayMessage.parse(claim.body) for claim in fixture.sender.begun]
         assert [(message.src, message.dst, message.ret) for message in sent] == [(FIRST, (SECOND,), "ret"), (FIRST, (1003,), "ret")]
-        assert office.woken == 0
+        assert fixture.woken == 0
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 def test_without_room_it_waits_and_somebody_is_woken(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND))
-        assert (office.room.begun, office.woken) == ([], 1)
-        assert await office.store.twins() == [SECOND]
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND))
+        assert (fixture.sender.begun, fixture.woken) == ([], 1)
+        assert await fixture.store.twins() == [SECOND]
 
-    open_office(server, body, room=0)
+    run_with_handler(server, body, sender=0)
 
 
 def test_one_for_this_twin_needs_no_other_host(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(FIRST))
-        assert (office.room.begun, office.woken) == ([], 0)
-        (raw,) = await office.store.take(names.REMOTE, 10)
-        await office.desk.take(names.REMOTE, raw)
-        (delivered,) = office.answers("msgbus.x")
-        await office.put(names.REPLY, json.loads(delivered.with_(dat="eA==").encode()))
-        assert [(answer.dat, answer.src) for answer in office.answers("ret")] == [("eA==", FIRST)]
-        assert office.client.hlen(names.BACKLOG) == 0
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(FIRST))
+        assert (fixture.sender.begun, fixture.woken) == ([], 0)
+        (raw,) = await fixture.store.take(names.REMOTE, 10)
+        await fixture.handler.take(names.REMOTE, raw)
+        (delivered,) = fixture.answers("msgbus.x")
+        await fixture.put(names.REPLY, json.loads(delivered.with_(dat="eA==").encode()))
+        assert [(answer.dat, answer.src) for answer in fixture.answers("ret")] == [("eA==", FIRST)]
+        assert fixture.client.hlen(names.BACKLOG) == 0
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 @pytest.mark.parametrize(
@@ -127,145 +127,145 @@ def test_one_for_this_twin_needs_no_other_host(server: RedisServer) -> None:
     ],
 )
 def test_a_request_that_cannot_be_sent_is_answered_in_words(server: RedisServer, members: dict[str, Any], says: str) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, {**asked(SECOND), **members})
-        (answer,) = office.answers("ret")
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, {**asked(SECOND), **members})
+        (answer,) = fixture.answers("ret")
         assert says in answer.err
-        assert office.room.begun == []
-        assert office.client.hlen(names.BACKLOG) == 0
+        assert fixture.sender.begun == []
+        assert fixture.client.hlen(names.BACKLOG) == 0
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"[]", b"\xff", b"{" * 5_000])
 def test_what_is_no_message_is_kept_and_told(server: RedisServer, message: bytes, capfd: pytest.CaptureFixture[str]) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, message)
-        assert office.client.lrange(names.REFUSED, 0, -1) == [message]
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, message)
+        assert fixture.client.lrange(names.REFUSED, 0, -1) == [message]
 
-    open_office(server, body)
+    run_with_handler(server, body)
     assert "rejected 1 malformed messages in msgbus.system.local" in capfd.readouterr().err
 
 
 def test_a_return_queue_of_the_bus_is_not_written_to(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND, ret="msgbus.y"))
-        assert office.client.exists("msgbus.y") == 0
-        assert office.client.llen(names.REFUSED) == 1
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND, ret="msgbus.y"))
+        assert fixture.client.exists("msgbus.y") == 0
+        assert fixture.client.llen(names.REFUSED) == 1
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 def test_a_message_that_is_too_large_is_refused(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND, dat=b"x" * 2_000))
-        assert office.room.begun == []
-        assert office.client.llen(names.REFUSED) == 1
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND, dat=b"x" * 2_000))
+        assert fixture.sender.begun == []
+        assert fixture.client.llen(names.REFUSED) == 1
 
-    open_office(server, body, body_bytes=1_024)
+    run_with_handler(server, body, body_bytes=1_024)
 
 
 def test_a_full_backlog_is_told_to_who_asks_and_to_who_runs_it(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND))
-        await office.put(names.LOCAL, asked(SECOND, ret="second"))
-        assert [answer.err for answer in office.answers("second")] == [FULL_WORDS]
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND))
+        await fixture.put(names.LOCAL, asked(SECOND, ret="second"))
+        assert [answer.err for answer in fixture.answers("second")] == [FULL_WORDS]
 
-    open_office(server, body, backlog_messages=1)
+    run_with_handler(server, body, backlog_messages=1)
     assert "queue msgbus.system.backlog full" in capfd.readouterr().err
 
 
-async def received(office: Office, number: int = 1) -> Message:
-    """Have a request of the second twin come in; return it."""
-    message = Message(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY, exp=60, now=int(NOW))
-    assert await office.store.accept(SECOND, message, str(number), 60.0) == "accepted"
-    (raw,) = await office.store.take(names.REMOTE, 10)
-    await office.desk.take(names.REMOTE, raw)
+async def received(fixture: HandlerFixture, number: int = 1) -> RelayMessage:
+    """Receive a request of the second host; return it."""
+    message = RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY, exp=60, now=int(NOW))
+    assert await fixture.store.accept(SECOND, message, str(number), 60.0) == "accepted"
+    (raw,) = await fixture.store.take(names.REMOTE, 10)
+    await fixture.handler.take(names.REMOTE, raw)
     return message
 
 
-def answer_of(message: Message, **members: Any) -> dict[str, Any]:
-    """Return the answer of an application."""
+def answer_of(message: RelayMessage, **members: Any) -> dict[str, Any]:
+    """Return the response of an application."""
     value: dict[str, Any] = json.loads(message.with_(src=FIRST, dst=(SECOND,), dat="eA==").encode())
     return {**value, **members}
 
 
 def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
-    async def body(office: Office) -> None:
-        message = await received(office)
-        assert office.answers("msgbus.x") == [message]
-        await office.put(names.REPLY, answer_of(message))
-        (claim,) = office.room.begun
-        assert (claim.id, Message.parse(claim.body).dat) == ("r:1002:1001.1", "eA==")
-        await office.put(names.REPLY, answer_of(message))
-        assert len(office.room.begun) == 1
+    async def body(fixture: HandlerFixture) -> None:
+        message = await received(fixture)
+        assert fixture.answers("msgbus.x") == [message]
+        await fixture.put(names.REPLY, answer_of(message))
+        (claim,) = fixture.sender.begun
+        assert (claim.id, RelayMessage.parse(claim.body).dat) == ("r:1002:1001.1", "eA==")
+        await fixture.put(names.REPLY, answer_of(message))
+        assert len(fixture.sender.begun) == 1
 
-    open_office(server, body)
+    run_with_handler(server, body)
     assert "host 1002 has not sent request 1001.1, or has its response" in capfd.readouterr().err
 
 
 def test_an_application_cannot_answer_for_another_twin(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
-    """Neither a request of its own host, nor one of another."""
+    """Neither to a request of its own host, nor to one of another."""
 
-    async def body(office: Office) -> None:
-        message = await received(office)
-        await office.put(names.REPLY, answer_of(message, src=1003))
-        await office.put(names.LOCAL, asked(SECOND))
-        begun = office.room.begun[:]
-        forged = json.loads(Message.parse(begun[0].body).with_(src=SECOND, dst=(FIRST,)).encode())
-        await office.put(names.REPLY, forged)
-        await office.put(names.REPLY, {**forged, "src": 1003})
-        assert office.answers("ret") == []
-        assert office.room.begun == begun
+    async def body(fixture: HandlerFixture) -> None:
+        message = await received(fixture)
+        await fixture.put(names.REPLY, answer_of(message, src=1003))
+        await fixture.put(names.LOCAL, asked(SECOND))
+        begun = fixture.sender.begun[:]
+        forged = json.loads(RelayMessage.parse(begun[0].body).with_(src=SECOND, dst=(FIRST,)).encode())
+        await fixture.put(names.REPLY, forged)
+        await fixture.put(names.REPLY, {**forged, "src": 1003})
+        assert fixture.answers("ret") == []
+        assert fixture.sender.begun == begun
 
-    open_office(server, body)
+    run_with_handler(server, body)
     told = capfd.readouterr().err
     assert "response to 1002.1 that host 1002 did not send" in told
     assert "src: a response must name this host" in told
 
 
 def test_a_command_that_nobody_serves_is_declined_when_its_queue_is_full(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        office.client.rpush("msgbus.x", "another")
-        await received(office)
-        (claim,) = office.room.begun
-        reply = Message.parse(claim.body)
+    async def body(fixture: HandlerFixture) -> None:
+        fixture.client.rpush("msgbus.x", "another")
+        await received(fixture)
+        (claim,) = fixture.sender.begun
+        reply = RelayMessage.parse(claim.body)
         assert (reply.src, reply.dst) == (FIRST, (SECOND,))
         assert "too many unfetched requests for x" in reply.err
 
-    open_office(server, body, queue_messages=1)
+    run_with_handler(server, body, queue_messages=1)
 
 
 def test_what_a_service_had_when_its_relay_died_is_answered(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        message = Message(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY)
-        await office.store.accept(SECOND, message, "d", 60.0)
-        office.client.delete(names.REMOTE)
-        await office.put(names.ABANDONED, message.encode())
-        (claim,) = office.room.begun
-        assert Message.parse(claim.body).err == ABANDONED_WORDS.format(twin=FIRST, cmd="x")
+    async def body(fixture: HandlerFixture) -> None:
+        message = RelayMessage(uid=f"{FIRST}.1", cmd="x", src=SECOND, dst=(FIRST,), ret=names.REPLY)
+        await fixture.store.accept(SECOND, message, "d", 60.0)
+        fixture.client.delete(names.REMOTE)
+        await fixture.put(names.ABANDONED, message.encode())
+        (claim,) = fixture.sender.begun
+        assert RelayMessage.parse(claim.body).err == ABANDONED_WORDS.format(twin=FIRST, cmd="x")
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 def test_what_expires_is_answered_once(server: RedisServer) -> None:
-    async def body(office: Office) -> None:
-        await office.put(names.LOCAL, asked(SECOND, exp=7))
-        assert await office.desk.expire(10) == 0
-        office.client.zadd(names.DEADLINES, {"1002.1": 1})
-        assert await office.desk.expire(10) == 1
-        assert await office.desk.expire(10) == 0
-        assert [answer.err for answer in office.answers("ret")] == ["expired: no response within 7 s"]
+    async def body(fixture: HandlerFixture) -> None:
+        await fixture.put(names.LOCAL, asked(SECOND, exp=7))
+        assert await fixture.handler.expire(10) == 0
+        fixture.client.zadd(names.DEADLINES, {"1002.1": 1})
+        assert await fixture.handler.expire(10) == 1
+        assert await fixture.handler.expire(10) == 0
+        assert [answer.err for answer in fixture.answers("ret")] == ["expired: no response within 7 s"]
 
-    open_office(server, body)
+    run_with_handler(server, body)
 
 
 def test_an_answer_that_nobody_can_get_is_told(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
-    async def body(office: Office) -> None:
-        office.client.set("ret", "is no list")
-        await office.put(names.LOCAL, asked(SECOND))
-        office.client.zadd(names.DEADLINES, {"1002.1": 1})
-        assert await office.desk.expire(10) == 1
+    async def body(fixture: HandlerFixture) -> None:
+        fixture.client.set("ret", "is no list")
+        await fixture.put(names.LOCAL, asked(SECOND))
+        fixture.client.zadd(names.DEADLINES, {"1002.1": 1})
+        assert await fixture.handler.expire(10) == 1
 
-    open_office(server, body)
+    run_with_handler(server, body)
     assert "dropped 1 responses for return queue ret" in capfd.readouterr().err

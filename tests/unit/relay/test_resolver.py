@@ -1,4 +1,4 @@
-"""Where twins are: the table, a GraphQL service that is asked seldom, and one that is down, slow or lies."""
+"""Lookup of addresses: the table, and a GraphQL service that is queried rarely and may be down, slow or wrong."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from sbusd.config.relay import PeerSettings, RelaySettings
-from sbusd.relay.errors import ResolverAwayError, UnknownTwinError
-from sbusd.relay.resolver import AGAIN_SECONDS, FRESH_SECONDS, UNKNOWN_SECONDS, GraphQl, Table, make_resolver
+from sbusd.relay.resolver import (
+    FRESH_SECONDS,
+    RETRY_SECONDS,
+    UNKNOWN_SECONDS,
+    GraphQlResolver,
+    ResolverUnavailableError,
+    StaticResolver,
+    UnknownHostError,
+    make_resolver,
+)
 
 
 class Service:
-    """A GraphQL service that a test can break, and a clock that it moves."""
+    """A GraphQL service with errors and a clock that tests control."""
 
     def __init__(self) -> None:
         self.twins: dict[int, str] = {1002: "10.0.0.2"}
@@ -37,10 +45,10 @@ class Service:
         found = {"data": {"twins": [{"ip": ip}] if ip else []}}
         return web.json_response(found if self.answer is None else self.answer, status=self.status)
 
-    def run(self, test: Callable[[GraphQl], Awaitable[None]]) -> None:
+    def run(self, test: Callable[[GraphQlResolver], Awaitable[None]], timeout: float = 300.0) -> None:
         async def run() -> None:
             async with TestServer(_application(self)) as server:
-                resolver = GraphQl(str(server.make_url("/")), self.told.append, timeout=0.5, clock=lambda: self.seconds)
+                resolver = GraphQlResolver(str(server.make_url("/")), self.told.append, timeout=timeout, clock=lambda: self.seconds)
                 try:
                     await test(resolver)
                 finally:
@@ -57,9 +65,9 @@ def _application(service: Service) -> web.Application:
 
 def test_the_table_goes_first() -> None:
     async def run() -> None:
-        table = Table({1002: "10.0.0.2:1"})
+        table = StaticResolver({1002: "10.0.0.2:1"})
         assert await table.resolve(1002) == "10.0.0.2:1"
-        with pytest.raises(UnknownTwinError, match="destination not found"):
+        with pytest.raises(UnknownHostError, match="destination not found"):
             await table.resolve(1003)
         await table.close()
 
@@ -69,7 +77,7 @@ def test_the_table_goes_first() -> None:
 def test_an_answer_is_kept_for_a_while() -> None:
     service = Service()
 
-    async def test(resolver: GraphQl) -> None:
+    async def test(resolver: GraphQlResolver) -> None:
         assert await resolver.resolve(1002) == "10.0.0.2:8051"
         service.twins[1002] = "fd00::2/64"
         service.seconds += FRESH_SECONDS - 1
@@ -85,9 +93,9 @@ def test_an_answer_is_kept_for_a_while() -> None:
 def test_nobody_is_asked_again_soon_for_a_twin_that_there_is_not() -> None:
     service = Service()
 
-    async def test(resolver: GraphQl) -> None:
+    async def test(resolver: GraphQlResolver) -> None:
         for _ in range(3):
-            with pytest.raises(UnknownTwinError):
+            with pytest.raises(UnknownHostError):
                 await resolver.resolve(7)
         assert service.asked == 1
         service.twins[7] = "10.0.0.7"
@@ -100,18 +108,18 @@ def test_nobody_is_asked_again_soon_for_a_twin_that_there_is_not() -> None:
 def test_what_was_known_is_used_while_the_service_is_down() -> None:
     service = Service()
 
-    async def test(resolver: GraphQl) -> None:
+    async def test(resolver: GraphQlResolver) -> None:
         await resolver.resolve(1002)
         service.status = 502
         service.seconds += FRESH_SECONDS + 1
         assert await resolver.resolve(1002) == "10.0.0.2:8051"
         assert len(service.told) == 1
         assert "status 502" in service.told[0]
-        with pytest.raises(ResolverAwayError):
+        with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1003)
         assert service.asked == 2, "it is left alone for a while"
         service.status, service.twins[1003] = 200, "10.0.0.3"
-        service.seconds += AGAIN_SECONDS + 1
+        service.seconds += RETRY_SECONDS + 1
         assert await resolver.resolve(1003) == "10.0.0.3:8051"
 
     service.run(test)
@@ -121,11 +129,11 @@ def test_a_service_that_hangs_is_away() -> None:
     service = Service()
     service.hangs = True
 
-    async def test(resolver: GraphQl) -> None:
-        with pytest.raises(ResolverAwayError):
+    async def test(resolver: GraphQlResolver) -> None:
+        with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1002)
 
-    service.run(test)
+    service.run(test, timeout=0.1)
 
 
 @pytest.mark.parametrize(
@@ -148,8 +156,8 @@ def test_an_answer_that_is_none_is_no_address(answer: Any) -> None:
     service = Service()
     service.answer = answer
 
-    async def test(resolver: GraphQl) -> None:
-        with pytest.raises(ResolverAwayError):
+    async def test(resolver: GraphQlResolver) -> None:
+        with pytest.raises(ResolverUnavailableError):
             await resolver.resolve(1002)
         assert len(service.told) == 1
 
@@ -162,7 +170,7 @@ def test_the_settings_say_who_is_asked() -> None:
     async def run() -> None:
         resolver = make_resolver(RelaySettings(peers=peers), lambda _: None)
         assert await resolver.resolve(1002) == "10.0.0.2:8051"
-        with pytest.raises(UnknownTwinError):
+        with pytest.raises(UnknownHostError):
             await resolver.resolve(1003)
 
     asyncio.run(run())

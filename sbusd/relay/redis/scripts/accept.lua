@@ -1,5 +1,7 @@
--- A request of another host. ARGV: twin, uid, digest, seconds left, body, bound of a queue, of open requests, of remembered ones;
--- what it was signed with, and for how long that is remembered; cmd, and for how many seconds after its expiry its asker is remembered.
+-- Store a request of a remote host.
+-- ARGV: twin, uid, digest, seconds left, body, limit of a queue, limit of open requests, limit of remembered requests,
+-- nonce and for how many seconds it is remembered, cmd, and for how many seconds after expiry the sender is remembered.
+-- Returns accepted, repeated, replayed, or the exceeded limit: queue, open or memory.
 if not is_new(ARGV[9], ARGV[10]) then return 'replayed' end
 local twin, uid, most = ARGV[1], ARGV[2], tonumber(ARGV[6])
 local seen, open = R .. 'seen:' .. twin, R .. 'open:' .. twin

@@ -1,5 +1,6 @@
--- An answer of another host. ARGV: uid, body, bound of a queue, twin that sent it; what it was signed with, and for how long that
--- is remembered.
+-- Store a response of a remote host.
+-- ARGV: uid, body, limit of a queue, twin that sent it, nonce and for how many seconds it is remembered.
+-- Returns accepted, repeated, unasked, forged, replayed or queue.
 if not is_new(ARGV[5], ARGV[6]) then return 'replayed' end
 local asked = redis.call('HGET', P .. 'backlog', ARGV[1])
 if not asked then
@@ -15,7 +16,7 @@ if not has_room(P .. 'reply', tonumber(ARGV[3])) then
   count('answers-deferred')
   return 'queue'
 end
--- So that it can be told from what an application of this host puts there.
+-- Distinguishes it from responses that local applications push.
 redis.call('HSET', R .. 'vetted', ARGV[1], redis.sha1hex(ARGV[2]))
 redis.call('RPUSH', P .. 'reply', ARGV[2])
 count('answers-received')

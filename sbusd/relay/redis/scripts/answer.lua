@@ -1,6 +1,6 @@
--- The answer to a request, or the error that ends it, goes to the client that waits, if it still does.
--- ARGV: taken and raw, if a message is done with by this, else empty; uid, twin, answer, ret, bound, lifetime, outcome;
--- token of the try that failed, if one did; 1 if another host must have sent just this.
+-- Deliver the response to a request, or the error that ends it, to the client, unless the request has ended.
+-- ARGV: taken and raw of the message that this completes, or both empty; uid, twin, response, ret, limit of a queue, lifetime,
+-- outcome; token of the failed attempt, if any; 1 if raw must be exactly what the remote host sent.
 local taken, raw, uid, twin = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 if taken ~= '' and not release(taken, raw) then return 'lost' end
 if ARGV[10] ~= '' and redis.call('ZSCORE', R .. 'sending:' .. twin, 'q:' .. uid) ~= ARGV[10] then return 'lost' end

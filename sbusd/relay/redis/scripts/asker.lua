@@ -1,6 +1,7 @@
--- Who gets an error that does not name its asker. ARGV: taken, raw, uid, cmd. The twin, if its request waits, had that command, and is the
--- only one with that uid which is remembered; 'none' if none is, or it has expired. 'ambiguous': the error is dropped.
--- Twins choose their uids by themselves: two may have one, by chance or on purpose.
+-- Find the host that receives an error which does not name it. ARGV: taken, raw, uid, cmd.
+-- Returns the twin if its request is open, had this command, and is the only remembered one with this uid; 'none' if there is none, or it
+-- has expired; 'ambiguous' if the error was dropped; 'lost' if another relay has taken raw over.
+-- Hosts choose their uids themselves: two can use the same one, by accident or on purpose.
 local uid, found, is_sure, time = ARGV[3], nil, redis.call('EXISTS', R .. 'askers-forgotten') == 0, now()
 local is_open = false
 for _, twin in ipairs(redis.call('SMEMBERS', R .. 'askers')) do

@@ -1,5 +1,5 @@
--- Hold up to ARGV[2] messages that are due at twin ARGV[1], for ARGV[3] seconds. What relays held that have died is due again.
--- Returns the seconds until the next is due, then for each: id, token, body, tries, attempt.
+-- Claim up to ARGV[2] due messages for twin ARGV[1] for ARGV[3] seconds. Messages whose claims have expired are due again.
+-- Returns the seconds until the next message is due, then for each claimed one: id, token, body, tries, attempt.
 local twin, most, seconds = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local waiting, sending = P .. 'retry:' .. twin, R .. 'sending:' .. twin
 local time = now()

@@ -1,5 +1,5 @@
--- A request goes to the queue of its command. ARGV: taken, raw, queue, bound, twin that asks, uid.
--- 'full': nothing has changed. 'late': it has expired, or no host has sent it.
+-- Push a request to the queue of its command. ARGV: taken, raw, queue, limit, twin that sent it, uid.
+-- 'full': nothing has changed. 'late': the request has expired, or no host has sent it.
 if not redis.call('LPOS', ARGV[1], ARGV[2]) then return 'lost' end
 local deadline = redis.call('ZSCORE', R .. 'open:' .. ARGV[5], ARGV[6])
 if not deadline or tonumber(deadline) < now() then

@@ -1,5 +1,5 @@
--- What is no message is answered as far as it can be, or kept for a person.
--- ARGV: taken, raw, bound of what is kept, bound of a queue, lifetime; then for each answer: ret, body.
+-- Discard a malformed message: respond to it if possible, else keep it for inspection.
+-- ARGV: taken, raw, limit of kept messages, limit of a queue, lifetime; then for each response: ret, body.
 if not release(ARGV[1], ARGV[2]) then return 'lost' end
 count('messages-malformed')
 local answered = 0

@@ -1,8 +1,9 @@
--- A client's request becomes one for each destination, or an error.
--- ARGV: taken, raw, empty if it was in no queue; bound of the backlog, of a queue, lifetime of answers, bound of remembered askers, and
--- for how many seconds after the expiry an asker is remembered; then for each destination
--- what: send, here or fail; uid, twin, ret, body (for fail the answer), tries, seconds left, the answer if there is no room, the body for the queue,
--- seconds for which this relay holds it, to send it at once, cmd. Says for each what became of it, and the token if it is held.
+-- Turn a client's request into one for each destination, or into an error.
+-- ARGV: taken, raw, both empty for a bus call; limit of the backlog, limit of a queue, lifetime of responses, limit of remembered requests,
+-- for how many seconds after expiry a sender is remembered; then for each destination:
+-- action (send, here or fail), uid, twin, ret, body (for fail the response), tries, seconds left, response if a limit is reached, body for
+-- the local queue, for how many seconds this relay holds it to send it at once, cmd.
+-- Returns for each the result, and the token if it is held.
 local taken, raw = ARGV[1], ARGV[2]
 local backlog, most, lifetime = tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
 if taken ~= '' and not release(taken, raw) then return {} end

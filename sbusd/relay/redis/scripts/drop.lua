@@ -1,4 +1,4 @@
--- An answer that its host refuses, or that nobody waits for any more, ends here. ARGV: id, twin, token, what is counted.
+-- Drop a response that its host rejects, or that has expired. ARGV: id, twin, token, counter.
 if redis.call('ZSCORE', R .. 'sending:' .. ARGV[2], ARGV[1]) ~= ARGV[3] then return 'lost' end
 forget(ARGV[1], ARGV[2])
 count(ARGV[4])

@@ -1,6 +1,6 @@
--- A request is given to a service of the bus, and lies in a list for that until it is answered.
--- ARGV: taken, the list, raw, twin that asks, uid. Says what became of it, and the seconds that are left.
--- 'late': it has expired, or no host has sent it.
+-- Move a request to the list of requests that bus services run, until it is answered.
+-- ARGV: taken, that list, raw, twin that sent it, uid. Returns the result, and the seconds left.
+-- 'late': the request has expired, or no host has sent it.
 local deadline = redis.call('ZSCORE', R .. 'open:' .. ARGV[4], ARGV[5])
 local left = deadline and tonumber(deadline) - now() or 0
 if redis.call('LPOS', ARGV[2], ARGV[3]) then return { 'engaged', stamp(left) } end

@@ -1,4 +1,4 @@
--- Up to ARGV[1] requests whose time is over, as they stand in the backlog.
+-- Return up to ARGV[1] expired requests from the backlog.
 local found = {}
 for _, uid in ipairs(redis.call('ZRANGEBYSCORE', R .. 'deadlines', '-inf', stamp(now()), 'LIMIT', 0, tonumber(ARGV[1]))) do
   local body = redis.call('HGET', P .. 'backlog', uid)

@@ -1,4 +1,4 @@
--- The network has changed: up to ARGV[1] messages for each twin that wait are due now, and that try costs them none.
+-- The network has changed: make up to ARGV[1] waiting messages for each host due now, without using up a try.
 local hastened = 0
 for _, twin in ipairs(redis.call('SMEMBERS', R .. 'twins')) do
   local waiting, due = P .. 'retry:' .. twin, stamp(now())

@@ -1,4 +1,4 @@
--- This relay, ARGV[1], lives for ARGV[2] more milliseconds. What relays that do not held goes back to where they took it from.
+-- Renew the lease of this relay, ARGV[1], for ARGV[2] milliseconds, and return messages of dead relays to their queues.
 -- ARGV[3…]: the queues.
 redis.call('SADD', R .. 'relays', ARGV[1])
 redis.call('SET', R .. 'lease:' .. ARGV[1], '1', 'PX', ARGV[2])
@@ -6,7 +6,7 @@ local recovered = 0
 for _, relay in ipairs(redis.call('SMEMBERS', R .. 'relays')) do
   if redis.call('EXISTS', R .. 'lease:' .. relay) == 0 then
     for i = 3, #ARGV do
-      -- From the end to the front: they stand in their old order then.
+      -- From the end to the front, which keeps their order.
       while redis.call('LMOVE', R .. 'taken:' .. relay .. ':' .. ARGV[i], ARGV[i], 'RIGHT', 'LEFT') do
         recovered = recovered + 1
       end
@@ -14,7 +14,7 @@ for _, relay in ipairs(redis.call('SMEMBERS', R .. 'relays')) do
     while redis.call('LMOVE', R .. 'taken:' .. relay .. ':bus', R .. 'abandoned', 'RIGHT', 'LEFT') do
       recovered = recovered + 1
     end
-    -- Who called over the bus has been told by the bus that it died.
+    -- The bus has already notified the callers that the relay died.
     local answers = R .. 'answers:' .. relay
     local orphaned = redis.call('LLEN', answers) + redis.call('LLEN', R .. 'taken:' .. relay .. ':' .. answers)
     if orphaned > 0 then count('answers-orphaned', orphaned) end

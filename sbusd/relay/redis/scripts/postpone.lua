@@ -1,5 +1,5 @@
--- A try failed. ARGV: id, twin, token, seconds to wait, words, and 1 if tries are counted.
--- 'exhausted': it was the last, and nothing else has changed.
+-- Record a failed attempt. ARGV: id, twin, token, seconds to wait, reason, and 1 if tries are limited.
+-- 'exhausted': it was the last attempt; the message itself is unchanged.
 local id, twin = ARGV[1], ARGV[2]
 local message = R .. 'message:' .. id
 redis.call('SADD', R .. 'peers', twin)

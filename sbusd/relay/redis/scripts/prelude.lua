@@ -1,4 +1,4 @@
--- Stands before each script. Time is that of Redis: several relays, with clocks of their own, may share it.
+-- Precedes each script. Uses the time of Redis, because relays with different clocks may share it.
 local P = 'msgbus.system.'
 local R = P .. 'relay.'
 
@@ -15,19 +15,19 @@ local function count(name, n)
   redis.call('HINCRBY', R .. 'counters', name, n or 1)
 end
 
--- A queue that a client named may be a key of another type: then nothing can be put there.
+-- A client may name a key of another type as its queue: it has no room.
 local function has_room(queue, most)
   local kind = redis.call('TYPE', queue).ok
   return kind == 'none' or (kind == 'list' and redis.call('LLEN', queue) < most)
 end
 
--- Take the message out of the list of the relay that works on it. False: another relay has taken over.
+-- Remove the message from the list of the relay that processes it. False: another relay has taken it over.
 local function release(taken, raw)
   return redis.call('LREM', taken, 1, raw) == 1
 end
 
--- 'answered', or why the client did not get it. Nothing below msgbus. is a client's own queue; what a relay has for the calls of
--- its bus is named by relays alone: then ours is true.
+-- Returns 'answered', or why the response was not delivered. Names that begin with msgbus. are not clients' queues. The list for bus calls
+-- of a relay is accepted only if ours is true, because only relays may name it.
 local function answer(ret, body, most, lifetime, ours)
   if ret == '' then
     count('answers-unwanted')
@@ -35,7 +35,7 @@ local function answer(ret, body, most, lifetime, ours)
   end
   local relay = ours and string.match(ret, '^msgbus%.system%.relay%.answers:(%x+)$')
   if relay then
-    -- A relay that has died took the calls of its bus with it. One that lives takes them out, and no more come than the backlog holds.
+    -- The bus calls of a dead relay have ended. A live relay empties the list, whose length the backlog limits.
     if redis.call('EXISTS', R .. 'lease:' .. relay) == 0 then
       count('answers-orphaned')
       return 'unwanted'
@@ -52,7 +52,7 @@ local function answer(ret, body, most, lifetime, ours)
   return 'answered'
 end
 
--- What a message was signed with, empty if with nothing, is good once.
+-- A nonce is valid once; it is empty for unsigned messages.
 local function is_new(nonce, seconds)
   return nonce == '' or redis.call('SET', nonce, '1', 'NX', 'EX', seconds)
 end
@@ -65,15 +65,15 @@ local function forget(id, twin)
   if redis.call('EXISTS', waiting, sending) == 0 then redis.call('SREM', R .. 'twins', twin) end
 end
 
--- A relay sends the message, for so many seconds: one that has not said then what became of it has died over it. Returns the token,
--- which is what is stored, to the digit: a later hold of the same message has another. And the number of the attempt.
+-- Claim the message for this relay for a number of seconds; without a result by then the relay counts as dead. Returns the token, which is
+-- the stored expiry time, to the digit, and differs for each claim of a message, and the number of the attempt.
 local function hold(id, twin, seconds)
   redis.call('ZADD', R .. 'sending:' .. twin, stamp(now() + seconds), id)
   local attempt = redis.call('HINCRBY', R .. 'message:' .. id, 'attempts', 1)
   return redis.call('ZSCORE', R .. 'sending:' .. twin, id), attempt
 end
 
--- The message is to be sent: by this relay, which holds it for so many seconds and gets the token, or, if they are 0, by any.
+-- Store a message to be sent. If seconds is not 0, this relay claims it for that time and gets the token.
 local function enqueue(id, twin, body, tries, deadline, seconds)
   redis.call('HSET', R .. 'message:' .. id, 'body', body, 'tries', tries, 'attempts', 0, 'deadline', stamp(deadline))
   redis.call('SADD', R .. 'twins', twin)
@@ -82,16 +82,16 @@ local function enqueue(id, twin, body, tries, deadline, seconds)
   return ''
 end
 
--- The requests that this host was asked and that no application has answered, for a number of seconds after they expire: an error that
--- does not name its asker may come late, and must not go to another asker of the same uid. At most so many for each twin: then the first
--- to be forgotten is forgotten early, and until its time nobody's errors are redirected.
+-- Remember an unanswered request of a host for some seconds after its expiry: an error that does not name its destination may come late,
+-- and must not go to another host with the same uid. At most most requests of each host are remembered. Beyond that, the one that expires
+-- first is forgotten early, and until its time no errors are redirected.
 local function remember_asker(twin, uid, cmd, deadline, seconds, most)
   local asked, commands, time = R .. 'asked:' .. twin, R .. 'asked-commands:' .. twin, now()
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', asked, '-inf', stamp(time), 'LIMIT', 0, 100)) do
     redis.call('ZREM', asked, old)
     redis.call('HDEL', commands, old)
   end
-  -- A uid that is used again names no one request: no command is empty.
+  -- A repeated uid is ambiguous. Mark it with an empty command, which no request has.
   if redis.call('HEXISTS', commands, uid) == 1 then cmd = '' end
   if redis.call('ZCARD', asked) >= most then
     local first = redis.call('ZPOPMIN', asked)
@@ -110,7 +110,7 @@ local function remember_asker(twin, uid, cmd, deadline, seconds, most)
   end
 end
 
--- The application has answered, unless the uid was used more than once: then another request may have no answer yet.
+-- Forget an answered request, unless its uid was used more than once: another request may be unanswered.
 local function forget_asker(twin, uid)
   local asked, commands = R .. 'asked:' .. twin, R .. 'asked-commands:' .. twin
   if redis.call('HGET', commands, uid) == '' then return end
@@ -119,7 +119,7 @@ local function forget_asker(twin, uid)
   if redis.call('EXISTS', asked, R .. 'open:' .. twin) == 0 then redis.call('SREM', R .. 'askers', twin) end
 end
 
--- What ends a request: its place in the backlog is free exactly once, so it gets exactly one answer.
+-- End a request. It is removed from the backlog exactly once, so it gets exactly one response.
 local function finish(uid, twin, body, ret, most, lifetime, outcome)
   if redis.call('HDEL', P .. 'backlog', uid) == 0 then
     return 'late'
@@ -130,7 +130,7 @@ local function finish(uid, twin, body, ret, most, lifetime, outcome)
   if outcome ~= 'expired' then forget_asker(twin, uid) end
   redis.call('HDEL', R .. 'vetted', uid)
   forget('q:' .. uid, twin)
-  -- Copies of an answer may come for as long as the request could live, and a minute more for what is under way.
+  -- Duplicate responses may arrive during the lifetime of the request, and for a minute more.
   redis.call('SET', R .. 'done:' .. uid, outcome, 'EX', math.max(60, math.ceil(deadline - now()) + 60))
   count('requests-' .. outcome)
   return answer(ret, body, most, lifetime, true)

@@ -1,4 +1,4 @@
--- The other host has the message in its Redis. ARGV: id, twin, token, what is counted.
+-- Record that the remote host has stored the message. ARGV: id, twin, token, counter.
 local id, twin = ARGV[1], ARGV[2]
 redis.call('SADD', R .. 'peers', twin)
 redis.call('HSET', R .. 'peer:' .. twin, 'reached', stamp(now()), 'failing', '0')

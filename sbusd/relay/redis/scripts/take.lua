@@ -1,5 +1,5 @@
--- Up to ARGV[3] messages that this relay, ARGV[4], works on, whose list is ARGV[2]: those that it has not dealt with, else more of the
--- queue ARGV[1]. Whatever became of its lease, it is among those whose messages go back if they die.
+-- Return up to ARGV[3] messages for this relay, ARGV[4], from its list ARGV[2]: unprocessed ones, else new ones of the queue ARGV[1].
+-- The relay is registered again, so that its messages are recovered if it dies, even after its lease expired.
 redis.call('SADD', R .. 'relays', ARGV[4])
 local raws = redis.call('LRANGE', ARGV[2], 0, tonumber(ARGV[3]) - 1)
 if #raws > 0 then return raws end

@@ -1,4 +1,4 @@
-"""Cursors as the journal writes them, and the file that keeps one."""
+"""Cursors of the journal, and the file that saves one."""
 
 from __future__ import annotations
 

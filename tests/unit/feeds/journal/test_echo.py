@@ -1,4 +1,4 @@
-"""What the feed leaves out, so that it does not cause itself; and that nobody can hide behind it."""
+"""Which entries the feed omits to avoid a loop, and that users cannot make use of this to hide entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of an entry on the bus: a key that nobody can forge, and a payload that loses nothing without a mark."""
+"""The key of an entry, which users cannot forge, and its payload, which marks everything that is cut."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def payload(fields: Fields) -> tuple[dict[str, Any], bool]:
 
 
 def read_back(value: str | list[Any]) -> bytes | list[bytes]:
-    """Return what a value in JSON stands for."""
+    """Return the value that JSON represents."""
     if isinstance(value, str):
         return value.encode()
     if all(isinstance(each, int) for each in value):

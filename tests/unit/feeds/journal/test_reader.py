@@ -1,4 +1,4 @@
-"""The reader on real journal files: order, rotation, what is gone, and what is damaged."""
+"""The reader on real journal files: order, rotation, missing and damaged entries."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def files(tmp_path: Path) -> JournalFolder:
 
 @pytest.fixture
 def open_reader(files: JournalFolder) -> Iterator[OpenReader]:
-    """Open the files that there are."""
+    """Open the existing files."""
     opened: list[JournalReader] = []
 
     def make() -> JournalReader:
@@ -39,7 +39,7 @@ def open_reader(files: JournalFolder) -> Iterator[OpenReader]:
 
 
 def messages(reader: JournalReader) -> list[bytes | None]:
-    """Return the messages of all entries that there are now."""
+    """Return the messages of all current entries."""
     read = []
     while (entry := reader.read()) is not None:
         read.append(entry.first("MESSAGE"))
@@ -47,7 +47,7 @@ def messages(reader: JournalReader) -> list[bytes | None]:
 
 
 def wait(reader: JournalReader) -> None:
-    """Wait until the journal has changed, and take note of it."""
+    """Wait until the journal has changed, and process the change."""
     readable, _, _ = select.select([reader.fileno()], [], [], 30)
     assert readable
     reader.process()
@@ -168,7 +168,7 @@ def test_damaged_file_does_not_stop_the_others(files: JournalFolder, open_reader
 
 
 def damage(file: Path) -> None:
-    """Overwrite what follows the header of a journal file and its hash tables."""
+    """Overwrite a journal file after its header and hash tables."""
     content = bytearray(file.read_bytes())
     start = content.find(b"MESSAGE=a")
     assert start > 0

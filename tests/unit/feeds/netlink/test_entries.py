@@ -1,4 +1,4 @@
-"""Attributes are JSON, and names are readable in them."""
+"""Attributes are JSON with readable names."""
 
 from __future__ import annotations
 

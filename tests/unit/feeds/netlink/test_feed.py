@@ -1,4 +1,4 @@
-"""The loop of the netlink feed, with a made-up kernel and a made-up bus: every turn is driven by hand, and no time has to pass."""
+"""The loop of the netlink feed with a fake kernel, bus and clock."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from sbusd.feeds.bus_publisher import Arrived
+from sbusd.feeds.bus_publisher import BusActivity
 from sbusd.feeds.netlink.entries import Entry, Link
 from sbusd.feeds.netlink.feed import NetlinkFeed
 from sbusd.feeds.netlink.sockets import OverrunError
-from tests.support.captures import captured, notices_of
+from tests.support.netlink_captures import captured, notices_of
 
 LO = Link(1, b"lo", "unknown", ("up", "loopback", "running", "lower_up"), 65536, "00:00:00:00:00:00", None, None)
 BRIDGE_ADDED = captured()["ip link add 'br*!' type bridge"]
 
 
-class FakeListener:
-    """Datagrams from a list; an exception in it is raised in its place."""
+class FakeMonitor:
+    """Returns datagrams of a list, and raises the exceptions in it."""
 
     def __init__(self) -> None:
         self.forged = 0
@@ -59,13 +59,13 @@ class FakeKernel:
     def __init__(self, entries: list[Entry]) -> None:
         self.entries = entries
         self.interrupted = 0
-        self.listeners: list[FakeListener] = []
+        self.listeners: list[FakeMonitor] = []
         self.reads = 0
         self.during_read: list[bytes] = []
-        """What the kernel says while its tables are read."""
+        """Messages that arrive while the tables are read."""
 
-    def listen(self) -> FakeListener:
-        self.listeners.append(FakeListener())
+    def listen(self) -> FakeMonitor:
+        self.listeners.append(FakeMonitor())
         return self.listeners[-1]
 
     def read_tables(self) -> list[Entry]:
@@ -77,45 +77,47 @@ class FakeKernel:
         return list(self.entries)
 
 
-class FakeOutlet:
+class FakePublisher:
     def __init__(self) -> None:
-        self.told: list[tuple[str, dict[str, object]]] = []
-        self.arrivals: deque[Arrived] = deque()
+        self.published: list[tuple[str, dict[str, object]]] = []
+        self.arrivals: deque[BusActivity] = deque()
 
     def fileno(self) -> int | None:
-        return None  # so that no turn sleeps
+        return None  # so that turns do not sleep
 
     def publish(self, key: str, payload: bytes) -> None:
-        self.told.append((key, json.loads(payload)))
+        self.published.append((key, json.loads(payload)))
 
-    def arrived(self) -> Arrived:
-        return self.arrivals.popleft() if self.arrivals else Arrived()
+    def activity(self) -> BusActivity:
+        return self.arrivals.popleft() if self.arrivals else BusActivity()
 
     def take(self) -> list[tuple[str, object]]:
-        """Return what was told since the last time: keys, with the event, or the reason of a snapshot's delimiter."""
-        told = [(key, payload.get("reason", payload["event"])) for key, payload in self.told]
-        self.told.clear()
-        return told
+        """Return new messages: keys, with the event, or the reason of a snapshot's delimiter."""
+        published = [(key, payload.get("reason", payload["event"])) for key, payload in self.published]
+        self.published.clear()
+        return published
 
 
-class Scene:
+class FeedFixture:
     def __init__(self, namespace: str | None = None) -> None:
         self.now = 1000.0
         self.kernel = FakeKernel([LO])
-        self.outlet = FakeOutlet()
+        self.publisher = FakePublisher()
         self.said: list[str] = []
         self.ready: list[str] = []
-        self.feed = NetlinkFeed(self.kernel, self.outlet, self.said.append, self.ready.append, namespace=namespace, clock=lambda: self.now)
+        self.feed = NetlinkFeed(
+            self.kernel, self.publisher, self.said.append, self.ready.append, namespace=namespace, clock=lambda: self.now
+        )
 
     @property
-    def listener(self) -> FakeListener:
+    def listener(self) -> FakeMonitor:
         return self.kernel.listeners[-1]
 
     def turn(self, seconds: float = 0.0) -> list[tuple[str, object]]:
-        """Let *seconds* pass, take a turn, and return what was told in it."""
+        """Advance the clock by *seconds*, run a turn, and return its messages."""
         self.now += seconds
         self.feed.turn()
-        return self.outlet.take()
+        return self.publisher.take()
 
 
 SNAPSHOT = [("net/link/lo", "snapshot")]
@@ -126,157 +128,159 @@ def whole(reason: str, entries: list[tuple[str, str]] | None = None) -> list[tup
 
 
 @pytest.fixture
-def scene() -> Iterator[Scene]:
-    made = Scene()
+def fixture() -> Iterator[FeedFixture]:
+    made = FeedFixture()
     assert made.turn() == whole("start")
     yield made
     made.feed.close()
     assert not any(listener.is_open for listener in made.kernel.listeners)
 
 
-def test_ready_is_said_after_the_first_snapshot(scene: Scene) -> None:
-    assert scene.ready == ["1 entries, 1 snapshots (last: start), 0 overruns"]
-    assert scene.said == []
+def test_ready_is_said_after_the_first_snapshot(fixture: FeedFixture) -> None:
+    assert fixture.ready == ["1 entries, 1 snapshots (last: start), 0 overruns"]
+    assert fixture.said == []
 
 
-def test_change_is_told(scene: Scene) -> None:
-    scene.listener.put(*BRIDGE_ADDED)
-    assert scene.turn() == [("net/link/br%2A%21", "new")]
+def test_change_is_told(fixture: FeedFixture) -> None:
+    fixture.listener.put(*BRIDGE_ADDED)
+    assert fixture.turn() == [("net/link/br%2A%21", "new")]
 
 
-def test_overrun_makes_a_fresh_snapshot_from_a_fresh_monitor(scene: Scene) -> None:
-    scene.listener.put(OverrunError("lost"), *BRIDGE_ADDED)
-    old = scene.listener
-    assert scene.turn() == []
+def test_overrun_makes_a_fresh_snapshot_from_a_fresh_monitor(fixture: FeedFixture) -> None:
+    fixture.listener.put(OverrunError("lost"), *BRIDGE_ADDED)
+    old = fixture.listener
+    assert fixture.turn() == []
     assert not old.is_open, "what still waits there is older than what was lost"
-    assert scene.said == ["overrun 1: lost; publishing a new snapshot"]
-    scene.kernel.entries = []
-    assert scene.turn(1.0) == [("net/link/lo", "remove"), *whole("overrun", [])]
-    assert len(scene.kernel.listeners) == 2
+    assert fixture.said == ["overrun 1: lost; publishing a new snapshot"]
+    fixture.kernel.entries = []
+    assert fixture.turn(1.0) == [("net/link/lo", "remove"), *whole("overrun", [])]
+    assert len(fixture.kernel.listeners) == 2
 
 
-def test_overruns_are_counted_and_paced(scene: Scene) -> None:
+def test_overruns_are_counted_and_paced(fixture: FeedFixture) -> None:
     for count in range(1, 4):
-        scene.listener.put(OverrunError("lost"))
-        scene.turn(0.1)
-        assert scene.feed.counters.overruns == count
-        assert scene.turn(0.5) == []
-        assert scene.turn(0.5) == whole("overrun")
-    scene.now += 1
-    scene.outlet.arrivals.append(Arrived(requests=1))
-    scene.feed.turn()
-    scene.feed.turn()
-    key, end = scene.outlet.told[-1]
+        fixture.listener.put(OverrunError("lost"))
+        fixture.turn(0.1)
+        assert fixture.feed.counters.overruns == count
+        assert fixture.turn(0.5) == []
+        assert fixture.turn(0.5) == whole("overrun")
+    fixture.now += 1
+    fixture.publisher.arrivals.append(BusActivity(requests=1))
+    fixture.feed.turn()
+    fixture.feed.turn()
+    key, end = fixture.publisher.published[-1]
     assert (key, end["overruns"], end["requests"], end["entries"]) == ("net/snapshot/end", 3, 1, 1)
     assert end["receive_kib"] == 64
 
 
-def test_requests_are_answered_by_one_snapshot_a_second(scene: Scene) -> None:
-    scene.outlet.arrivals.extend([Arrived(requests=500), Arrived(requests=500)])
-    assert scene.turn() == []
-    assert scene.turn() == []
-    assert scene.turn(0.9) == [], "the first snapshot was less than a second ago"
-    assert scene.turn(0.2) == whole("request")
-    assert scene.turn(5.0) == [], "all of them are answered"
-    assert scene.feed.counters.requests == 1000
-    assert scene.kernel.reads == 1, "asking costs the kernel nothing"
+def test_requests_are_answered_by_one_snapshot_a_second(fixture: FeedFixture) -> None:
+    fixture.publisher.arrivals.extend([BusActivity(requests=500), BusActivity(requests=500)])
+    assert fixture.turn() == []
+    assert fixture.turn() == []
+    assert fixture.turn(0.9) == [], "the first snapshot was less than a second ago"
+    assert fixture.turn(0.2) == whole("request")
+    assert fixture.turn(5.0) == [], "all of them are answered"
+    assert fixture.feed.counters.requests == 1000
+    assert fixture.kernel.reads == 1, "asking costs the kernel nothing"
 
 
-def test_requests_do_not_make_a_costly_snapshot_more_than_a_tenth_of_the_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = scene.outlet.publish
+def test_requests_do_not_make_a_costly_snapshot_more_than_a_tenth_of_the_time(
+    fixture: FeedFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = fixture.publisher.publish
 
     def slow(key: str, payload: bytes) -> None:
-        scene.now += 1.0
+        fixture.now += 1.0
         publish(key, payload)
 
-    monkeypatch.setattr(scene.outlet, "publish", slow)
-    scene.outlet.arrivals.append(Arrived(requests=1))
-    scene.turn(2.0)
-    assert scene.turn() == whole("request")  # took 3 seconds
-    scene.outlet.arrivals.append(Arrived(requests=1))
-    scene.turn()
-    assert scene.turn(26.0) == []
-    assert scene.turn(1.1) == whole("request")
+    monkeypatch.setattr(fixture.publisher, "publish", slow)
+    fixture.publisher.arrivals.append(BusActivity(requests=1))
+    fixture.turn(2.0)
+    assert fixture.turn() == whole("request")  # took 3 seconds
+    fixture.publisher.arrivals.append(BusActivity(requests=1))
+    fixture.turn()
+    assert fixture.turn(26.0) == []
+    assert fixture.turn(1.1) == whole("request")
 
 
-def test_reconnection_makes_a_fresh_snapshot(scene: Scene) -> None:
-    scene.outlet.arrivals.append(Arrived(requests=3, reconnected=True))
-    scene.turn(2.0)
-    assert scene.turn() == whole("reconnect")
-    assert scene.said == ["reconnected to the bus; publishing a new snapshot"]
+def test_reconnection_makes_a_fresh_snapshot(fixture: FeedFixture) -> None:
+    fixture.publisher.arrivals.append(BusActivity(requests=3, reconnected=True))
+    fixture.turn(2.0)
+    assert fixture.turn() == whole("reconnect")
+    assert fixture.said == ["reconnected to the bus; publishing a new snapshot"]
 
 
-def test_overrun_is_the_reason_even_after_a_reconnection(scene: Scene) -> None:
-    scene.listener.put(OverrunError("lost"))
-    scene.outlet.arrivals.append(Arrived(reconnected=True))
-    scene.turn()
-    assert scene.turn(1.0) == whole("overrun")
+def test_overrun_is_the_reason_even_after_a_reconnection(fixture: FeedFixture) -> None:
+    fixture.listener.put(OverrunError("lost"))
+    fixture.publisher.arrivals.append(BusActivity(reconnected=True))
+    fixture.turn()
+    assert fixture.turn(1.0) == whole("overrun")
 
 
-def test_open_question_is_answered_by_the_tables(scene: Scene) -> None:
+def test_open_question_is_answered_by_the_tables(fixture: FeedFixture) -> None:
     down = captured()["ip link set veth9 down"]
     up = captured()["ip link set veth0 up; ip link set veth1 up"]
-    scene.listener.put(*up)
-    scene.turn()
-    scene.listener.put(*down)
-    scene.turn(1.0)
-    scene.turn(1.0)
-    told = scene.turn(1.0)
-    assert scene.feed.counters.checks >= 1
-    assert told == [], "the check has told it already, and nothing twice"
-    assert scene.feed.counters.checks == scene.kernel.reads - 1
+    fixture.listener.put(*up)
+    fixture.turn()
+    fixture.listener.put(*down)
+    fixture.turn(1.0)
+    fixture.turn(1.0)
+    published = fixture.turn(1.0)
+    assert fixture.feed.counters.checks >= 1
+    assert published == [], "the check has told it already, and nothing twice"
+    assert fixture.feed.counters.checks == fixture.kernel.reads - 1
 
 
-def test_what_comes_while_the_tables_are_read_is_checked_again(scene: Scene) -> None:
-    scene.listener.put(*captured()["ip route replace default via 10.1.0.3"])
-    scene.kernel.during_read = BRIDGE_ADDED
-    scene.turn()
-    assert scene.turn(1.0) == [("net/link/br%2A%21", "new")]
-    # The tables have no such link: the message was older than they are.
-    assert scene.turn(1.0) == [("net/link/br%2A%21", "remove")]
-    assert scene.turn(1.0) == []
-    assert scene.feed.counters.checks == 2
+def test_what_comes_while_the_tables_are_read_is_checked_again(fixture: FeedFixture) -> None:
+    fixture.listener.put(*captured()["ip route replace default via 10.1.0.3"])
+    fixture.kernel.during_read = BRIDGE_ADDED
+    fixture.turn()
+    assert fixture.turn(1.0) == [("net/link/br%2A%21", "new")]
+    # The tables do not contain this link, so the message was older.
+    assert fixture.turn(1.0) == [("net/link/br%2A%21", "remove")]
+    assert fixture.turn(1.0) == []
+    assert fixture.feed.counters.checks == 2
 
 
 def test_what_comes_before_the_first_snapshot_is_told_after_it() -> None:
-    scene = Scene()
-    scene.kernel.during_read = BRIDGE_ADDED
-    assert scene.turn() == [*whole("start"), ("net/link/br%2A%21", "new")]
-    scene.feed.close()
+    fixture = FeedFixture()
+    fixture.kernel.during_read = BRIDGE_ADDED
+    assert fixture.turn() == [*whole("start"), ("net/link/br%2A%21", "new")]
+    fixture.feed.close()
 
 
-def test_replaced_route_is_removed_before_the_new_one(scene: Scene) -> None:
+def test_replaced_route_is_removed_before_the_new_one(fixture: FeedFixture) -> None:
     before = [notice.entry for notice in notices_of("ip route add default via 10.1.0.2")]
     after = [notice.entry for notice in notices_of("ip route replace default via 10.1.0.3")]
-    scene.kernel.entries = [LO, *after]
-    scene.listener.put(*captured()["ip route add default via 10.1.0.2"])
-    assert scene.turn() == [("net/route/main/default", "new")]
-    scene.listener.put(*captured()["ip route replace default via 10.1.0.3"])
-    assert scene.turn() == []
-    assert scene.turn(1.0) == [("net/route/main/default", "remove"), ("net/route/main/default", "new")]
+    fixture.kernel.entries = [LO, *after]
+    fixture.listener.put(*captured()["ip route add default via 10.1.0.2"])
+    assert fixture.turn() == [("net/route/main/default", "new")]
+    fixture.listener.put(*captured()["ip route replace default via 10.1.0.3"])
+    assert fixture.turn() == []
+    assert fixture.turn(1.0) == [("net/route/main/default", "remove"), ("net/route/main/default", "new")]
     assert before != after
 
 
-def test_undecodable_message_is_counted_and_said_once(scene: Scene) -> None:
+def test_undecodable_message_is_counted_and_said_once(fixture: FeedFixture) -> None:
     wrong = bytes([40, 0, 0, 0, 16, 0]) + bytes(34)
-    scene.listener.put(wrong, wrong, *BRIDGE_ADDED)
-    assert scene.turn() == [("net/link/br%2A%21", "new")]
-    assert scene.feed.counters.undecodable == 2
-    assert len(scene.said) == 1
-    assert scene.said[0].startswith("netlink message of type 16: ")
-    assert scene.turn(1.0) == [("net/link/br%2A%21", "remove")], "the tables, which have no bridge, are believed"
+    fixture.listener.put(wrong, wrong, *BRIDGE_ADDED)
+    assert fixture.turn() == [("net/link/br%2A%21", "new")]
+    assert fixture.feed.counters.undecodable == 2
+    assert len(fixture.said) == 1
+    assert fixture.said[0].startswith("netlink message of type 16: ")
+    assert fixture.turn(1.0) == [("net/link/br%2A%21", "remove")], "the tables, which have no bridge, are believed"
 
 
-def test_forged_and_refused_are_counted(scene: Scene) -> None:
-    scene.listener.forged = 7
-    scene.listener.put()
-    scene.outlet.arrivals.append(Arrived(refused=2))
-    scene.turn()
-    assert (scene.feed.counters.forged, scene.feed.counters.refused) == (7, 2)
+def test_forged_and_refused_are_counted(fixture: FeedFixture) -> None:
+    fixture.listener.forged = 7
+    fixture.listener.put()
+    fixture.publisher.arrivals.append(BusActivity(refused=2))
+    fixture.turn()
+    assert (fixture.feed.counters.forged, fixture.feed.counters.refused) == (7, 2)
 
 
 def test_namespace_is_in_every_payload() -> None:
-    scene = Scene("blue")
-    scene.feed.turn()
-    assert [payload["namespace"] for _, payload in scene.outlet.told] == ["blue"] * 3
-    scene.feed.close()
+    fixture = FeedFixture("blue")
+    fixture.feed.turn()
+    assert [payload["namespace"] for _, payload in fixture.publisher.published] == ["blue"] * 3
+    fixture.feed.close()

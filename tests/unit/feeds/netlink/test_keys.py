@@ -1,4 +1,4 @@
-"""No name can make a key that is invalid, ambiguous, or somebody else's."""
+"""No name produces an invalid, ambiguous or foreign key."""
 
 from __future__ import annotations
 

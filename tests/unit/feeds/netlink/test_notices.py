@@ -1,4 +1,4 @@
-"""Captured messages of a real kernel, decoded; see data/changes.hex for the commands."""
+"""Decodes captured messages of a real kernel; see data/changes.hex for the commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.feeds.netlink.entries import Address, Hop, Link, Neighbour, Route
 from sbusd.feeds.netlink.notices import DecodeError, Notice, parse_notices
-from tests.support.captures import captured, notices_of
+from tests.support.netlink_captures import captured, notices_of
 
 
 def entries(command: str, kind: type) -> list[Notice]:
@@ -28,11 +28,11 @@ def test_loopback_comes_up() -> None:
     ]
     assert isinstance(route6.entry, Route)
     assert (route6.entry.family, route6.entry.table, route6.entry.type) == ("inet6", "local", "local")
-    assert not any(notice.unsure or notice.gone for notice in (link, address, *routes, address6, route6))
+    assert not any(notice.is_partial or notice.gone for notice in (link, address, *routes, address6, route6))
 
 
 def test_bridge_kind_and_hostile_name() -> None:
-    [notice] = notices_of("ip link add 'br*!' type bridge")  # the bridge's own forwarding entries are left out
+    [notice] = notices_of("ip link add 'br*!' type bridge")  # forwarding entries of the bridge are skipped
     assert isinstance(notice.entry, Link)
     assert (notice.entry.name, notice.entry.kind, notice.entry.mtu) == (b"br*!", "bridge", 1500)
 
@@ -65,13 +65,13 @@ def test_default_route_and_its_replacement() -> None:
     [added] = notices_of("ip route add default via 10.1.0.2")
     [replaced] = notices_of("ip route replace default via 10.1.0.3")
     assert isinstance(added.entry, Route)
-    assert (added.entry.destination, added.unsure) == ("default", False)
-    assert replaced.unsure, "which route it replaces is not said"
+    assert (added.entry.destination, added.is_partial) == ("default", False)
+    assert replaced.is_partial, "which route it replaces is not said"
 
 
 def test_appended_ipv6_route_is_unsure() -> None:
     added, appended = notices_of("ip -6 route add 2001:db8::/32 dev veth0; ip -6 route append 2001:db8::/32 via fe80::1 dev veth0")
-    assert (added.unsure, appended.unsure) == (False, True)
+    assert (added.is_partial, appended.is_partial) == (False, True)
 
 
 def test_route_with_several_hops() -> None:

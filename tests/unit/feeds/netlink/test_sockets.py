@@ -1,4 +1,4 @@
-"""The netlink sockets: on the real kernel where nothing needs a privilege, and on a made-up channel for what it seldom says."""
+"""The netlink sockets: on the real kernel where no privilege is needed, and on a fake channel for rare messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sbusd.feeds.netlink.entries import Link
-from sbusd.feeds.netlink.sockets import Kernel, KernelError, Monitor, Namespace, OverrunError, Tables
-from tests.support.captures import captured
+from sbusd.feeds.netlink.sockets import Kernel, KernelError, KernelTables, Monitor, NetworkNamespace, OverrunError
+from tests.support.netlink_captures import captured
 
 [DATAGRAM] = captured()["ip link add $(printf 'x\\377y') type bridge"][-1:]
 
@@ -53,11 +53,11 @@ def test_monitor_is_quiet_without_changes(kernel: Kernel) -> None:
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "/proc/1/ns/net", "no such", "\0", "\udcff"])
 def test_namespace_that_is_none(name: str) -> None:
     with pytest.raises(KernelError, match=r"network namespace .*: .*; list the namespaces with: ip netns list"):
-        Namespace(name)
+        NetworkNamespace(name)
 
 
 class FakeChannel:
-    """Gives datagrams with their flags and sender, and raises errors, in the order they were put in."""
+    """Returns datagrams with their flags and sender, and raises errors, in order."""
 
     def __init__(self, *items: tuple[bytes, int, int] | OSError) -> None:
         self.items = deque(items)
@@ -86,7 +86,7 @@ class FakeChannel:
 
 
 def monitor_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> Monitor:
-    monitor = Monitor(Namespace())
+    monitor = Monitor(NetworkNamespace())
     monitor.close()
     monkeypatch.setattr(monitor, "_channel", FakeChannel(*items))
     return monitor
@@ -139,12 +139,12 @@ def control_message(kind: int, error: int, sequence: int, flags: int = 2) -> byt
 
 
 def numbered(datagram: bytes, sequence: int, flags: int = 2) -> bytes:
-    """Return *datagram*, one message, as the part of an answer."""
+    """Return *datagram*, one message, as part of a dump."""
     return datagram[:6] + struct.pack("=HI", flags, sequence) + datagram[12:]
 
 
-def tables_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> Tables:
-    tables = Tables(Namespace())
+def tables_on(*items: tuple[bytes, int, int] | OSError, monkeypatch: pytest.MonkeyPatch) -> KernelTables:
+    tables = KernelTables(NetworkNamespace())
     tables.close()
     monkeypatch.setattr(tables, "_channel", FakeChannel(*items))
     return tables

@@ -1,4 +1,4 @@
-"""What is told when the kernel's messages, captured and made up, come in."""
+"""The events that follow from messages of the kernel, captured and made by hand."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from sbusd.feeds.netlink.entries import Address, Attributes, Entry, Hop, Link, Neighbour, Route
 from sbusd.feeds.netlink.notices import Notice
-from sbusd.feeds.netlink.state import Event, State, What
-from tests.support.captures import captured, notices_of
+from sbusd.feeds.netlink.state import EventKind, NetworkEvent, NetworkState
+from tests.support.netlink_captures import captured, notices_of
 
 LO = Link(1, b"lo", "unknown", ("up",), 65536, None, None, None)
 ETH = Link(2, b"eth0", "up", ("up",), 1500, "02:00:00:00:00:01", None, None)
@@ -20,18 +20,18 @@ ROUTE = Route("inet", "main", "default", None, 0, 0, "unicast", "global", "boot"
 NEIGHBOUR = Neighbour(2, "inet", "10.0.0.254", "02:00:00:00:00:02", "reachable", ())
 
 
-def state_of(*entries: Entry) -> State:
-    state = State()
+def state_of(*entries: Entry) -> NetworkState:
+    state = NetworkState()
     state.reconcile(entries)
     return state
 
 
-def told(events: list[Event]) -> list[tuple[str, str]]:
-    return [(event.what.value, event.key) for event in events]
+def told(events: list[NetworkEvent]) -> list[tuple[str, str]]:
+    return [(event.kind.value, event.key) for event in events]
 
 
 def test_the_same_twice_is_told_once() -> None:
-    state = State()
+    state = NetworkState()
     assert told(state.apply(Notice(ETH))) == [("new", "net/link/eth0")]
     assert state.apply(Notice(ETH)) == []
 
@@ -39,7 +39,7 @@ def test_the_same_twice_is_told_once() -> None:
 def test_change_is_told_with_what_is_now() -> None:
     state = state_of(ETH)
     [event] = state.apply(Notice(replace(ETH, mtu=9000)))
-    assert (event.what, event.key, event.attributes["mtu"]) == (What.CHANGE, "net/link/eth0", 9000)
+    assert (event.kind, event.key, event.attributes["mtu"]) == (EventKind.CHANGE, "net/link/eth0", 9000)
 
 
 def test_removal_is_told_once() -> None:
@@ -76,7 +76,7 @@ def test_two_links_that_swap_names_never_share_a_key() -> None:
     present = {"net/link/eth0": 2, "net/link/eth1": 3}
     swap = [replace(ETH, name=b"tmp"), replace(ETH, index=3, name=b"eth0"), replace(ETH, name=b"eth1")]
     for event in [event for link in swap for event in state.apply(Notice(link))]:
-        if event.what is What.REMOVE:
+        if event.kind is EventKind.REMOVE:
             del present[event.key]
         else:
             assert event.key not in present
@@ -97,7 +97,7 @@ def test_link_takes_all_that_needs_it_along() -> None:
         ("remove", "net/link/eth0"),
         ("change", "net/route/main/10.7.0.0%2F16"),
     ]
-    assert state.is_doubtful, "what else the kernel dropped is not known"
+    assert state.is_uncertain, "what else the kernel dropped is not known"
 
 
 def test_removal_has_the_last_attributes() -> None:
@@ -112,7 +112,7 @@ def test_removal_has_the_last_attributes() -> None:
         Notice(replace(ETH, flags=())),
         Notice(ADDRESS, gone=True),
         Notice(replace(ROUTE, metric=7), gone=True),
-        Notice(replace(ROUTE, gateway="10.0.0.9"), unsure=True),
+        Notice(replace(ROUTE, gateway="10.0.0.9"), is_partial=True),
         Notice(replace(ADDRESS, index=9)),
     ],
     ids=["link went down", "address went", "unknown route went", "route replaced", "link unknown"],
@@ -120,24 +120,27 @@ def test_removal_has_the_last_attributes() -> None:
 def test_what_leaves_something_open(notice: Notice) -> None:
     state = state_of(ETH, ADDRESS, ROUTE)
     state.apply(notice)
-    assert state.is_doubtful
+    assert state.is_uncertain
     state.reconcile([])
-    assert not state.is_doubtful
+    assert not state.is_uncertain
 
 
 @pytest.mark.parametrize("notice", [Notice(replace(ETH, mtu=9000)), Notice(NEIGHBOUR, gone=True), Notice(replace(ROUTE, metric=7))])
 def test_what_leaves_nothing_open(notice: Notice) -> None:
     state = state_of(ETH, ADDRESS, ROUTE)
     state.apply(notice)
-    assert not state.is_doubtful
+    assert not state.is_uncertain
 
 
 def test_replaced_route_is_gone_before_the_new_one_comes() -> None:
     state = state_of(ETH, ADDRESS, ROUTE)
     other = replace(ROUTE, gateway="10.0.0.9")
-    assert state.apply(Notice(other, unsure=True)) == []
+    assert state.apply(Notice(other, is_partial=True)) == []
     events = state.reconcile([ETH, ADDRESS, other])
-    assert [(event.what, event.attributes["gateway"]) for event in events] == [(What.REMOVE, "10.0.0.254"), (What.NEW, "10.0.0.9")]
+    assert [(event.kind, event.attributes["gateway"]) for event in events] == [
+        (EventKind.REMOVE, "10.0.0.254"),
+        (EventKind.NEW, "10.0.0.9"),
+    ]
 
 
 def test_reconcile_tells_the_difference_and_nothing_else() -> None:
@@ -159,7 +162,7 @@ def test_entry_of_an_unknown_link_waits_for_its_message() -> None:
 
 
 def test_snapshot_has_links_first_and_changes_nothing() -> None:
-    state = State()
+    state = NetworkState()
     for entry in (ETH, ADDRESS, NEIGHBOUR, ROUTE, LO):
         state.apply(Notice(entry))
     wanted = [
@@ -171,21 +174,21 @@ def test_snapshot_has_links_first_and_changes_nothing() -> None:
     ]
     assert [event.key for event in state.snapshot()] == wanted
     assert state.snapshot() == state.snapshot()
-    assert {event.what for event in state.snapshot()} == {What.SNAPSHOT}
+    assert {event.kind for event in state.snapshot()} == {EventKind.SNAPSHOT}
     assert len(state) == 5
 
 
 def test_a_real_life_leaves_what_the_kernel_has() -> None:
-    """Play the whole capture: at its end there are lo, br*!, and the bridge with the odd name; what is told is always in balance."""
-    state = State()
+    """Replay the whole capture: it ends with lo, br*!, and the bridge with the odd name; events always match the state."""
+    state = NetworkState()
     present: set[tuple[str, str]] = set()
     for command in captured():
         for notice in notices_of(command):
             for event in state.apply(notice):
                 known = (event.key, str(event.attributes.get("family")) + str(event.attributes.get("metric")))
-                if event.what is What.NEW:
+                if event.kind is EventKind.NEW:
                     present.add(known)
-                elif event.what is What.REMOVE:
+                elif event.kind is EventKind.REMOVE:
                     present.discard(known)
                 else:
                     assert known in present
@@ -210,14 +213,14 @@ TABLES = st.lists(st.sampled_from([*LINKS, *CHILDREN]), max_size=6)
 
 @given(st.lists(st.one_of(NOTICES, TABLES), max_size=30))
 def test_a_subscriber_who_follows_knows_what_a_snapshot_tells(life: list[Notice | list[Entry]]) -> None:
-    state = State()
+    state = NetworkState()
     known: dict[str, Attributes] = {}
     for step in life:
         for event in state.apply(step) if isinstance(step, Notice) else state.reconcile(step):
-            if event.what is What.REMOVE:
+            if event.kind is EventKind.REMOVE:
                 assert known.pop(event.key) == event.attributes
             else:
-                assert (event.key in known) == (event.what is What.CHANGE)
+                assert (event.key in known) == (event.kind is EventKind.CHANGE)
                 assert known.get(event.key) != event.attributes
                 known[event.key] = event.attributes
         assert known == {event.key: event.attributes for event in state.snapshot()}

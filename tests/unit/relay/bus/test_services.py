@@ -1,4 +1,4 @@
-"""Requests of other hosts on the bus: who gets them, and what their callers are told, whatever happens."""
+"""Requests of remote hosts on the bus: who receives them, and the responses in every case."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import pytest
 from sbusd.client import CallTimeout, Disconnected, ErrorCode, NoRecipient, PayloadTooLarge, PeerDisconnected, RemoteError, RemoteRefusal
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import services as bus_services
-from sbusd.relay.bus.link import RelayBus, RelayedInvocation
-from sbusd.relay.bus.services import AT_ONCE, Services
+from sbusd.relay.bus.client import RelayBus, RelayedInvocation
+from sbusd.relay.bus.services import AT_ONCE, BusServices
 from sbusd.relay.log_messages import RelayLog
-from sbusd.relay.message_model import Message
-from sbusd.relay.queue_handler import Desk
+from sbusd.relay.message_model import RelayMessage
+from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
-from sbusd.relay.redis.link import RedisAwayError
+from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
 
 RAW = b"as it lies in Redis"
 
 
-class Bus:
-    """A bus whose service answers with *answer*, or fails with it."""
+class FakeBus:
+    """A bus whose service responds with *answer*, or raises it."""
 
     def __init__(self, answer: bytes | Exception = b"y") -> None:
         self.answer = answer
@@ -33,8 +33,8 @@ class Bus:
         self.members_of: dict[bytes, int] = {b"relayed/echo": 1}
         self.calls: list[RelayedInvocation] = []
         self.running = 0
-        self.gate = asyncio.Event()
-        self.gate.set()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def members(self, key: bytes) -> range:
         if self.refusal is not None:
@@ -44,22 +44,22 @@ class Bus:
     async def call_relayed(self, request: RelayedInvocation) -> bytes:
         self.calls.append(request)
         self.running += 1
-        await self.gate.wait()
+        await self.may_answer.wait()
         self.running -= 1
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
 
-class Books:
-    """A store and a desk that keep what they are told; each step fails first, so often as *away* says."""
+class FakeStore:
+    """A store and queue handler that record calls; each step first fails *away* times."""
 
     def __init__(self) -> None:
         self.away = 0
         self.said = ("engaged", 30.0)
         self.engaged: list[bytes] = []
         self.counted: list[str] = []
-        self.concluded: list[tuple[bytes, Message, str]] = []
+        self.concluded: list[tuple[bytes, RelayMessage, str]] = []
         self.handed: list[tuple[bytes, str]] = []
         self.declined: list[tuple[str, str]] = []
         self.done = asyncio.Event()
@@ -67,9 +67,9 @@ class Books:
     def fail(self) -> None:
         if self.away:
             self.away -= 1
-            raise RedisAwayError("Redis: gone")
+            raise RedisUnavailableError("Redis: gone")
 
-    async def engage(self, raw: bytes, request: Message) -> tuple[str, float]:
+    async def engage(self, raw: bytes, request: RelayMessage) -> tuple[str, float]:
         self.fail()
         self.engaged.append(raw)
         return self.said
@@ -77,80 +77,86 @@ class Books:
     async def count(self, name: str) -> None:
         self.counted.append(name)
 
-    async def conclude(self, raw: bytes, reply: Message, queue: str) -> None:
+    async def conclude(self, raw: bytes, reply: RelayMessage, queue: str) -> None:
         self.fail()
         self.concluded.append((raw, reply, queue))
         self.done.set()
 
-    async def hand_over(self, raw: bytes, request: Message, queue: str) -> None:
+    async def hand_over(self, raw: bytes, request: RelayMessage, queue: str) -> None:
         self.fail()
         self.handed.append((raw, queue))
         self.done.set()
 
-    async def decline(self, raw: bytes, request: Message, words: str, queue: str) -> None:
+    async def decline(self, raw: bytes, request: RelayMessage, words: str, queue: str) -> None:
         self.declined.append((words, queue))
 
 
-class Joined:
-    """Has the bus, or none."""
+class FakeMembership:
+    """Has a bus, or none."""
 
-    def __init__(self, bus: Bus | None) -> None:
+    def __init__(self, bus: FakeBus | None) -> None:
         self.bus = cast("RelayBus | None", bus)
         self.left = ""
 
-    async def leave(self, bus: RelayBus, reason: str) -> None:
+    async def reconnect(self, bus: RelayBus, reason: str) -> None:
         assert bus is self.bus
         self.bus, self.left = None, reason
 
 
-def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> Message:
-    return Message(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
+def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
+    return RelayMessage(uid=f"1002.{number}", cmd="echo", exp=30, dat=base64.b64encode(dat).decode(), src=src, dst=(1002,), ret=names.REPLY)
 
 
-def services(books: Books, joined: Joined, told: list[str], **settings: Any) -> Services:
+def services(store: FakeStore, membership: FakeMembership, told: list[str], **settings: Any) -> BusServices:
     journal = RelayLog()
     journal.record_limited = lambda message, cause, **facts: told.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
-    return Services(
-        1002, RelaySettings(**settings), joined, store=cast(Store, books), desk=cast(Desk, books), journal=journal, clock=lambda: 7.0
+    return BusServices(
+        1002,
+        RelaySettings(**settings),
+        membership,
+        store=cast(Store, store),
+        handler=cast(QueueHandler, store),
+        journal=journal,
+        clock=lambda: 7.0,
     )
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             await main()
 
     asyncio.run(bounded())
 
 
-def outcome(answer: bytes | Exception, **settings: Any) -> tuple[Books, list[str]]:
-    """Return what becomes of one request that a service gives *answer* to, and what is told."""
-    books, told = Books(), list[str]()
+def outcome(answer: bytes | Exception, **settings: Any) -> tuple[FakeStore, list[str]]:
+    """Return the result of a request to which a service responds with *answer*, and what is logged."""
+    store, told = FakeStore(), list[str]()
 
     async def main() -> None:
-        books.done = asyncio.Event()
-        made = services(books, Joined(Bus(answer)), told, **settings)
+        store.done = asyncio.Event()
+        made = services(store, FakeMembership(FakeBus(answer)), told, **settings)
         assert await made.take(RAW, asked())
-        await books.done.wait()
+        await store.done.wait()
         await made.close()
 
     run(main)
-    return books, told
+    return store, told
 
 
 def test_a_request_is_run_and_answered() -> None:
-    books, _ = outcome(b"\0y")
-    ((raw, reply, queue),) = books.concluded
+    store, _ = outcome(b"\0y")
+    ((raw, reply, queue),) = store.concluded
     assert (raw, queue) == (RAW, names.BUS)
     assert (reply.uid, reply.src, reply.dst, base64.b64decode(reply.dat), reply.err, reply.now) == ("1002.1", 1002, (1001,), b"\0y", "", 7)
 
 
 def test_what_the_service_is_told() -> None:
     async def main() -> None:
-        bus, books = Bus(), Books()
-        made = services(books, Joined(bus), [])
+        bus, store = FakeBus(), FakeStore()
+        made = services(store, FakeMembership(bus), [])
         await made.take(RAW, asked())
-        await books.done.wait()
+        await store.done.wait()
         (call,) = bus.calls
         assert (call.command, call.data, call.source, call.twin, call.key) == ("echo", b"x", 1001, 1002, b"relayed/echo")
         assert call.timeout is not None
@@ -174,55 +180,55 @@ def test_what_the_service_is_told() -> None:
     ],
 )
 def test_how_it_can_fail(error: Exception, says: str) -> None:
-    books, told = outcome(error)
-    ((_, reply, queue),) = books.concluded
+    store, told = outcome(error)
+    ((_, reply, queue),) = store.concluded
     assert (reply.err, reply.dat, reply.src, queue) == (says, "", 1002, names.BUS)
     assert bool(told) is isinstance(error, RemoteRefusal)
 
 
 def test_one_that_no_packet_holds() -> None:
-    books, _ = outcome(PayloadTooLarge(500_000, 400_000))
-    assert books.concluded[0][1].err.startswith("the request for echo on host 1002 is too large for the bus: ")
+    store, _ = outcome(PayloadTooLarge(500_000, 400_000))
+    assert store.concluded[0][1].err.startswith("the request for echo on host 1002 is too large for the bus: ")
 
 
 def test_an_answer_that_no_message_holds() -> None:
-    books, _ = outcome(bytes(2_000), body_bytes=1_024)
-    assert books.concluded[0][1].err.endswith(" bytes; the limit on host 1002 is 1024")
+    store, _ = outcome(bytes(2_000), body_bytes=1_024)
+    assert store.concluded[0][1].err.endswith(" bytes; the limit on host 1002 is 1024")
 
 
 def test_one_that_nobody_took_goes_to_redis() -> None:
-    books, _ = outcome(NoRecipient("echo"))
-    assert (books.handed, books.concluded) == ([(RAW, names.BUS)], [])
+    store, _ = outcome(NoRecipient("echo"))
+    assert (store.handed, store.concluded) == ([(RAW, names.BUS)], [])
 
 
 def test_nobody_is_there() -> None:
     async def main() -> None:
-        bus, books, told = Bus(), Books(), list[str]()
+        bus, store, told = FakeBus(), FakeStore(), list[str]()
         bus.members_of = {b"rpc/echo": 1}
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
-        assert not await services(books, Joined(None), told).take(RAW, asked())
+        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
+        assert not await services(store, FakeMembership(None), told).take(RAW, asked())
         bus.refusal = Disconnected("/run/sbus.socket")
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
+        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
         assert told == []
         bus.refusal = RemoteRefusal(ErrorCode.EPERM, "a rule")
-        assert not await services(books, Joined(bus), told).take(RAW, asked())
+        assert not await services(store, FakeMembership(bus), told).take(RAW, asked())
         assert "EPERM a rule" in told[0]
-        assert books.engaged == []
+        assert store.engaged == []
 
     run(main)
 
 
 def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would hold up what is for Redis too."""
+    """It would delay the requests for Redis too."""
     monkeypatch.setattr(bus_services, "ASK_SECONDS", 0.001)
 
     async def main() -> None:
-        bus, books = Bus(), Books()
+        bus, store = FakeBus(), FakeStore()
         bus.members = lambda _key: asyncio.sleep(3_600)  # type: ignore[method-assign, assignment, return-value]
-        joined = Joined(bus)
-        made = services(books, joined, [])
+        membership = FakeMembership(bus)
+        made = services(store, membership, [])
         assert not await made.take(RAW, asked())
-        assert joined.left == "no response for 0.001 s"
+        assert membership.left == "no response for 0.001 s"
         assert not await made.take(RAW, asked())
 
     run(main)
@@ -231,38 +237,38 @@ def test_a_bus_that_does_not_answer_is_left(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("said", ["lost", "late"])
 def test_one_that_is_not_ours_or_too_late_is_not_run(said: str) -> None:
     async def main() -> None:
-        bus, books = Bus(), Books()
-        books.said = (said, 0.0)
-        assert await services(books, Joined(bus), []).take(RAW, asked())
+        bus, store = FakeBus(), FakeStore()
+        store.said = (said, 0.0)
+        assert await services(store, FakeMembership(bus), []).take(RAW, asked())
         assert bus.calls == []
 
     run(main)
 
 
 def test_while_redis_is_away_nothing_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it was asked for may have been done, so it is asked again until it answers."""
-    monkeypatch.setattr(bus_services, "AGAIN_SECONDS", 0.001)
+    """The command may have run, so it is repeated until Redis responds."""
+    monkeypatch.setattr(bus_services, "RETRY_SECONDS", 0.001)
 
     async def main() -> None:
-        bus, books = Bus(), Books()
-        bus.gate.clear()
-        made = services(books, Joined(bus), [])
-        books.away = 3
+        bus, store = FakeBus(), FakeStore()
+        bus.may_answer.clear()
+        made = services(store, FakeMembership(bus), [])
+        store.away = 3
         assert await made.take(RAW, asked())
-        assert (books.engaged, books.away) == ([RAW], 0)
-        books.away = 3
-        bus.gate.set()
-        await books.done.wait()
-        assert len(books.concluded) == 1
+        assert (store.engaged, store.away) == ([RAW], 0)
+        store.away = 3
+        bus.may_answer.set()
+        await store.done.wait()
+        assert len(store.concluded) == 1
 
     run(main)
 
 
 def test_of_one_host_and_command_not_too_many_run_at_once() -> None:
     async def main() -> None:
-        bus, books = Bus(), Books()
-        bus.gate.clear()
-        made = services(books, Joined(bus), [])
+        bus, store = FakeBus(), FakeStore()
+        bus.may_answer.clear()
+        made = services(store, FakeMembership(bus), [])
         for number in range(AT_ONCE + 5):
             assert await made.take(b"%d" % number, asked(number))
         assert await made.take(b"other", asked(0, src=1003))
@@ -271,8 +277,8 @@ def test_of_one_host_and_command_not_too_many_run_at_once() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert bus.running == AT_ONCE + 1
-        bus.gate.set()
-        while len(books.concluded) < AT_ONCE + 6:
+        bus.may_answer.set()
+        while len(store.concluded) < AT_ONCE + 6:
             await asyncio.sleep(0)
         await made.close()
 
@@ -281,35 +287,35 @@ def test_of_one_host_and_command_not_too_many_run_at_once() -> None:
 
 def test_a_host_with_too_much_under_way_is_told() -> None:
     async def main() -> None:
-        bus, books = Bus(), Books()
-        bus.gate.clear()
-        made = services(books, Joined(bus), [], peer_requests=1)
+        bus, store = FakeBus(), FakeStore()
+        bus.may_answer.clear()
+        made = services(store, FakeMembership(bus), [], peer_requests=1)
         assert await made.take(b"1", asked(1))
         assert await made.take(b"2", asked(2))
         assert await made.take(b"3", asked(3, src=1003))
-        assert books.declined == [("busy: 1 calls are already in progress for requests of host 1001 on host 1002", names.REMOTE)]
-        assert (books.engaged, books.counted) == ([b"1", b"3"], ["requests-crowded"])
-        bus.gate.set()
-        while len(books.concluded) < 2:
+        assert store.declined == [("busy: 1 calls are already in progress for requests of host 1001 on host 1002", names.REMOTE)]
+        assert (store.engaged, store.counted) == ([b"1", b"3"], ["requests-crowded"])
+        bus.may_answer.set()
+        while len(store.concluded) < 2:
             await asyncio.sleep(0)
         assert await made.take(b"2", asked(2))
-        assert books.engaged == [b"1", b"3", b"2"]
+        assert store.engaged == [b"1", b"3", b"2"]
         await made.close()
 
     run(main)
 
 
 def test_at_the_end_nothing_is_answered() -> None:
-    """It lies in Redis, for the next relay to say that it may have been run."""
+    """The request stays in Redis, and the next relay responds that it may have been run."""
 
     async def main() -> None:
-        bus, books = Bus(), Books()
-        bus.gate.clear()
-        made = services(books, Joined(bus), [])
+        bus, store = FakeBus(), FakeStore()
+        bus.may_answer.clear()
+        made = services(store, FakeMembership(bus), [])
         await made.take(RAW, asked())
         await made.close()
-        bus.gate.set()
+        bus.may_answer.set()
         await asyncio.sleep(0)
-        assert (books.concluded, books.handed) == ([], [])
+        assert (store.concluded, store.handed) == ([], [])
 
     run(main)

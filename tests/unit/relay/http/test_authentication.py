@@ -1,4 +1,4 @@
-"""Which twin speaks: by a key, by a certificate, or nobody but this host's own; whoever shows nothing is refused before a body is read."""
+"""Authentication by key, by certificate, and of local users; an obviously invalid sender is rejected before the body is read."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ import pytest
 
 from sbusd.config.relay import PeerSettings, RelaySettings, TlsSettings
 from sbusd.relay.http.authentication import (
-    Caller,
-    CertificateGate,
-    Gate,
-    KeyGate,
-    LoopbackGate,
-    RefusedError,
-    Speaker,
-    make_gate,
+    Authentication,
+    CertificateAuthentication,
+    KeyAuthentication,
+    LocalUserAuthentication,
+    RejectedRequestError,
+    SenderIdentity,
+    UnverifiedRequest,
+    make_authentication,
     read_keys,
     response_headers,
     sent_at,
 )
 from sbusd.relay.http.signature import FROM, NONCE, SIGNATURE, TIME, is_same, response_signature, signed_headers
 from sbusd.relay.log_messages import REPLAYED, STRANGER
-from tests.support.towns import FIRST, SECOND
+from tests.support.bus_hosts import FIRST, SECOND
 
 KEY = b"0123456789abcdef"
 NOW = 1_795_000_000.5
 PATH = "/zbus-remote"
 
 
-def signed(body: bytes = b"{}", *, key: bytes = KEY, to: int = FIRST, path: str = PATH, now: float = NOW) -> Caller:
-    """Return what the second twin sends."""
-    return Caller(PATH, signed_headers(key, SECOND, to, path, body, now=now), ("10.0.0.2", 1), None, None, b"{}")
+def signed(body: bytes = b"{}", *, key: bytes = KEY, to: int = FIRST, path: str = PATH, now: float = NOW) -> UnverifiedRequest:
+    """Return a request that the second host has signed."""
+    return UnverifiedRequest(PATH, signed_headers(key, SECOND, to, path, body, now=now), ("10.0.0.2", 1), None, None, b"{}")
 
 
-def key_gate(skew: float = 60.0) -> KeyGate:
-    """Return the gate of the first twin, which shares a key with the second."""
-    return KeyGate(FIRST, {SECOND: KEY}, skew, lambda: NOW)
+def key_gate(skew: float = 60.0) -> KeyAuthentication:
+    """Return the authentication of the first host, which shares a key with the second."""
+    return KeyAuthentication(FIRST, {SECOND: KEY}, skew, lambda: NOW)
 
 
-def refusal(gate: Gate, caller: Caller) -> RefusedError:
+def refusal(authentication: Authentication, caller: UnverifiedRequest) -> RejectedRequestError:
     """Return why *caller* is refused."""
     try:
-        gate.precheck(caller)
-        gate.identify(caller)
-    except RefusedError as refused:
-        return refused
+        authentication.precheck(caller)
+        authentication.identify(caller)
+    except RejectedRequestError as report_rejection:
+        return report_rejection
     pytest.fail("was let in")
 
 
 def test_who_signs_is_known_with_what_the_store_has_to_know_again() -> None:
     caller = signed()
-    speaker = key_gate().identify(caller)
-    assert speaker.twin == SECOND
-    assert speaker.once is not None
-    assert (speaker.once.twin, speaker.once.nonce) == (SECOND, caller.headers[NONCE])
-    # As long as the same headers could pass for new: from the earliest clock that is let in to the latest.
-    assert speaker.once.seconds >= 2 * 60 + 2
+    sender = key_gate().identify(caller)
+    assert sender.twin == SECOND
+    assert sender.nonce is not None
+    assert (sender.nonce.twin, sender.nonce.nonce) == (SECOND, caller.headers[NONCE])
+    # As long as the same headers are valid: from the earliest accepted clock to the latest.
+    assert sender.nonce.seconds >= 2 * 60 + 2
 
 
 @pytest.mark.parametrize(
@@ -75,17 +75,17 @@ def test_who_signs_is_known_with_what_the_store_has_to_know_again() -> None:
         (dataclasses.replace(signed(), headers={**signed().headers, FROM: "1003"}), "no key for host 1003"),
     ],
 )
-def test_a_signature_that_is_none_is_refused(caller: Caller, says: str) -> None:
-    refused = refusal(key_gate(), caller)
-    assert (refused.status, refused.event, refused.counted) == (401, STRANGER, "peers-refused")
-    assert says in refused.words
+def test_a_signature_that_is_none_is_refused(caller: UnverifiedRequest, says: str) -> None:
+    report_rejection = refusal(key_gate(), caller)
+    assert (report_rejection.status, report_rejection.event, report_rejection.counted) == (401, STRANGER, "peers-refused")
+    assert says in report_rejection.words
 
 
 @pytest.mark.parametrize("seconds", [-62.0, 62.0])
 def test_a_clock_that_is_wrong_is_told(seconds: float) -> None:
-    refused = refusal(key_gate(), signed(now=NOW + seconds))
-    assert (refused.status, refused.event) == (401, REPLAYED)
-    assert f"the clock of host 1002 differs by {seconds:+.0f} s" in refused.words.replace("-63", "-62")
+    report_rejection = refusal(key_gate(), signed(now=NOW + seconds))
+    assert (report_rejection.status, report_rejection.event) == (401, REPLAYED)
+    assert f"the clock of host 1002 differs by {seconds:+.0f} s" in report_rejection.words.replace("-63", "-62")
 
 
 @pytest.mark.parametrize("seconds", [-60.0, 60.0])
@@ -95,7 +95,7 @@ def test_a_clock_within_the_skew_is_good(seconds: float) -> None:
 
 @pytest.mark.parametrize("headers", [{}, {FROM: "1003", TIME: "1", NONCE: "0" * 32, SIGNATURE: "0" * 64}])
 def test_who_has_no_key_is_refused_before_a_body_is_read(headers: dict[str, str]) -> None:
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedRequestError):
         key_gate().precheck(dataclasses.replace(signed(), headers=headers, body=b""))
 
 
@@ -111,33 +111,33 @@ def test_who_has_no_key_is_refused_before_a_body_is_read(headers: dict[str, str]
 )
 def test_a_certificate_names_one_twin(names: list[tuple[str, str]], twin: int | None) -> None:
     caller = dataclasses.replace(signed(), certificate={"subjectAltName": tuple(names)})
-    gate = CertificateGate()
+    authentication = CertificateAuthentication()
     if twin is not None:
-        gate.precheck(caller)
-        assert gate.identify(caller) == Speaker(twin)
+        authentication.precheck(caller)
+        assert authentication.identify(caller) == SenderIdentity(twin)
     else:
-        assert refusal(gate, caller).status == 403
+        assert refusal(authentication, caller).status == 403
 
 
 def test_without_a_certificate_nobody_is_served() -> None:
-    assert refusal(CertificateGate(), signed()).event == STRANGER
+    assert refusal(CertificateAuthentication(), signed()).event == STRANGER
 
 
 def test_over_loopback_this_user_is_believed_whatever_he_says() -> None:
-    assert LoopbackGate().identify(dataclasses.replace(signed(), user=os.geteuid())) == Speaker()
+    assert LocalUserAuthentication().identify(dataclasses.replace(signed(), user=os.geteuid())) == SenderIdentity()
 
 
 @pytest.mark.parametrize(
     ("user", "says"), [(os.geteuid() + 1, f"this connection is of user {os.geteuid() + 1}"), (None, "the kernel reports no user")]
 )
 def test_over_loopback_another_user_is_refused(user: int | None, says: str) -> None:
-    refused = refusal(LoopbackGate(), dataclasses.replace(signed(), user=user))
-    assert refused.status == 403
-    assert says in refused.words
+    report_rejection = refusal(LocalUserAuthentication(), dataclasses.replace(signed(), user=user))
+    assert report_rejection.status == 403
+    assert says in report_rejection.words
 
 
 def test_from_another_host_nobody_is_believed() -> None:
-    assert refusal(LoopbackGate(), signed()).event == STRANGER
+    assert refusal(LocalUserAuthentication(), signed()).event == STRANGER
 
 
 def test_the_configuration_says_which_gate(tmp_path: Path) -> None:
@@ -147,27 +147,27 @@ def test_the_configuration_says_which_gate(tmp_path: Path) -> None:
     keyed = RelaySettings(peers=(PeerSettings(SECOND, "", str(file)),))
     assert read_keys(keyed) == {SECOND: KEY}
     tls = RelaySettings(tls=TlsSettings("/c", "/k", "/a"))
-    made = [make_gate(settings, FIRST, read_keys(settings)) for settings in (keyed, tls, RelaySettings())]
-    assert [type(gate) for gate in made] == [KeyGate, CertificateGate, LoopbackGate]
+    made = [make_authentication(settings, FIRST, read_keys(settings)) for settings in (keyed, tls, RelaySettings())]
+    assert [type(authentication) for authentication in made] == [KeyAuthentication, CertificateAuthentication, LocalUserAuthentication]
 
 
 def test_a_response_is_signed_for_a_request_whose_signature_was_right_alone() -> None:
-    speaker = key_gate().identify(signed())
-    assert speaker.stamp is not None
-    headers = response_headers(FIRST, {SECOND: KEY}, speaker, 200, b"said")
+    sender = key_gate().identify(signed())
+    assert sender.signed is not None
+    headers = response_headers(FIRST, {SECOND: KEY}, sender, 200, b"said")
     assert headers[FROM] == str(FIRST)
-    assert is_same(headers[SIGNATURE], response_signature(KEY, speaker.stamp, 200, b"said"))
-    for nobody in (None, Speaker(), Speaker(SECOND)):
+    assert is_same(headers[SIGNATURE], response_signature(KEY, sender.signed, 200, b"said"))
+    for nobody in (None, SenderIdentity(), SenderIdentity(SECOND)):
         assert response_headers(FIRST, {SECOND: KEY}, nobody, 200, b"said") == {}
 
 
 def test_an_older_relay_is_refused_and_named() -> None:
-    """Its responses would not be signed for the request, so none of it is believed until it is upgraded."""
+    """Its responses would not be signed for the request, so it is rejected until it is upgraded."""
     lines = f"sbus-relay-1\nPOST\n{PATH}\n{SECOND}\n{FIRST}\n{int(NOW)}\n{'0' * 32}\n{hashlib.sha256(b'{}').hexdigest()}"
     old = hmac.new(KEY, lines.encode(), hashlib.sha256).hexdigest()
     headers = {FROM: str(SECOND), TIME: str(int(NOW)), NONCE: "0" * 32, SIGNATURE: old}
-    refused = refusal(key_gate(), dataclasses.replace(signed(), headers=headers))
-    assert (refused.status, refused.words) == (401, "host 1002 signs as an older relay does: upgrade it")
+    report_rejection = refusal(key_gate(), dataclasses.replace(signed(), headers=headers))
+    assert (report_rejection.status, report_rejection.words) == (401, "host 1002 signs as an older relay does: upgrade it")
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("1795000000", 1_795_000_000.0), ("", None), ("x", None), ("-1", None), ("1" * 13, None)])

@@ -1,4 +1,4 @@
-"""What a relay believes of the one that it brings a message to."""
+"""Which responses the HTTP client trusts."""
 
 from __future__ import annotations
 
@@ -11,94 +11,93 @@ from aiohttp.test_utils import TestServer
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
-from sbusd.relay.errors import PeerAwayError, PeerRefusalError
-from sbusd.relay.http.client import MAX_RESPONSE_BYTES, PASSING, Courier
-from sbusd.relay.http.signature import SIGNATURE, Stamp, read_stamp, request_signature, response_signature
+from sbusd.relay.http.client import MAX_RESPONSE_BYTES, PASSING, HttpClient, PeerRejectedError, PeerUnreachableError
+from sbusd.relay.http.signature import SIGNATURE, SignatureHeaders, read_signature_headers, request_signature, response_signature
 
 KEY = b"0123456789abcdef"
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-def bring(serve: Serve, keys: dict[int, bytes]) -> SbusError | None:
-    """Bring a message of twin 1001 to a twin 1002 that is *serve*; return what is wrong."""
+def send(serve: Serve, keys: dict[int, bytes]) -> SbusError | None:
+    """Send a message from host 1001 to a host 1002 that is *serve*; return the error."""
 
     async def run() -> SbusError | None:
         application = web.Application()
         application.router.add_post("/zbus-remote", serve)
         async with TestServer(application) as server:
-            courier = Courier(1001, RelaySettings(request_timeout=1.0), keys)
+            client = HttpClient(1001, RelaySettings(request_timeout=1.0), keys)
             try:
-                await courier.bring(1002, f"127.0.0.1:{server.port}", "/zbus-remote", b"{}")
+                await client.send(1002, f"127.0.0.1:{server.port}", "/zbus-remote", b"{}")
             except SbusError as error:
                 return error
             finally:
-                await courier.close()
+                await client.close()
         return None
 
     return asyncio.run(run())
 
 
 def answer(status: int, body: bytes, key: bytes | None) -> Serve:
-    """Return a host that answers so, signed with *key*."""
+    """Return a host that sends this response, signed with *key*."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        stamp = read_stamp(request.headers)
+        signed = read_signature_headers(request.headers)
         if key is not None:
-            assert stamp is not None
-            assert stamp.signature == request_signature(KEY, stamp, 1002, "/zbus-remote", await request.read())
-        signed = {} if key is None or stamp is None else {SIGNATURE: response_signature(key, stamp, status, body)}
-        return web.Response(status=status, body=body, headers=signed)
+            assert signed is not None
+            assert signed.signature == request_signature(KEY, signed, 1002, "/zbus-remote", await request.read())
+        headers = {} if key is None or signed is None else {SIGNATURE: response_signature(key, signed, status, body)}
+        return web.Response(status=status, body=body, headers=headers)
 
     return serve
 
 
 def test_a_word_with_the_right_key_is_believed() -> None:
-    assert bring(answer(200, b"{}", KEY), {1002: KEY}) is None
+    assert send(answer(200, b"{}", KEY), {1002: KEY}) is None
 
 
 @pytest.mark.parametrize("key", [None, b"x" * 16])
 def test_who_is_between_the_hosts_cannot_say_that_it_arrived(key: bytes | None) -> None:
-    error = bring(answer(200, b"{}", key), {1002: KEY})
-    assert isinstance(error, PeerAwayError)
+    error = send(answer(200, b"{}", key), {1002: KEY})
+    assert isinstance(error, PeerUnreachableError)
     assert "is not signed by host 1002" in str(error)
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 405, 410, 413])
 def test_nor_that_it_is_refused(status: int) -> None:
-    """But the words are there for a person."""
-    error = bring(answer(status, b'{"error": "go away"}', None), {1002: KEY})
-    assert isinstance(error, PeerAwayError)
+    """But the text is kept for the administrator."""
+    error = send(answer(status, b'{"error": "go away"}', None), {1002: KEY})
+    assert isinstance(error, PeerUnreachableError)
     assert f"status {status} is not signed by host 1002; its error: go away" in str(error)
 
 
 def test_a_response_to_another_request_is_not_believed() -> None:
-    """Not even one with the same nonce, which the relay has signed for an attacker between the hosts."""
+    """Not even to one with the same nonce, which the relay has signed for an attacker."""
 
     async def serve(request: web.Request) -> web.StreamResponse:
-        stamp = read_stamp(request.headers)
-        assert stamp is not None
-        other = Stamp(stamp.twin, stamp.time, stamp.nonce, "0" * 64)
+        signed = read_signature_headers(request.headers)
+        assert signed is not None
+        other = SignatureHeaders(signed.twin, signed.time, signed.nonce, "0" * 64)
         return web.Response(status=404, body=b"{}", headers={SIGNATURE: response_signature(KEY, other, 404, b"{}")})
 
-    assert isinstance(bring(serve, {1002: KEY}), PeerAwayError)
+    assert isinstance(send(serve, {1002: KEY}), PeerUnreachableError)
 
 
 def test_a_twin_without_a_key_is_not_spoken_to() -> None:
-    assert isinstance(bring(answer(200, b"{}", None), {1003: KEY}), PeerRefusalError)
+    assert isinstance(send(answer(200, b"{}", None), {1003: KEY}), PeerRejectedError)
 
 
 @pytest.mark.parametrize("status", [*sorted(PASSING), 500, 503])
 def test_what_may_pass_is_tried_again(status: int) -> None:
-    error = bring(answer(status, b'{"error": "later"}', KEY), {1002: KEY})
-    assert isinstance(error, PeerAwayError)
+    error = send(answer(status, b'{"error": "later"}', KEY), {1002: KEY})
+    assert isinstance(error, PeerUnreachableError)
     assert f"status {status}: later" in str(error)
 
 
 @pytest.mark.parametrize("status", [201, 302, 400, 403, 404, 410, 413])
 def test_what_will_not_pass_is_a_refusal(status: int) -> None:
-    error = bring(answer(status, b"not of a relay\n\x1b", KEY), {1002: KEY})
-    assert isinstance(error, PeerRefusalError)
+    error = send(answer(status, b"not of a relay\n\x1b", KEY), {1002: KEY})
+    assert isinstance(error, PeerRejectedError)
     assert str(error).isprintable()
 
 
@@ -106,8 +105,8 @@ def test_an_endless_answer_is_cut_off() -> None:
     async def serve(_request: web.Request) -> web.StreamResponse:
         return web.Response(body=b"x" * (MAX_RESPONSE_BYTES + 1))
 
-    error = bring(serve, {})
-    assert isinstance(error, PeerAwayError)
+    error = send(serve, {})
+    assert isinstance(error, PeerUnreachableError)
     assert f"exceeds {MAX_RESPONSE_BYTES} bytes" in str(error)
 
 
@@ -116,6 +115,6 @@ def test_an_answer_that_does_not_come_is_away() -> None:
         await asyncio.sleep(60)
         return web.Response()
 
-    error = bring(serve, {})
-    assert isinstance(error, PeerAwayError)
+    error = send(serve, {})
+    assert isinstance(error, PeerUnreachableError)
     assert "no response in time" in str(error)

@@ -1,4 +1,4 @@
-"""Signatures: what is changed is told, and files of keys that others can use are refused."""
+"""Signatures: changes are detected, and key files that other users can access are rejected."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from sbusd.relay.http.signature import (
     NONCE,
     SIGNATURE,
     TIME,
-    Stamp,
+    SignatureHeaders,
     is_same,
     read_key,
-    read_stamp,
+    read_signature_headers,
     request_signature,
     response_signature,
     signed_headers,
@@ -27,18 +27,18 @@ KEY = b"0123456789abcdef"
 
 def test_a_signature_is_that_of_what_was_signed() -> None:
     headers = signed_headers(KEY, 1001, 1002, "/zbus-remote", b"body", now=1_795_000_000.9)
-    stamp = read_stamp(headers)
-    assert stamp is not None
-    assert (stamp.twin, stamp.time) == (1001, 1_795_000_000)
-    right = request_signature(KEY, stamp, 1002, "/zbus-remote", b"body")
-    assert is_same(right, stamp.signature)
+    signed = read_signature_headers(headers)
+    assert signed is not None
+    assert (signed.twin, signed.time) == (1001, 1_795_000_000)
+    right = request_signature(KEY, signed, 1002, "/zbus-remote", b"body")
+    assert is_same(right, signed.signature)
     for key, to, path, body in [
         (b"x" * 16, 1002, "/zbus-remote", b"body"),
         (KEY, 1001, "/zbus-remote", b"body"),
         (KEY, 1002, "/zbus-reply", b"body"),
         (KEY, 1002, "/zbus-remote", b"bodY"),
     ]:
-        assert not is_same(request_signature(key, stamp, to, path, body), stamp.signature)
+        assert not is_same(request_signature(key, signed, to, path, body), signed.signature)
 
 
 def test_no_two_requests_have_the_same_nonce() -> None:
@@ -47,11 +47,11 @@ def test_no_two_requests_have_the_same_nonce() -> None:
 
 
 def test_the_answer_is_signed_for_its_request_and_status() -> None:
-    asked = Stamp(1001, 1, "a" * 32, "c" * 64)
+    asked = SignatureHeaders(1001, 1, "a" * 32, "c" * 64)
     right = response_signature(KEY, asked, 200, b"{}")
     assert right == response_signature(KEY, asked, 200, b"{}")
-    assert right != response_signature(KEY, Stamp(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
-    assert right != response_signature(KEY, Stamp(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
+    assert right != response_signature(KEY, SignatureHeaders(1001, 1, "b" * 32, "c" * 64), 200, b"{}")
+    assert right != response_signature(KEY, SignatureHeaders(1001, 1, "a" * 32, "d" * 64), 200, b"{}")
     assert right != response_signature(KEY, asked, 503, b"{}")
     assert right != response_signature(KEY, asked, 200, b"")
 
@@ -71,8 +71,8 @@ def test_the_answer_is_signed_for_its_request_and_status() -> None:
 )
 def test_headers_that_are_none_are_none(name: str, value: str) -> None:
     headers = signed_headers(KEY, 1001, 1002, "/", b"", now=1)
-    assert read_stamp(headers | {name: value}) is None
-    assert read_stamp({each: text for each, text in headers.items() if each != name}) is None
+    assert read_signature_headers(headers | {name: value}) is None
+    assert read_signature_headers({each: text for each, text in headers.items() if each != name}) is None
 
 
 def test_a_key_is_read_without_its_line_end(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_key_is_read_without_its_line_end(tmp_path: Path) -> None:
 
 
 def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> None:
-    """It belongs to root and its group, and an access list lets the service read it."""
+    """It belongs to root and its group, and an ACL lets the service read it."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(0o440)
@@ -92,7 +92,7 @@ def test_a_credential_of_systemd_is_read(tmp_path: Path, needs_root: None) -> No
 
 @pytest.mark.parametrize(("owner", "mode", "says"), [((0, 4711), 0o640, "group 4711"), ((4711, 0), 0o600, "owned by user 4711")])
 def test_a_key_that_another_user_has_is_refused(tmp_path: Path, owner: tuple[int, int], mode: int, says: str, needs_root: None) -> None:
-    """Users are added to the relay's group to call other hosts; and the number of a removed user becomes another user's."""
+    """Users join the relay's group to call remote hosts; and the uid of a removed user may be reused."""
     file = tmp_path / "key"
     file.write_bytes(KEY)
     file.chmod(mode)
@@ -135,7 +135,7 @@ def test_a_key_that_is_not_there_is_refused(tmp_path: Path) -> None:
 
 def test_a_key_in_a_fifo_is_refused_and_nobody_waits_for_it(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "key", 0o600)
-    # With a reader and a writer, no open(2) of it blocks; what it holds is a key.
+    # A FIFO with a reader and a writer does not block open(2); it contains a key.
     fifo = os.open(tmp_path / "key", os.O_RDWR)
     try:
         os.write(fifo, KEY.ljust(2_000))

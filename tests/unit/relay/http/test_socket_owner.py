@@ -32,7 +32,7 @@ def test_the_user_of_a_real_connection(host: str) -> None:
 
 
 def test_a_client_of_ipv6_that_connects_to_an_ipv4_address(needs_root: None) -> None:
-    """Its socket has mapped addresses, and the listening one has plain ones."""
+    """Its socket has IPv4-mapped addresses, the listening one IPv4 addresses."""
     with listener("127.0.0.1") as server:
         port = server.getsockname()[1]
 
@@ -57,7 +57,7 @@ def test_another_user_is_seen(host: str, needs_root: None) -> None:
 
 
 def closes(client: socket.socket) -> None:
-    """Close as any program does."""
+    """Close the socket as any program does."""
     client.sendall(b"x")
     client.close()
 
@@ -79,7 +79,7 @@ def resets(client: socket.socket) -> None:
 @pytest.mark.parametrize("leave", [closes, closes_with_more, resets])
 @pytest.mark.parametrize("early", [True, False])
 def test_a_socket_that_is_closed_belongs_to_nobody(host: str, leave: Callable[[socket.socket], None], early: bool) -> None:
-    """Before the connection is accepted, and after; nor does a closed socket belong to root, which is the number that it shows."""
+    """Before and after the connection is accepted; nor does it belong to root, whose uid the kernel reports."""
     with listener(host) as server, socket.create_connection(server.getsockname()[:2]) as client:
         if early:
             leave(client)
@@ -91,13 +91,13 @@ def test_a_socket_that_is_closed_belongs_to_nobody(host: str, leave: Callable[[s
 
 
 def test_a_listening_socket_at_the_clients_address_is_not_its_socket() -> None:
-    """The kernel, asked about a connection that is gone, finds the socket that listens there instead."""
+    """If the connection is gone, the kernel finds the socket that listens on its address instead."""
     with listener("127.0.0.1") as server, listener("127.0.0.1") as other:
         assert socket_user(other.getsockname(), server.getsockname()) is None
 
 
 def test_an_end_of_ours_that_is_not_established_decides_nothing() -> None:
-    """The client still has an established connection, as it is after its packets were lost."""
+    """The client's connection is still established, as after a loss of its packets."""
 
     class Gone:
         def __init__(self, served: socket.socket) -> None:

@@ -1,18 +1,18 @@
-"""Bodies of senders who are not verified have a bounded number of bytes, and do not use up those of others."""
+"""Limits on the bytes of bodies of unverified senders."""
 
 from __future__ import annotations
 
 import functools
 
-from sbusd.relay.addresses import Parties
-from sbusd.relay.http.unverified_bytes import PARTS, Pending
+from sbusd.relay.addresses import AddressGroups
+from sbusd.relay.http.unverified_bytes import PARTS, UnverifiedBytes
 
 PEER = "10.0.0.2"
 
 
 def test_one_party_has_a_part_and_all_have_the_whole() -> None:
-    pending = Pending(Parties([PEER]), 8_000, 100)
-    bodies = [pending.body(f"10.1.0.{number}") for number in range(PARTS + 1)]
+    unverified = UnverifiedBytes(AddressGroups([PEER]), 8_000, 100)
+    bodies = [unverified.body(f"10.1.0.{number}") for number in range(PARTS + 1)]
     assert [body.grow(1_000) for body in bodies] == [True] * PARTS + [False]
     assert not bodies[0].grow(1)
     with bodies[0]:
@@ -21,42 +21,42 @@ def test_one_party_has_a_part_and_all_have_the_whole() -> None:
 
 
 def test_addresses_of_one_network_are_one_party() -> None:
-    pending = Pending(Parties([]), 8_000, 100)
-    first, second = (pending.body(f"2001:db8::{number}") for number in (1, 2))
+    unverified = UnverifiedBytes(AddressGroups([]), 8_000, 100)
+    first, second = (unverified.body(f"2001:db8::{number}") for number in (1, 2))
     assert first.grow(600)
     assert second.grow(600)
     assert first.is_evicted
 
 
 def test_a_body_of_the_largest_size_is_taken_whatever_the_part() -> None:
-    pending = Pending(Parties([]), 1_000, 1_000)
-    assert pending.body("10.1.0.1").grow(1_000)
+    unverified = UnverifiedBytes(AddressGroups([]), 1_000, 1_000)
+    assert unverified.body("10.1.0.1").grow(1_000)
 
 
 def test_configured_peers_have_bytes_of_their_own() -> None:
-    pending = Pending(Parties([PEER]), 1_000, 1_000)
-    assert pending.body("10.1.0.1").grow(1_000)
-    assert not pending.body("10.1.0.3").grow(1)
-    assert pending.body(PEER).grow(1_000)
+    unverified = UnverifiedBytes(AddressGroups([PEER]), 1_000, 1_000)
+    assert unverified.body("10.1.0.1").grow(1_000)
+    assert not unverified.body("10.1.0.3").grow(1)
+    assert unverified.body(PEER).grow(1_000)
 
 
 def test_nobody_who_has_left_is_remembered() -> None:
-    pending = Pending(Parties([]), 1_000, 1_000)
+    unverified = UnverifiedBytes(AddressGroups([]), 1_000, 1_000)
     for number in range(100):
-        with pending.body(f"10.1.0.{number}") as body:
+        with unverified.body(f"10.1.0.{number}") as body:
             assert body.grow(1_000)
-    assert (sum(pending._of.values()), len(pending._of), pending._total[False]) == (0, 0, 0)
+    assert (sum(unverified._of.values()), len(unverified._of), unverified._total[False]) == (0, 0, 0)
 
 
 def test_the_oldest_body_of_a_party_makes_room_for_a_new_one() -> None:
-    """Another user of a peer's host, who has no key, must not keep the peer's messages out."""
-    pending = Pending(Parties([PEER]), 8_000, 100)
+    """A user without a key on a peer's host must not block the messages of the peer."""
+    unverified = UnverifiedBytes(AddressGroups([PEER]), 8_000, 100)
     ended: list[str] = []
-    oldest, empty, other = pending.body(PEER), pending.body(PEER), pending.body("10.0.0.9")
+    oldest, empty, other = unverified.body(PEER), unverified.body(PEER), unverified.body("10.0.0.9")
     for name, body in (("oldest", oldest), ("empty", empty), ("other", other)):
         body.end = functools.partial(ended.append, name)
     assert [body.grow(1_000) for body in (other, oldest)] == [True, True]
-    with pending.body(PEER) as new:
+    with unverified.body(PEER) as new:
         assert new.grow(1_000)
         assert ended == ["oldest"]
         assert oldest.is_evicted

@@ -1,4 +1,4 @@
-"""Every change from one state of a message to the next, in a real Redis: it happens once, for who holds the message, or not at all."""
+"""Every state transition of a message in a real Redis: it happens once, for the holder of the message, or not at all."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from sbusd.relay.message_model import Message
+from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names as queues
-from sbusd.relay.redis.store import Once, Store
+from sbusd.relay.redis.store import Nonce, Store
+from tests.support.bus_hosts import FIRST, SECOND
+from tests.support.message_stores import opened, outgoing, reply_to, run_with, taken
 from tests.support.relays import RedisServer
-from tests.support.stores import opened, order, reply_to, run_with, taken
-from tests.support.towns import FIRST, SECOND
 
 
 def left(client: Any) -> set[str]:
-    """Return what a message under way would have in Redis."""
+    """Return the keys of a message in progress."""
     names = {key.decode().removeprefix("msgbus.system.").removeprefix("relay.").partition(":")[0] for key in client.keys("msgbus.*")}
     return names - {"counters", "relays", "lease", "peers", "peer", "done", "seen", "nonce", "counter"}
 
@@ -39,7 +39,7 @@ def test_nothing_to_take_is_waited_for(server: RedisServer) -> None:
 
 
 def test_what_a_dead_relay_held_goes_back_in_its_order(server: RedisServer) -> None:
-    """Also of one that died before it could say that it lives."""
+    """Also the messages of a relay that died before it had a lease."""
 
     async def body(store: Store, client: Any) -> None:
         client.rpush(queues.REMOTE, "a", "b", "c")
@@ -67,12 +67,12 @@ def test_what_a_living_relay_holds_is_its_own(server: RedisServer) -> None:
 def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        made = order(hold_seconds=60.0)
+        made = outgoing(hold_seconds=60.0)
         ((said, claim),) = await store.dispatch(raw, [made])
         assert said == "accepted"
         assert claim is not None
         assert (claim.id, claim.attempt, claim.tries, claim.twin, claim.is_request) == (f"q:{made.message.uid}", 1, 1, SECOND, True)
-        assert Message.parse(claim.body) == made.message
+        assert RelayMessage.parse(claim.body) == made.message
         async with opened(server) as other:
             assert (await other.claim(SECOND, 10, 60.0))[1] == []
             assert await other.twins() == [SECOND]
@@ -86,7 +86,7 @@ def test_a_request_is_held_by_who_sends_it_at_once(server: RedisServer) -> None:
 def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        assert await store.dispatch(raw, [order(1), order(2)]) == [("accepted", None)] * 2
+        assert await store.dispatch(raw, [outgoing(1), outgoing(2)]) == [("accepted", None)] * 2
         _, found = await store.claim(SECOND, 10, 60.0)
         assert [claim.id for claim in found] == ["q:1002.1", "q:1002.2"]
         assert (await store.claim(SECOND, 10, 60.0))[1] == []
@@ -96,7 +96,7 @@ def test_one_that_waits_is_claimed_once(server: RedisServer) -> None:
 
 def test_who_lost_a_request_to_another_relay_changes_nothing(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        assert await store.dispatch(b"raw", [order()]) == []
+        assert await store.dispatch(b"raw", [outgoing()]) == []
         assert left(client) == set()
 
     run_with(server, body)
@@ -105,14 +105,14 @@ def test_who_lost_a_request_to_another_relay_changes_nothing(server: RedisServer
 def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        ((_, first),) = await store.dispatch(raw, [order(hold_seconds=60.0)])
+        ((_, first),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0)])
         assert first is not None
-        client.zadd(queues.sending(SECOND), {first.id: 1})  # its seconds are over
+        client.zadd(queues.sending(SECOND), {first.id: 1})  # its claim has expired
         _, (second,) = await store.claim(SECOND, 10, 60.0)
         assert (second.id, second.attempt) == (first.id, 2)
         assert await store.sent(first) == "lost"
         assert await store.postpone(first, "why") == "lost"
-        assert await store.answer(order().message, order().full, "failed", token=first.token) == "lost"
+        assert await store.answer(outgoing().message, outgoing().full, "failed", token=first.token) == "lost"
         assert await store.sent(second) == "sent"
         assert client.hget(queues.COUNTERS, "tries-abandoned") == b"1"
 
@@ -122,13 +122,13 @@ def test_a_try_that_is_abandoned_is_another_relays_and_the_first_has_lost_it(ser
 def test_tries_are_counted_down(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        ((_, claim),) = await store.dispatch(raw, [order(hold_seconds=60.0, tries=1)])
+        ((_, claim),) = await store.dispatch(raw, [outgoing(hold_seconds=60.0, tries=1)])
         assert claim is not None
         assert await store.postpone(claim, "why") == "postponed"
         due, none = await store.claim(SECOND, 10, 60.0)
         assert none == []
         assert 0 < due <= 5
-        assert await store.hasten(10) == 1  # that try costs nothing
+        assert await store.hasten(10) == 1  # that retry is not counted
         _, (again,) = await store.claim(SECOND, 10, 60.0)
         assert (again.attempt, again.tries) == (2, 1)
         assert await store.postpone(again, "why") == "postponed"
@@ -143,14 +143,14 @@ def test_tries_are_counted_down(server: RedisServer) -> None:
 def test_a_request_has_one_answer(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        made = order(hold_seconds=60.0)
+        made = outgoing(hold_seconds=60.0)
         await store.dispatch(raw, [made])
         assert await store.waiting_request(made.message.uid) == made.message
         assert await store.answer(made.message, reply_to(made.message, dat="eA=="), "answered") == "answered"
         assert await store.answer(made.message, made.full, "expired") == "late"
         assert await store.waiting_request(made.message.uid) is None
         (answer,) = client.lrange("ret-1", 0, -1)
-        assert Message.parse(answer).dat == "eA=="
+        assert RelayMessage.parse(answer).dat == "eA=="
         assert left(client) == set()
 
     run_with(server, body)
@@ -159,9 +159,9 @@ def test_a_request_has_one_answer(server: RedisServer) -> None:
 def test_a_full_backlog_is_answered(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        said = await store.dispatch(raw, [order(1, hold_seconds=60.0), order(2, hold_seconds=60.0)])
+        said = await store.dispatch(raw, [outgoing(1, hold_seconds=60.0), outgoing(2, hold_seconds=60.0)])
         assert [(word, claim is None) for word, claim in said] == [("accepted", False), ("answered", True)]
-        assert Message.parse(client.lpop("ret-2")).err == "no room"
+        assert RelayMessage.parse(client.lpop("ret-2")).err == "no room"
 
     run_with(server, body, backlog_messages=1)
 
@@ -170,16 +170,16 @@ def test_a_full_backlog_is_answered(server: RedisServer) -> None:
 def test_no_answer_is_put_into_a_queue_of_the_bus(server: RedisServer, ret: str) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order()])
-        assert await store.answer(order().message.with_(ret=ret), order().full, "failed") == "undeliverable"
+        await store.dispatch(raw, [outgoing()])
+        assert await store.answer(outgoing().message.with_(ret=ret), outgoing().full, "failed") == "undeliverable"
         assert client.exists(ret) == 0
 
     run_with(server, body)
 
 
-def request_of_second(number: int = 1) -> Message:
-    """Return a request that the second twin sends here."""
-    return Message(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
+def request_of_second(number: int = 1) -> RelayMessage:
+    """Return a request from the second host to this one."""
+    return RelayMessage(uid=f"{FIRST}.{number}", cmd="x", src=SECOND, dst=(FIRST,), ret=queues.REPLY)
 
 
 def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
@@ -194,10 +194,10 @@ def test_a_request_of_another_host_is_taken_once(server: RedisServer) -> None:
 
 def test_what_it_was_signed_with_is_good_once(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        once = Once(SECOND, "0" * 32, 10.0)
+        once = Nonce(SECOND, "0" * 32, 10.0)
         assert await store.accept(SECOND, request_of_second(1), "d", 60.0, once) == "accepted"
         assert await store.accept(SECOND, request_of_second(2), "e", 60.0, once) == "replayed"
-        assert await store.admit(reply_to(order().message), once) == "replayed"
+        assert await store.admit(reply_to(outgoing().message), once) == "replayed"
         assert client.llen(queues.REMOTE) == 1
         assert 0 < client.ttl(queues.nonce(SECOND, "0" * 32)) <= 10
 
@@ -219,14 +219,14 @@ def test_one_host_cannot_fill_another(server: RedisServer, bound: str, says: str
 def test_an_answer_is_taken_from_the_twin_that_was_asked_alone(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order()])
-        answer = reply_to(order().message)
+        await store.dispatch(raw, [outgoing()])
+        answer = reply_to(outgoing().message)
         assert await store.admit(answer.with_(src=1003)) == "forged"
         assert await store.admit(answer.with_(uid="1002.9")) == "unasked"
         assert await store.admit(answer) == "accepted"
         assert client.lpop(queues.REPLY) == answer.encode()
         mine = await taken(store, client, queues.REPLY, answer.with_(dat="eA==").encode())
-        assert await store.answer(order().message, answer, "answered", raw=mine, queue=queues.REPLY, vetted=True) == "forged"
+        assert await store.answer(outgoing().message, answer, "answered", raw=mine, queue=queues.REPLY, vetted=True) == "forged"
 
     run_with(server, body, queue_messages=2)
 
@@ -265,7 +265,7 @@ def test_an_answer_goes_out_once_and_to_who_has_asked(server: RedisServer) -> No
 
 
 async def asker(store: Store, client: Any, number: int = 1, cmd: str = "x") -> str:
-    """Return who gets the error of a request to the first twin that does not name its asker."""
+    """Return the host that receives the error of a request to the first host that does not name its sender."""
     error = request_of_second(number).with_(src=FIRST, dst=(FIRST,), cmd=cmd, err="wrong")
     raw = await taken(store, client, queues.REPLY, error.encode())
     said = await store.asker(raw, error, queues.REPLY)
@@ -290,14 +290,14 @@ def test_an_error_goes_to_the_one_twin_that_asked_that_command(server: RedisServ
 
 
 def test_a_uid_that_one_twin_uses_twice_names_no_request(server: RedisServer) -> None:
-    """Else the answer to the first would hide that the other has none yet."""
+    """Otherwise the response to the first would hide that the other has none yet."""
 
     async def body(store: Store, client: Any) -> None:
         await store.accept(SECOND, request_of_second().with_(cmd="y"), "d", 60.0)
         await store.accept(SECOND, request_of_second(), "e", 60.0)
         answer = reply_to(request_of_second().with_(cmd="y"))
         await store.respond(await taken(store, client, queues.REPLY, answer.encode()), answer, queues.REPLY, 60.0)
-        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [order(twin=FIRST, what="here")])
+        await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [outgoing(twin=FIRST, action="here")])
         assert await asker(store, client) == "ambiguous"
 
     run_with(server, body)
@@ -312,7 +312,7 @@ def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisSe
         await store.accept(SECOND, request_of_second(3), "d", 60.0)
         assert await asker(store, client, 2) == "ambiguous"
         assert client.hget(queues.COUNTERS, "askers-forgotten") == b"1"
-        client.delete("msgbus.system.relay.askers-forgotten")  # its time is over
+        client.delete("msgbus.system.relay.askers-forgotten")  # it has expired
         assert await asker(store, client, 2) == "1003"
 
     run_with(server, body, peer_memory=1)
@@ -320,7 +320,7 @@ def test_where_askers_are_forgotten_early_no_error_is_redirected(server: RedisSe
 
 def test_askers_leave_nothing_behind(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
-        made = order(twin=FIRST, what="here")
+        made = outgoing(twin=FIRST, action="here")
         await store.dispatch(await taken(store, client, queues.LOCAL, b"raw"), [made])
         assert await asker(store, client) == str(FIRST)
         assert await store.answer(made.message, reply_to(made.message), "answered") == "answered"
@@ -335,7 +335,7 @@ def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
         assert await store.discard(raw, queues.LOCAL) == "kept"
         assert client.lrange(queues.REFUSED, 0, -1) == [b"nonsense"]
         raw = await taken(store, client, queues.LOCAL, b"more")
-        assert await store.discard(raw, queues.LOCAL, [("ret-7", order(7).full)]) == "answered"
+        assert await store.discard(raw, queues.LOCAL, [("ret-7", outgoing(7).full)]) == "answered"
         assert client.llen("ret-7") == 1
 
     run_with(server, body)
@@ -344,9 +344,9 @@ def test_what_is_no_message_is_kept_for_a_person(server: RedisServer) -> None:
 def test_what_expires_is_found(server: RedisServer) -> None:
     async def body(store: Store, client: Any) -> None:
         raw = await taken(store, client, queues.LOCAL, b"raw")
-        await store.dispatch(raw, [order(1), order(2)])
+        await store.dispatch(raw, [outgoing(1), outgoing(2)])
         assert await store.expired(10) == []
         client.zadd(queues.DEADLINES, {"1002.2": 1})
-        assert await store.expired(10) == [order(2).message]
+        assert await store.expired(10) == [outgoing(2).message]
 
     run_with(server, body)

@@ -1,0 +1,162 @@
+"""The recipients of a key: ``!/bus/members`` and ``!/bus/trace``. Spec: sbus-protocol(7) §6.
+
+While a reply is made no message is routed, so each page is limited in size and in work.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from itertools import islice
+
+from sbusd.broker import blocking_report
+from sbusd.broker.access import AccessRules
+from sbusd.broker.json_encoding import text
+from sbusd.broker.roster import Client, Roster
+from sbusd.dataplane.contract import Switch
+from sbusd.protocol.errors import ErrorCode, ProtocolError
+from sbusd.protocol.keys import SECRET_HEAD
+
+PAGE_MEMBERS = 100
+"""Members in one reply: with their credentials about 6 kB of JSON."""
+
+MAX_TRACED_PATTERNS = 400
+"""A client with more patterns is reported as a recipient without them, because listing them would take too long."""
+
+TRACED_BYTES = 16 << 10
+"""Cost of the comparisons for one reply, in bytes of keys and patterns. Beyond it the page ends, and the other clients follow on the next.
+
+Without this limit, one request about many connections with deep patterns could stop the bus for minutes.
+"""
+
+PATTERN_COST = 40
+"""Part of that cost for a pattern that does not begin like the key. A 64th of its length is added."""
+
+COMPARISON_COST = 128
+"""Part of that cost for one comparison of a pattern with a key. Their lengths are added."""
+
+_PATTERNS_AT_ONCE = 16
+
+
+class Recipients:
+    """The queries of one bus for the recipients of a key. *page_clients* is the maximum number of clients on a page of a trace."""
+
+    def __init__(self, switch: Switch, roster: Roster, access: AccessRules, page_clients: int) -> None:
+        self._switch = switch
+        self._roster = roster
+        self._access = access
+        self._keyspace = access.keyspace
+        self._page_clients = page_clients
+
+    def set_access(self, access: AccessRules) -> None:
+        """Apply another policy. The key space stays the same."""
+        self._access = access
+
+    def may_know(self, client: Client, key: bytes) -> bool:
+        """Return whether a client that may publish to *key* may know its recipients. Those of a secret key are secret too."""
+        is_secret = key.startswith(SECRET_HEAD) and self._keyspace.namespace(key) is not None
+        return not is_secret or self._roster.is_owner(client) or self._access.opens(key, client.credentials)
+
+    def members(self, client: Client, key: bytes, after: bytes) -> dict[str, object]:
+        """Return a page of the recipients of *key* with numbers above *after*.
+
+        Raises:
+            ProtocolError: EPERM or EMSGSIZE, the client may not know them; EINVAL, *after* is not a number.
+        """
+        self._check_access(client, key)
+        start = parse_start(after)
+        numbers = self._switch.recipients(key)
+        later = (numbers[place] for place in range(bisect_right(numbers, start), len(numbers)))
+        found = list(islice((number for number in later if number in self._roster), PAGE_MEMBERS + 1))
+        page = [self._roster[number] for number in found[:PAGE_MEMBERS]]
+        return {
+            "members": [{"id": each.connection, "cred": each.credentials.key(self._keyspace.prefix).decode()} for each in page],
+            "next": page[-1].connection if len(found) > PAGE_MEMBERS else None,
+        }
+
+    def _check_access(self, client: Client, key: bytes) -> None:
+        """Raise ProtocolError (EPERM, EMSGSIZE) if a client may not know the recipients of *key*."""
+        verdict = self._access.publication(key, client.credentials)
+        if verdict.code is not None and not (verdict.rule is not None and self._roster.is_owner(client)):
+            raise ProtocolError(verdict.code, f"clients that cannot publish to a key cannot list its members: {verdict.reason}")
+        if not self.may_know(client, key):
+            raise ProtocolError(ErrorCode.EPERM, "only clients whose credentials match a secret key can list its members")
+
+    def trace(self, client: Client, key: bytes, after: bytes) -> dict[str, object]:
+        """Return a page of the visible clients with numbers above *after*: the recipients of *key*, and the others with the reason.
+
+        Raises:
+            ProtocolError: EINVAL, *after* is not a number.
+        """
+        start = parse_start(after)
+        verdict = self._access.publication(key, client.credentials)
+        # If a rule denies publishing to this client only, the recipients are still of interest.
+        publishable = verdict.is_allowed or verdict.rule is not None
+        reached = self._switch.recipients(key) if publishable else []
+        page = self._roster.page(client, start, self._page_clients)
+        recipients: list[dict[str, object]] = []
+        others: list[dict[str, object]] = []
+        allowance, following = TRACED_BYTES, page.next
+        for number, each in enumerate(page.clients):
+            who: dict[str, object] = {"id": each.connection, "pid": each.credentials.pid, "uid": each.credentials.uid}
+            place = bisect_left(reached, each.connection)
+            if place < len(reached) and reached[place] == each.connection:
+                patterns, allowance = self._matching(each, key, allowance)
+                if allowance < 0 and number:
+                    following = page.clients[number - 1].connection
+                    break
+                recipients.append(who | {"patterns": patterns} | self._blocking(client, each))
+            else:
+                others.append(who | {"reason": self._why_not(each, key, publishable=publishable)})
+        return {
+            "key": text(key),
+            "publishable": verdict.is_allowed,
+            "reason": verdict.reason,
+            "recipients": recipients,
+            "others": others,
+            "next": following,
+            "hidden": self._roster.hidden_from(client),
+        }
+
+    def _blocking(self, publisher: Client, recipient: Client) -> dict[str, object]:
+        """Return what happens to a publisher when a recipient's queue is full, and the publishers that the recipient blocks now."""
+        found = blocking_report.of_connection(self._switch, self._roster, publisher, recipient.connection)
+        now = {name: found[name] for name in ("blocked_others_ms", "blocks_count", "blocks")}
+        return {"when_full": blocking_report.when_full(self._access.policy, recipient, publisher)} | now
+
+    def _matching(self, client: Client, key: bytes, allowance: int) -> tuple[list[str], int]:
+        """Return the client's patterns that match *key*, and the rest of *allowance*; no patterns and -1 if that is not enough."""
+        if client.subscriptions > MAX_TRACED_PATTERNS:
+            return [], allowance
+        found: list[str] = []
+        last: bytes | None = None
+        while patterns := self._switch.patterns_after(client.connection, last, _PATTERNS_AT_ONCE):
+            last = patterns[-1]
+            for pattern in patterns:
+                allowance -= PATTERN_COST + (len(pattern) >> 6)
+                is_alike = key.startswith(pattern.partition(b"*")[0])
+                if is_alike:
+                    allowance -= COMPARISON_COST + len(pattern) + len(key)
+                if allowance < 0:
+                    return [], -1
+                if is_alike and self._keyspace.matches(pattern, key):
+                    found.append(text(pattern))
+        return found, allowance
+
+    def _why_not(self, client: Client, key: bytes, *, publishable: bool) -> str:
+        """Return the reason why a client is not a recipient of *key*."""
+        if not publishable:
+            return "no client can publish to this key"
+        if not client.subscriptions:
+            return "the client has no subscription"
+        if self._keyspace.namespace(key) is not None:
+            return f"none of its {client.subscriptions} patterns spells out this reserved key; wildcards do not match reserved keys"
+        return f"none of its {client.subscriptions} patterns matches the key"
+
+
+def parse_start(payload: bytes, what: str = "connection") -> int:
+    """Return the number after which a page starts; an empty payload is 0. Raises ProtocolError (EINVAL) for anything else."""
+    if not payload:
+        return 0
+    if not payload.isdigit() or len(payload) > 19:
+        raise ProtocolError(ErrorCode.EINVAL, f"the page to start after must be the number of a {what}")
+    return int(payload)

@@ -1,0 +1,48 @@
+"""The relay's client of its host's bus: it serves calls to remote hosts and makes calls for them. Spec: sbus-rpc(7) §9."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sbusd.client.asyncio.bus import AsyncBus
+from sbusd.client.asyncio.server import AsyncServer
+from sbusd.client.rpc.calls import Answer, Invocation
+from sbusd.client.rpc.service import Reception
+from sbusd.protocol.envelope import Envelope, relay_key, relayed_key
+from sbusd.protocol.peers import Peer
+
+
+@dataclass(frozen=True, slots=True)
+class RelayedInvocation(Invocation):
+    """A call from the host *source* to a service of this host, ``twin``."""
+
+    source: int = 0
+
+    @property
+    def key(self) -> bytes:
+        """The key of services that remote hosts may call."""
+        return relayed_key(self.command)
+
+    def routed(self, envelope: Envelope) -> Envelope:
+        """Return *envelope* with the calling host and this one."""
+        return replace(envelope, source=self.source, destinations=(self.twin or 0,))
+
+
+class RelayBus(AsyncBus):
+    """A connection of the relay; make one with ``RelayBus.connect``."""
+
+    async def call_relayed(self, request: RelayedInvocation) -> Answer:
+        """Make the call of a remote host. Raises what ``call`` raises."""
+        return await self._invoke(request)
+
+    async def rivals(self, twin: int) -> list[Peer]:
+        """Return the other clients that serve calls to remote hosts, such as *twin*, on this bus. Raises what ``members`` raises."""
+        key, own = relay_key(twin, "any"), await self.address
+        there = [peer for peer in await self.members(key) if peer.address != own]
+        # A mere subscriber does not subscribe to the key at its own address.
+        return [peer for peer in there if await self.members(peer.address + key)]
+
+    async def relay(self, reception: Reception, ready: Callable[[], None]) -> None:
+        """Serve the requests that *reception* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""
+        await AsyncServer(self._link, reception, at_once=None).run(ready)

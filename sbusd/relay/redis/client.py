@@ -1,0 +1,159 @@
+"""The relay's client of Redis: atomic scripts by name, and one error for an unavailable Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from importlib.resources import files
+from typing import Any
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import NoScriptError, RedisError
+
+from sbusd.protocol.errors import SbusError
+
+CONNECTIONS = 32
+"""Maximum number of connections. More would only queue, because Redis runs one script at a time."""
+
+TIMEOUT_SECONDS = 10.0
+"""Timeout of a command. The longest pause of Redis itself, a fork with gigabytes of memory, takes one second."""
+
+Argument = str | bytes | int | float
+
+
+class RedisUnavailableError(SbusError, ConnectionError):
+    """Redis did not respond, or rejected the command. Whether it ran is unknown: every script may be repeated."""
+
+
+class InvalidRedisError(SbusError, ValueError):
+    """An invalid ``redis`` setting."""
+
+
+def redis_url(spelling: str) -> str:
+    """Return the URL for ``HOST:PORT``, ``HOST``, the path of a socket, or a URL.
+
+    Raises:
+        InvalidRedisError: *spelling* is none of them.
+    """
+    if "://" in spelling:
+        if spelling.split("://", maxsplit=1)[0] in {"redis", "rediss", "unix"}:
+            return spelling
+    elif spelling.startswith("/"):
+        return f"unix://{spelling}"
+    else:
+        host, colon, port = spelling.rpartition(":") if not spelling.endswith("]") else (spelling, "", "")
+        if not colon:
+            host, port = spelling, "6379"
+        if host and port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and not set(host) & set("/@? "):
+            return f"redis://{host}:{port}"
+    raise InvalidRedisError(f'redis = "{spelling}": not HOST:PORT, a socket path or a URL such as redis://127.0.0.1:6379/0')
+
+
+class RedisClient:
+    """Connections to one Redis. Close it at the end."""
+
+    def __init__(self, spelling: str) -> None:
+        """Create it without connecting. Raises InvalidRedisError."""
+        url = redis_url(spelling)
+        # redis-py must not repeat a failed command: taking twice would leave one message behind.
+        try:
+            pool = BlockingConnectionPool.from_url(
+                url,
+                max_connections=CONNECTIONS,
+                timeout=TIMEOUT_SECONDS,
+                socket_timeout=TIMEOUT_SECONDS,
+                socket_connect_timeout=TIMEOUT_SECONDS,
+                retry=Retry(NoBackoff(), 0),
+            )
+        except ValueError as error:
+            raise InvalidRedisError(f'redis = "{spelling}": {error}') from None
+        self._redis = Redis(connection_pool=pool)
+        # redis-py has no type for this method.
+        self._execute: Callable[..., Awaitable[Any]] = self._redis.execute_command
+        self._stopped = False
+        prelude = _source("prelude")
+        self._scripts = {name: prelude + _source(name) for name in SCRIPTS}
+        self._digests = {name: hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest() for name, text in self._scripts.items()}
+
+    async def command(self, *words: Argument) -> Any:
+        """Run one command and return its result. Raises RedisUnavailableError."""
+        self._check()
+        try:
+            return await self._execute(*words)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _away(error) from None
+
+    async def script(self, name: str, *arguments: Argument) -> Any:
+        """Run the script *name* and return its result. Raises RedisUnavailableError."""
+        self._check()
+        try:
+            try:
+                return await self._execute("EVALSHA", self._digests[name], 0, *arguments)
+            except NoScriptError:
+                self._check()
+                return await self._execute("EVAL", self._scripts[name], 0, *arguments)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise _away(error) from None
+
+    def stop(self) -> None:
+        """From now on cancel every caller.
+
+        This ends loops around Redis reliably: before Python 3.12 asyncio.wait_for() may swallow a cancellation.
+        """
+        self._stopped = True
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._redis.aclose()
+        await self._redis.connection_pool.disconnect()
+
+    def _check(self) -> None:
+        """Cancel the caller after :meth:`stop`."""
+        if self._stopped:
+            raise asyncio.CancelledError
+
+
+SCRIPTS = (
+    "accept",
+    "admit",
+    "answer",
+    "asker",
+    "claim",
+    "deliver",
+    "discard",
+    "dispatch",
+    "drop",
+    "engage",
+    "expired",
+    "hasten",
+    "live",
+    "postpone",
+    "respond",
+    "sent",
+    "take",
+)
+"""Files in ``scripts/``: each is one state transition of a message."""
+
+
+def _away(error: Exception) -> RedisUnavailableError:
+    """Return the error for an unavailable Redis."""
+    return RedisUnavailableError(f"Redis: {reason_of(error)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return why Redis cannot be used, and what to do. redis-py ends some texts with a full stop, and some errors have no text."""
+    words = str(error).rstrip(".") or type(error).__name__
+    cause = error.__cause__ or error.__context__
+    if isinstance(cause, PermissionError):
+        return f"{words}; only root and the relay's user can use the relay's Redis: use sudo, or see sbus-relay(8)"
+    if isinstance(cause, FileNotFoundError):
+        return f"{words}; start Redis (package redis-server) with: systemctl start redis-server@sbus-relay.service"
+    return words
+
+
+def _source(name: str) -> str:
+    """Return the text of one script."""
+    return files("sbusd.relay.redis").joinpath("scripts", f"{name}.lua").read_text("utf-8")

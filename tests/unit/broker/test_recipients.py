@@ -1,0 +1,220 @@
+"""The recipients of a key: members and traces, on both switches."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from sbusd.broker.control_messages import PAGE_CLIENTS
+from sbusd.broker.recipients import COMPARISON_COST, MAX_TRACED_PATTERNS, PAGE_MEMBERS, PATTERN_COST, TRACED_BYTES
+from sbusd.config.rules import Origin, PolicyRule
+from sbusd.config.settings import DaemonSettings
+from sbusd.protocol import controls
+from tests.support.parlour import Guest, MakeParlour, Parlour
+from tests.support.wire import error_code
+
+ALICE, BOB = 1_000, 1_001
+
+
+def listed(answer: dict[str, object], name: str) -> list[dict[str, object]]:
+    """Return a list of objects in an answer."""
+    value = answer[name]
+    assert isinstance(value, list)
+    return value
+
+
+def test_trace_says_who_would_get_it_and_why_others_would_not(parlour: Parlour) -> None:
+    one, two, three, owner = (parlour.guest(uid=uid, pid=uid) for uid in (ALICE, BOB, ALICE, 0))
+    one.subscribe(b"a/*")
+    one.subscribe(b"a/")
+    one.subscribe(b"b")
+    two.subscribe(b"b")
+    parlour.run()
+    answer = owner.ask_json(controls.TRACE, b"a/x")
+    assert (answer["key"], answer["publishable"], answer["next"], answer["hidden"]) == ("a/x", True, None, 0)
+    (recipient,) = listed(answer, "recipients")
+    patterns = recipient.pop("patterns")
+    assert isinstance(patterns, list)
+    assert recipient.pop("when_full") == "discard"
+    assert [recipient.pop(name) for name in ("blocked_others_ms", "blocks_count", "blocks")] == [0, 0, []]
+    assert (recipient, sorted(patterns)) == ({"id": 1, "pid": ALICE, "uid": ALICE}, ["a/", "a/*"])
+    reasons = {entry["id"]: entry["reason"] for entry in listed(answer, "others")}
+    assert reasons == {
+        2: "none of its 1 patterns matches the key",
+        3: "the client has no subscription",
+        4: "the client has no subscription",
+    }
+    assert three.barrier() == []
+    assert parlour.switch.counters().messages == 0
+
+
+def test_trace_of_a_secret_tells_that_wildcards_do_not_reach_it(parlour: Parlour) -> None:
+    alice, owner = parlour.guest(uid=ALICE, gid=1, pid=2), parlour.guest()
+    alice.subscribe(b"!/cred//1000//x")
+    owner.subscribe(b"")
+    parlour.run()
+    answer = owner.ask_json(controls.TRACE, b"!/cred//1000//x")
+    assert [entry["patterns"] for entry in listed(answer, "recipients")] == [["!/cred//1000//x"]]
+    (other,) = listed(answer, "others")
+    assert "wildcards do not match reserved keys" in str(other["reason"])
+
+
+def test_trace_hides_other_users_from_one_who_is_no_owner(parlour: Parlour) -> None:
+    alice, bob = parlour.guest(uid=ALICE), parlour.guest(uid=BOB)
+    for guest in (alice, bob):
+        guest.subscribe(b"a")
+    parlour.run()
+    answer = bob.ask_json(controls.TRACE, b"a")
+    assert [entry["id"] for entry in listed(answer, "recipients")] == [bob.connection]
+    assert (answer["others"], answer["hidden"]) == ([], 1)
+
+
+def test_trace_of_a_key_nobody_may_publish_to_says_so(parlour: Parlour) -> None:
+    owner = parlour.guest()
+    answer = owner.ask_json(controls.TRACE, b"!/bus/error")
+    assert answer["publishable"] is False
+    assert [entry["reason"] for entry in listed(answer, "others")] == ["no client can publish to this key"]
+
+
+def test_trace_shows_any_key_as_text(parlour: Parlour) -> None:
+    answer = json.loads(parlour.guest().ask(controls.TRACE, b"\xff\x1b"))
+    assert answer["key"] == "\\xff\x1b"
+
+
+def test_trace_does_not_try_the_patterns_of_one_with_too_many(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour()
+    guest = parlour.guest()
+    for number in range(MAX_TRACED_PATTERNS + 1):
+        guest.subscribe(b"a/*" if number % 2 else b"b/%d" % number)
+        if number % 50 == 0:
+            parlour.run()
+    answer = guest.ask_json(controls.TRACE, b"a/x")
+    assert [(entry["id"], entry["patterns"]) for entry in listed(answer, "recipients")] == [(1, [])]
+
+
+def test_trace_compares_no_more_than_its_allowance_for_all_clients_together(parlour: Parlour) -> None:
+    hostile = [parlour.guest(uid=ALICE) for _ in range(3)]
+    # Two thirds of the allowance each: with the second it is over, and the page ends before it.
+    key = b"a/" * 50
+    cost = PATTERN_COST + COMPARISON_COST + 2 * len(key) + 10
+    patterns = [key + b"*" * stars for stars in range(1, TRACED_BYTES * 2 // 3 // cost)]
+    for guest in hostile:
+        for pattern in patterns:
+            guest.subscribe(pattern)
+            parlour.run()
+    after: object = None
+    for guest in hostile:
+        answer = hostile[0].ask_json(controls.TRACE, key if after is None else b"%b\0%b" % (key, str(after).encode()))
+        (found,) = listed(answer, "recipients")
+        assert found["id"] == guest.connection
+        assert isinstance(found["patterns"], list)
+        assert sorted(found["patterns"]) == sorted(pattern.decode() for pattern in patterns)
+        after = answer["next"]
+    assert after is None
+
+
+def test_trace_leaves_out_the_patterns_of_one_that_has_more_than_the_allowance(parlour: Parlour) -> None:
+    hostile, other = parlour.guest(uid=ALICE), parlour.guest(uid=ALICE)
+    key = b"a/" * 500
+    for stars in range(TRACED_BYTES // 1_000):
+        hostile.subscribe(key + b"*" * stars)
+        parlour.run()
+    other.subscribe(b"a/")
+    assert other.barrier() == []
+    first = hostile.ask_json(controls.TRACE, key)
+    assert [(entry["id"], entry["patterns"]) for entry in listed(first, "recipients")] == [(hostile.connection, [])]
+    assert first["next"] == hostile.connection
+    second = hostile.ask_json(controls.TRACE, b"%b\0%d" % (key, hostile.connection))
+    assert [(entry["id"], entry["patterns"]) for entry in listed(second, "recipients")] == [(other.connection, ["a/"])]
+
+
+def test_the_largest_answer_of_trace_fits_into_a_packet(parlour: Parlour) -> None:
+    owner = parlour.guest()
+    for _ in range(PAGE_CLIENTS - 1):
+        guest = parlour.guest(uid=ALICE)
+        guest.subscribe(b"\xff" * 4_000 + b"*")
+        guest.subscribe(b"")
+        parlour.run()
+    answer = owner.ask(controls.TRACE, b"\xff" * 4_000)
+    assert len(answer) < 300_000
+    recipients = json.loads(answer)["recipients"]
+    assert len(recipients) == 1
+
+
+def test_trace_tells_that_a_rule_stops_the_asker_and_who_would_get_it_from_others(make_parlour: MakeParlour) -> None:
+    parlour = make_parlour(DaemonSettings(policy=(PolicyRule("a", publish="deny", users=(0,), origin=Origin("f.toml", 1)),)))
+    owner = parlour.guest()
+    owner.subscribe(b"a")
+    assert owner.barrier() == []
+    traced = owner.ask_json(controls.TRACE, b"a")
+    assert (traced["publishable"], traced["reason"]) == (False, "refused by rule 1 of f.toml")
+    assert [entry["id"] for entry in listed(traced, "recipients")] == [1]
+
+
+# -- addresses and members
+
+
+def members(guest: Guest, key: bytes) -> list[tuple[object, object]]:
+    """Return the members of a key, over all pages."""
+    found: list[tuple[object, object]] = []
+    after: object = ""
+    while after is not None:
+        page = guest.ask_json(controls.MEMBERS, b"%b\0%b" % (key, str(after).encode()))
+        found += [(each["id"], each["cred"]) for each in listed(page, "members")]
+        after = page["next"]
+    return found
+
+
+def test_members_are_whom_a_message_would_reach(parlour: Parlour) -> None:
+    alice, bob, asker = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB, gid=8, pid=6), parlour.guest(uid=BOB, gid=8, pid=9)
+    alice.subscribe(b"rpc/x")
+    bob.subscribe(b"rpc/*")
+    bob.subscribe(b"rpc/x")
+    assert alice.barrier() == bob.barrier() == []
+    assert members(asker, b"rpc/x") == [(1, "!/cred/7/1000/5"), (2, "!/cred/8/1001/6")]
+    assert members(asker, b"rpc/y") == [(2, "!/cred/8/1001/6")]
+    assert members(asker, b"other") == []
+    asker.subscribe(b"other")
+    assert members(asker, b"other") == [(3, "!/cred/8/1001/9")]
+    alice.close()
+    parlour.run()
+    assert members(asker, b"rpc/x") == [(2, "!/cred/8/1001/6")]
+
+
+@pytest.mark.parametrize("count", [PAGE_MEMBERS - 1, PAGE_MEMBERS, PAGE_MEMBERS + 1])
+def test_members_come_in_pages(make_parlour: MakeParlour, count: int) -> None:
+    parlour = make_parlour()
+    guests = [parlour.guest() for _ in range(count)]
+    for guest in guests:
+        guest.subscribe(b"a")
+    parlour.run()
+    first = guests[0].ask_json(controls.MEMBERS, b"a")
+    assert len(listed(first, "members")) == min(count, PAGE_MEMBERS)
+    assert first["next"] == (PAGE_MEMBERS if count > PAGE_MEMBERS else None)
+    assert [number for number, _ in members(guests[0], b"a")] == [guest.connection for guest in guests]
+
+
+def test_members_of_a_secret_are_told_to_those_whom_it_is_for(parlour: Parlour) -> None:
+    alice, bob, owner = parlour.guest(uid=ALICE, gid=7, pid=5), parlour.guest(uid=BOB), parlour.guest()
+    secret = b"!/cred//1000//x"
+    alice.subscribe(secret)
+    assert members(alice, secret) == members(owner, secret) == [(1, "!/cred/7/1000/5")]
+    for key, code in ((secret, "EPERM"), (b"!/cred/x/1000//x", "EPERM"), (b"!/cred/1", "EPERM"), (b"!/event/connect/1", "EPERM")):
+        bob.control(controls.MEMBERS, key)
+        assert [error_code(packet) for packet in bob.receive_all()] == [code], key
+    bob.control(controls.MEMBERS, b"k" * 5_000)
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EMSGSIZE"]
+    bob.control(controls.MEMBERS, b"a\0nonsense")
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EINVAL"]
+
+
+def test_members_of_a_key_that_a_rule_closes_are_told_to_owners_alone(make_parlour: MakeParlour) -> None:
+    rule = PolicyRule("lab/", publish="deny", users=(0, BOB), origin=Origin("rules.toml", 1))
+    parlour = make_parlour(DaemonSettings(policy=(rule,)))
+    alice, bob, owner = parlour.guest(uid=ALICE), parlour.guest(uid=BOB), parlour.guest()
+    alice.subscribe(b"lab/x")
+    parlour.run()
+    assert len(members(alice, b"lab/x")) == len(members(owner, b"lab/x")) == 1
+    bob.control(controls.MEMBERS, b"lab/x")
+    assert [error_code(packet) for packet in bob.receive_all()] == ["EPERM"]

@@ -1,0 +1,50 @@
+"""A relay on its bus: its counters."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from sbusd.config.relay import RelaySettings
+from sbusd.relay.bus.membership import BusMembership
+from sbusd.relay.log_messages import RelayLog
+from sbusd.relay.queue_handler import QueueHandler
+from sbusd.relay.redis.client import RedisUnavailableError
+from sbusd.relay.redis.store import Store
+
+
+class FakeStore:
+    """A store; while the first counter is saved, another one appears."""
+
+    relay = "ab"
+
+    def __init__(self) -> None:
+        self.join: BusMembership | None = None
+        self.counted: list[tuple[str, int]] = []
+
+    async def count(self, name: str, number: int) -> None:
+        assert self.join is not None
+        self.counted.append((name, number))
+        if name == "bus-never-seen":
+            raise RedisUnavailableError("the end of the test")
+        self.join.calls.counts["never_seen"] += 2
+
+
+def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sbusd.relay.bus.membership.COUNT_SECONDS", 0.0)
+    store = FakeStore()
+    handler = SimpleNamespace(services=None)
+    settings = RelaySettings(bus="/nowhere")
+    store.join = join = BusMembership(1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=RelayLog())
+    join.calls.counts["too_many"] += 3
+
+    async def count() -> None:
+        async with asyncio.timeout(300):
+            await join.count()
+
+    with pytest.raises(RedisUnavailableError):
+        asyncio.run(count())
+    assert store.counted == [("bus-too-many", 3), ("bus-never-seen", 2)]

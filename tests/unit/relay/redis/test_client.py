@@ -1,0 +1,137 @@
+"""The Redis client: it loads missing scripts, has one kind of error, and does nothing after its end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis.exceptions import NoScriptError, ReadOnlyError
+
+from sbusd.relay.redis.client import SCRIPTS, InvalidRedisError, RedisClient, RedisUnavailableError, redis_url
+
+
+class Redis:
+    """A Redis without scripts until they are sent in full."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self.asked: Callable[[], object] = lambda: None
+        """Called while a command runs."""
+        self._known: set[str] = set()
+
+    async def execute(self, *words: Any) -> str:
+        """Run one command."""
+        self.commands.append(words[0])
+        self.asked()
+        if words[0] == "EVALSHA" and words[1] not in self._known:
+            self._known.add(words[1])
+            raise NoScriptError("NOSCRIPT No matching script. Please use EVAL.")
+        return "said"
+
+
+def link_to(execute: Any) -> RedisClient:
+    """Return a client whose commands *execute* runs."""
+    link = RedisClient("/nonexistent/redis.sock")
+    link._execute = execute
+    return link
+
+
+def test_a_script_is_sent_whole_once() -> None:
+    redis = Redis()
+    link = link_to(redis.execute)
+
+    async def run() -> None:
+        assert [await link.script("live"), await link.script("live")] == ["said", "said"]
+
+    asyncio.run(run())
+    assert redis.commands == ["EVALSHA", "EVAL", "EVALSHA"]
+
+
+def test_a_relay_that_ends_while_a_script_is_missing_sends_nothing_more() -> None:
+    """Before Python 3.12 asyncio.wait_for(), which redis-py uses, may swallow the cancellation, so the client checks."""
+    redis = Redis()
+    link = link_to(redis.execute)
+    redis.asked = link.stop
+
+    async def run() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await link.script("live")
+
+    asyncio.run(run())
+    assert redis.commands == ["EVALSHA"]
+
+
+@pytest.mark.parametrize("ask", [lambda link: link.script("live"), lambda link: link.command("PING")], ids=["script", "command"])
+def test_after_the_end_nothing_is_asked(ask: Callable[[RedisClient], Any]) -> None:
+    redis = Redis()
+    link = link_to(redis.execute)
+    link.stop()
+
+    async def run() -> None:
+        with pytest.raises(asyncio.CancelledError):
+            await ask(link)
+
+    asyncio.run(run())
+    assert redis.commands == []
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ReadOnlyError("READONLY No writes"), "READONLY"),
+        (ConnectionResetError("reset by peer."), "reset by peer$"),
+        (TimeoutError(), "Timeout"),
+    ],
+)
+def test_whatever_keeps_redis_away_is_one_kind_of_error(error: Exception, says: str) -> None:
+    async def fail(*_words: Any) -> None:
+        raise error
+
+    async def run() -> None:
+        for ask in (link.script("live"), link.command("PING")):
+            with pytest.raises(RedisUnavailableError, match=f"Redis: .*{says}"):
+                await ask
+
+    link = link_to(fail)
+    asyncio.run(run())
+
+
+def test_a_socket_where_nobody_is() -> None:
+    async def run() -> None:
+        link = RedisClient("/nonexistent/redis.sock")
+        with pytest.raises(RedisUnavailableError, match=r"/nonexistent/redis\.sock"):
+            await link.command("PING")
+        await link.close()
+
+    asyncio.run(run())
+
+
+def test_every_script_is_in_the_list_and_no_other() -> None:
+    from sbusd.relay.redis import client as redis_client
+
+    folder = Path(redis_client.__file__).with_name("scripts")
+    assert sorted(file.stem for file in folder.glob("*.lua")) == sorted((*SCRIPTS, "prelude"))
+
+
+@pytest.mark.parametrize(
+    ("spelling", "url"),
+    [
+        ("localhost", "redis://localhost:6379"),
+        ("10.0.0.1:7000", "redis://10.0.0.1:7000"),
+        ("[::1]", "redis://[::1]:6379"),
+        ("[::1]:7000", "redis://[::1]:7000"),
+        ("/run/redis.sock", "unix:///run/redis.sock"),
+        ("rediss://user:word@h:1/2", "rediss://user:word@h:1/2"),
+    ],
+)
+def test_spellings(spelling: str, url: str) -> None:
+    assert redis_url(spelling) == url
+
+
+@pytest.mark.parametrize("spelling", ["", ":1", "h:0", "h:65536", "h:x", "http://h", "a b:1", "user@h:1"])
+def test_what_names_no_redis(spelling: str) -> None:
+    with pytest.raises(InvalidRedisError):
+        RedisClient(spelling)
