@@ -15,12 +15,12 @@ from dataclasses import replace
 from sbusd.broker import connection_settings, log_messages
 from sbusd.broker.access import AccessRules
 from sbusd.broker.admission import BusOwnership
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.control_messages import ControlMessages
-from sbusd.broker.durable_state import Parts
+from sbusd.broker.durable_state import BrokerComponents
 from sbusd.broker.fast_path import FastPath
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.policy import Policy
 from sbusd.broker.presence_events import PresenceEvents
 from sbusd.broker.process_watch import ProcessBindings
@@ -49,7 +49,7 @@ _KEPT = connection_settings.LASTING | {controls.TAP_ON, controls.TAP_OFF}
 class Broker(FastPath):
     """The sink of one switch, which it creates."""
 
-    def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: Journal, make_switch: MakeSwitch) -> None:
+    def __init__(self, settings: DaemonSettings, ownership: BusOwnership, journal: BusLog, make_switch: MakeSwitch) -> None:
         keyspace, owners = settings.keyspace, ownership.owners
         self._ownership = ownership
         self._journal = journal
@@ -81,7 +81,7 @@ class Broker(FastPath):
         self._controls = ControlMessages(self.switch, self._roster, self._quotas, self._access, journal=journal, counts=self._counts)
         self._revocation = Revocation(self.switch, self._roster, self._refusals, self._log, self._unsubscribe)
         self._turn_time = settings.limits.turn_time
-        self._change_log = Chronicle()
+        self._change_log = ChangeLog()
         self.is_done = False
         """Whether the bus is to stop: set by :meth:`stop`, and with option -c by the disconnect of the last client."""
         self.is_for_good = False
@@ -101,16 +101,16 @@ class Broker(FastPath):
         self.switch.close(keeps_connections=keeps_connections)
         self._bindings.close()
 
-    def parts(self) -> Parts:
-        """Return the parts of the broker whose state is saved and restored."""
-        return Parts(
+    def components(self) -> BrokerComponents:
+        """Return the components of the broker whose state is saved and restored."""
+        return BrokerComponents(
             self.switch, self._roster, self._quotas, self._access, self._process_watch, self._controls, self._presence, self._journal,
             self._counts,
             admits=self._ownership.admits, may_tap=self._taps.may_tap, place=self._apply_rights, end=self._refusals.disconnect,
             refuse=self._refusals.refuse, process_ended=self._bindings.process_ended,
         )  # fmt: skip
 
-    def set_change_log(self, change_log: Chronicle) -> None:
+    def set_change_log(self, change_log: ChangeLog) -> None:
         """Write every change to *change_log* from now on."""
         self._change_log = change_log
         self.has_change_log = True

@@ -1,6 +1,6 @@
-"""What a bus writes down as it goes, so that it is known after a kill(2) at any instant. Spec: sbusd(8), RESTARTS.
+"""The log of control-plane changes, from which the next process restores the bus after a crash. Spec: sbusd(8), RESTARTS.
 
-A message costs nothing here: only what the control plane does is written, a record a change, before the client learns of it.
+Messages are not logged and cost nothing here. Each change is one record, written before the client learns of the change.
 """
 
 from __future__ import annotations
@@ -8,38 +8,38 @@ from __future__ import annotations
 from sbusd.broker.roster import Client
 
 
-class Chronicle:
-    """That of a bus whose state nobody would keep: nothing is written."""
+class ChangeLog:
+    """The change log of a bus without a service manager that stores its state: it writes nothing."""
 
     def numbered(self, connection: int) -> None:
-        """Note that a number of a connection is in use: before anybody learns of it."""
+        """Log that a connection number is in use, before it becomes known."""
 
     def opened(self, client: Client) -> None:
-        """Note that there is a new client."""
+        """Log a new client."""
 
     def closed(self, client: Client) -> None:
-        """Note that a client has gone."""
+        """Log the end of a client."""
 
     def subscribed(self, client: Client, pattern: bytes) -> None:
-        """Note that one more instance of a pattern is stored."""
+        """Log one more instance of a pattern."""
 
     def unsubscribed(self, client: Client, pattern: bytes) -> None:
-        """Note that there is one instance less."""
+        """Log one instance of a pattern less."""
 
     def changed(self, client: Client) -> None:
-        """Note that a client has asked for something else for itself: echo, modes."""
+        """Log the changed settings of a client: echo, modes."""
 
     def tapped(self, client: Client, pattern: bytes | None) -> None:
-        """Note that a client has a tap, or with None that it has none any more."""
+        """Log the tap of a client, or its end for None."""
 
     @property
     def has_work(self) -> bool:
-        """Whether :meth:`step` has something to do."""
+        """Whether :meth:`step` has work."""
         return False
 
     def step(self) -> None:
-        """Do a small part of the work that goes between turns."""
+        """Do a small part of the work that happens between turns."""
 
     def counts(self) -> dict[str, int]:
-        """Return what could not be kept, and how often the log was rewritten, for statistics."""
+        """Return the statistics of the log: failures, and how often it was rewritten."""
         return {"connections_unparked": 0, "state_failures": 0, "state_rewrites": 0}

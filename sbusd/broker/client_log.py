@@ -5,15 +5,14 @@ from __future__ import annotations
 from sbusd.broker import log_messages
 from sbusd.broker.access import Verdict
 from sbusd.broker.admission import BusOwnership
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.quota_refusal import QuotaRefusal
 from sbusd.broker.roster import Client
 from sbusd.config.rules import PolicyRule
 from sbusd.dataplane.contract import ConnectionCounters, End, Refusal
 from sbusd.protocol.credentials import Credentials
 from sbusd.protocol.errors import ErrorCode
-from sbusd.systemd.log_message import LogMessage
-from sbusd.systemd.log_sink import Fact
+from sbusd.systemd.log_record import Fact, LogMessage
 
 _MISBEHAVIOURS = (End.QUEUE_FULL, End.DESCRIPTORS)
 """Ends of connections that the client's behaviour or mode has caused."""
@@ -25,7 +24,7 @@ _PEERS_OWN = (End.HANGUP, End.BROKEN)
 class ClientLog:
     """The records of one bus about its clients."""
 
-    def __init__(self, journal: Journal, ownership: BusOwnership) -> None:
+    def __init__(self, journal: BusLog, ownership: BusOwnership) -> None:
         self._journal = journal
         self._protected = ownership.protected
 

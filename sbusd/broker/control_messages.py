@@ -13,10 +13,10 @@ from dataclasses import fields
 import sbusd
 from sbusd.broker import blocking_report, subscription_list
 from sbusd.broker.access import AccessRules
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.explanation import explain
 from sbusd.broker.json_encoding import encode
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.recipients import Recipients, parse_start
 from sbusd.broker.roster import Client, Roster
@@ -72,7 +72,7 @@ class ControlMessages:
     """The replies of one bus. *counts* are the broker's counters."""
 
     def __init__(
-        self, switch: Switch, roster: Roster, quotas: UserQuotas, access: AccessRules, *, journal: Journal, counts: Counter[str]
+        self, switch: Switch, roster: Roster, quotas: UserQuotas, access: AccessRules, *, journal: BusLog, counts: Counter[str]
     ) -> None:
         self._switch = switch
         self._roster = roster
@@ -81,7 +81,7 @@ class ControlMessages:
         self._keyspace = access.keyspace
         self._journal = journal
         self._counts = counts
-        self._change_log = Chronicle()
+        self._change_log = ChangeLog()
         self.recipients = Recipients(switch, roster, access, PAGE_CLIENTS)
         self.started = time.monotonic()
         """Start time of the bus, in seconds of the monotonic clock. A restart that keeps the connections does not change it."""
@@ -106,7 +106,7 @@ class ControlMessages:
         self._access = access
         self.recipients.set_access(access)
 
-    def set_change_log(self, change_log: Chronicle) -> None:
+    def set_change_log(self, change_log: ChangeLog) -> None:
         """Include the counters of *change_log* in the statistics."""
         self._change_log = change_log
 

@@ -1,4 +1,4 @@
-"""All that a bus knows, gathered from its parts: what must outlive a kill, and what an orderly end hands over besides."""
+"""The state of a bus, collected from its components: what must survive a crash, and what a planned restart hands over in addition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from sbusd.broker import usage_state
 from sbusd.broker.access import AccessRules
 from sbusd.broker.control_messages import ControlMessages
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.presence_events import PresenceEvents
 from sbusd.broker.process_watch import ProcessWatch
 from sbusd.broker.quotas import UserQuotas
@@ -20,8 +20,8 @@ from sbusd.state.records import BusState, ConnectionState, State
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
-    """The parts of a broker, for those who write down what it knows, and who bring it back."""
+class BrokerComponents:
+    """The components of a broker, for the modules that save and restore its state."""
 
     switch: Switch
     roster: Roster
@@ -30,61 +30,55 @@ class Parts:
     process_watch: ProcessWatch
     control_messages: ControlMessages
     presence: PresenceEvents
-    journal: Journal
+    journal: BusLog
     counts: Counter[str]
     admits: Callable[[int], bool]
-    """Whether a user may be here."""
+    """Returns whether a user is admitted to the bus."""
     may_tap: Callable[[Client], bool]
-    """Whether a client may be told of all traffic."""
+    """Returns whether a client has the right to tap all traffic."""
     place: Callable[[Client], None]
-    """Tells the switch whose a client is."""
+    """Sets the user and the rules of a client in the switch."""
     end: Callable[[Client, ErrorCode, str], None]
-    """Ends a client, with the words of an error."""
+    """Disconnects a client with an error."""
     refuse: Callable[[Client, ErrorCode, str, bytes], None]
-    """Tells a client of an error for a packet, and ends it where the error does."""
+    """Sends a client an error about a packet, and disconnects it if the error requires that."""
     process_ended: Callable[[int, bytes], None]
-    """Ends a connection whose pattern names a process that has ended."""
+    """Closes a connection because the process that its pattern names has ended."""
 
 
-def bus_of(parts: Parts) -> BusState:
-    """Return what must be known of the bus itself after a kill at any instant."""
-    return BusState(parts.switch.next_connection(), started=parts.control_messages.started)
-
-
-def standing(parts: Parts) -> State:
-    """Return what must be known after a kill at any instant."""
-    state = State(bus_of(parts))
-    for client in parts.roster:
-        state.connections[client.connection] = _connection(parts.switch, client)
+def durable_state(components: BrokerComponents) -> State:
+    """Return the state that must survive a crash at any time."""
+    state = State(bus_state(components))
+    for client in components.roster:
+        connection = connection_state(components.switch, client)
+        state.connections[client.connection] = replace(connection, patterns=components.switch.patterns(client.connection), tap=client.tap)
     return state
 
 
-def complete(parts: Parts) -> State:
-    """Return all, down to each packet that waits, for a bus that ends in order. Call it between turns, when none is about to end."""
-    state = standing(parts)
-    bus, switch = state.bus, parts.switch
+def full_state(components: BrokerComponents) -> State:
+    """Return the whole state, down to each pending packet, for a planned restart. Call it between turns, when no client is about to end."""
+    state = durable_state(components)
+    bus, switch = state.bus, components.switch
     bus.is_orderly = True
     bus.tally = switch.tally()
-    bus.counts = dict(parts.counts)
-    bus.records = parts.journal.counters._asdict()
-    bus.forgotten_early = parts.quotas.absent.forgotten_early
-    state.accounts = usage_state.user_usages(parts.quotas)
+    bus.counts = dict(components.counts)
+    bus.records = components.journal.counters._asdict()
+    bus.forgotten_early = components.quotas.absent.forgotten_early
+    state.accounts = usage_state.user_usages(components.quotas)
     state.packets, state.queues = switch.queues()
     for number, connection in state.connections.items():
         connection.progress = switch.progress(number)
-        connection.holding = usage_state.connection_usage(parts.quotas, number)
+        connection.holding = usage_state.connection_usage(components.quotas, number)
     return state
 
 
-def _connection(switch: Switch, client: Client) -> ConnectionState:
-    """Return what must be known of one connection."""
-    number = client.connection
-    patterns = switch.patterns(number)
-    return replace(head_of(switch, client), patterns=patterns, tap=client.tap)
+def bus_state(components: BrokerComponents) -> BusState:
+    """Return the state of the bus itself that must survive a crash."""
+    return BusState(components.switch.next_connection(), started=components.control_messages.started)
 
 
-def head_of(switch: Switch, client: Client) -> ConnectionState:
-    """Return what must be known of one connection, without its patterns and its tap."""
+def connection_state(switch: Switch, client: Client) -> ConnectionState:
+    """Return the state of one connection that must survive a crash, without its patterns and its tap."""
     who = client.credentials
     ids = (who.pid, who.uid, who.gid)
     return ConnectionState(client.connection, client.inode, client.since, switch.settings(client.connection), who=ids)

@@ -2,9 +2,9 @@ from collections import Counter
 
 from sbusd.broker.access import AccessRules
 from sbusd.broker.admission import BusOwnership
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.presence_events import PresenceEvents
 from sbusd.broker.process_watch import ProcessBindings, ProcessWatch
 from sbusd.broker.quotas import UserQuotas
@@ -17,7 +17,7 @@ class FastPath:
     switch: Switch
     has_change_log: bool
     _ownership: BusOwnership
-    _journal: Journal
+    _journal: BusLog
     _access: AccessRules
     _roster: Roster
     _quotas: UserQuotas
@@ -27,7 +27,7 @@ class FastPath:
     _process_watch: ProcessWatch
     _refusals: Refusals
     _log: ClientLog
-    _change_log: Chronicle
+    _change_log: ChangeLog
     _counts: Counter[str]
     def connected(self, connection: int, fd: int) -> None: ...
     def control(self, connection: int, packet: bytes) -> None: ...

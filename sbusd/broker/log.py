@@ -1,12 +1,12 @@
-"""The bus's record of what happens, written without ever holding up the bus. Spec: sbusd(8).
+"""The log of the bus, which never blocks the bus. Spec: sbusd(8).
 
 Rules:
 
-1. :meth:`Journal.record` never blocks and never raises. Writing is done by one thread, which is started with the first
-   record, so never before the bus has gone to the background.
-2. What waits for that thread is bounded. A record that finds no room, or cannot be written, is counted, and as soon as
-   writing works again, their number is recorded.
-3. A cause is recorded about one user only so often; the others are counted, and their number is recorded.
+1. :meth:`BusLog.record` never blocks and never raises. One thread writes the records. It starts with the first record, so never before the
+   bus has gone to the background.
+2. The queue for that thread is bounded. Records that find it full or that cannot be written are counted. The log records their number as
+   soon as writing works again.
+3. Records are rate-limited per user and message. The suppressed ones are counted, and their number is recorded.
 """
 
 from __future__ import annotations
@@ -24,53 +24,53 @@ from sbusd.broker.log_messages import RECORDS_DROPPED, SUPPRESSED
 from sbusd.broker.rate_limit import RateLimiter
 from sbusd.config import LogSettings
 from sbusd.config.settings import LEVELS
-from sbusd.systemd.log_message import LogMessage
-from sbusd.systemd.log_sink import Fact, LogSink, Record, choose_sink
+from sbusd.systemd.log_record import Fact, LogMessage, Record
+from sbusd.systemd.log_sink import LogSink, choose_sink
 
 MAX_WAITING = 512
-"""Records that wait to be written: with :data:`MAX_FACT_BYTES` a megabyte or two at most, and far more than a second's worth."""
+"""Maximum number of pending records: one or two megabytes with :data:`MAX_FACT_BYTES`, and far more than a second's worth."""
 
 MAX_FACT_BYTES = 1_024
-"""Longest key or other fact in a record; what is longer is cut, for a stranger wrote it."""
+"""Maximum size of a key or other fact in a record. Longer ones, which any client can send, are cut."""
 
 MAX_TRACE_CHARACTERS = 16_384
-"""Longest traceback; its end is kept, where the error is."""
+"""Maximum length of a traceback. The end is kept, because it names the error."""
 
 CLOSE_SECONDS = 1.0
-"""How long the end of the bus waits for the last records to be written."""
+"""How long a bus that stops waits for the last records to be written."""
 
 
-class JournalCounters(NamedTuple):
-    """What became of the records. ``written + suppressed + dropped + waiting`` is all that were made, with the journal's own."""
+class LogCounters(NamedTuple):
+    """Numbers of records. ``written + suppressed + dropped + waiting`` are all records, including those of the log itself."""
 
     written: int
     suppressed: int
-    """Left out, because their cause was recorded often enough about their user."""
+    """Not written because of the rate limit."""
     dropped: int
-    """Lost: no room, or the journal failed."""
+    """Lost because the queue was full or writing failed."""
     waiting: int
 
 
 @dataclass(slots=True)
 class _State:
-    """What the two threads share, under one lock."""
+    """The state that both threads share, under one lock."""
 
     waiting: deque[Record] = field(default_factory=deque)
     written: int = 0
     suppressed: int = 0
     dropped: int = 0
-    untold: int = 0
-    """Dropped since the last record that said so."""
+    unreported: int = 0
+    """Records dropped since the last record that reported dropped ones."""
     writing: bool = False
-    """A record is with the sink just now."""
+    """Whether the sink writes a record now."""
     closed: bool = False
 
 
-class Journal:
-    """Records of the bus, for one sink. Call :meth:`close` at the end."""
+class BusLog:
+    """The log of a bus. Call :meth:`close` at the end."""
 
     def __init__(self, sink: LogSink, settings: LogSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make a journal that writes to *sink*; *clock* counts seconds, and is for tests."""
+        """Write to *sink*; *clock* counts seconds, for tests."""
         rate = settings.rate_per_cause_per_user
         self._sink = sink
         self._settings = settings
@@ -78,27 +78,27 @@ class Journal:
         self._clock = clock
         self._limiter: RateLimiter[LogMessage] = RateLimiter(rate.burst, rate.interval)
         self._state = _State()
-        # Holds the lock of all that is above; never held while the sink writes.
+        # Its lock protects the fields above. It is never held while the sink writes.
         self._changed = threading.Condition()
         self._writer: threading.Thread | None = None
 
     @classmethod
-    def open(cls, settings: LogSettings, *, background: bool) -> Journal:
-        """Return a journal that writes where a bus in the background, or in the foreground, should. Starts no thread yet."""
-        return cls(choose_sink(background=background), settings)
+    def open(cls, settings: LogSettings, *, background: bool) -> BusLog:
+        """Return the log of a bus in the *background* or in the foreground. Starts no thread yet."""
+        return cls(choose_sink("sbusd", background=background), settings)
 
     @property
-    def counters(self) -> JournalCounters:
-        """What became of the records so far."""
+    def counters(self) -> LogCounters:
+        """The counters so far."""
         with self._changed:
             state = self._state
-            return JournalCounters(state.written, state.suppressed, state.dropped, len(state.waiting) + state.writing)
+            return LogCounters(state.written, state.suppressed, state.dropped, len(state.waiting) + state.writing)
 
     def configure(self, settings: LogSettings) -> None:
-        """Let *settings* hold from now on; what was left out before is told first if the rate changes."""
+        """Apply *settings*. If the rate limit changes, the records suppressed so far are reported first."""
         with self._changed:
             if settings.rate_per_cause_per_user != self._settings.rate_per_cause_per_user:
-                self._tell_suppressed(math.inf)
+                self._report_suppressed(math.inf)
                 rate = settings.rate_per_cause_per_user
                 self._limiter = RateLimiter(rate.burst, rate.interval)
                 self._changed.notify()
@@ -116,10 +116,10 @@ class Journal:
         error: BaseException | None = None,
         **facts: Fact,
     ) -> None:
-        """Record that *message* happened, because of the user *uid*'s process *pid* on *connection*, about *key*.
+        """Log *message* about the process *pid* of the user *uid* on *connection*, and about *key*.
 
-        *facts* fill the words of the message; *error* is an error of the bus itself, whose traceback goes to the journal alone.
-        Returns at once and never raises: what cannot be written is counted.
+        *facts* fill the template of the message. *error* is an internal error of the bus; its traceback goes to the journal only.
+        Returns at once and never raises: a record that cannot be written is counted.
         """
         if message.priority > self.level:
             return
@@ -132,16 +132,16 @@ class Journal:
                 self._changed.notify()
 
     def keeps(self, message: LogMessage) -> bool:
-        """Return whether *message* is recorded at all under the level that holds; without it, :meth:`record` does nothing."""
+        """Return whether the current level allows *message*; otherwise :meth:`record` does nothing."""
         return message.priority <= self.level
 
     def flush(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Wait until what waits is written, for at most *timeout* seconds."""
+        """Wait until all pending records are written, for at most *timeout* seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._state.waiting and not self._state.writing, timeout)
 
     def restore(self, counters: Mapping[str, int]) -> None:
-        """Count on from an earlier process's *counters*, by their names; what waited then is lost, and told as such."""
+        """Continue the *counters* of the previous process, by their names. Records that were pending then count as dropped."""
         with self._changed:
             self._state.written += counters.get("written", 0)
             self._state.suppressed += counters.get("suppressed", 0)
@@ -149,9 +149,9 @@ class Journal:
             self._drop(counters.get("waiting", 0))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Write what waits, for at most *timeout* seconds; what is left then is counted as dropped, as is all that comes later."""
+        """Write the pending records, for at most *timeout* seconds. The rest, and all later ones, count as dropped."""
         with self._changed:
-            self._tell_suppressed(math.inf)
+            self._report_suppressed(math.inf)
             self._state.closed = True
             self._changed.notify()
         if self._writer is not None:
@@ -163,47 +163,47 @@ class Journal:
             self._state.waiting.clear()
 
     def _allows(self, message: LogMessage, uid: int | None) -> bool:
-        """Return whether the record may be made now, and count it if not."""
+        """Return whether the rate limit allows the record now, and count it if not."""
         now = self._clock()
-        self._tell_suppressed(now)
+        self._report_suppressed(now)
         allowed = self._limiter.allows(message, uid, now)
         self._state.suppressed += not allowed
         return allowed
 
-    def _tell_suppressed(self, now: float) -> None:
-        """Record how many records were left out in the windows that have ended."""
+    def _report_suppressed(self, now: float) -> None:
+        """Record how many records were suppressed in the windows that have ended."""
         for suppressed in self._limiter.ended(now):
             whom = "many users" if suppressed.uid is None else f"uid {suppressed.uid}"
             facts: dict[str, Fact] = {"count": suppressed.count, "whom": whom, "name": suppressed.cause.name}
             self._put(Record(SUPPRESSED, suppressed.uid, facts=facts, priority=suppressed.cause.priority))
 
     def _put(self, record: Record) -> None:
-        """Let *record* wait for the writer, or drop it."""
+        """Queue *record* for the writer, or drop it."""
         if self._state.closed or len(self._state.waiting) >= MAX_WAITING:
             self._drop(1)
         else:
             self._state.waiting.append(record)
 
     def _drop(self, count: int) -> None:
-        """Count records that are lost."""
+        """Count dropped records."""
         self._state.dropped += count
-        self._state.untold += count
+        self._state.unreported += count
 
     def _start_writer(self) -> None:
-        """Start the writer if it does not run."""
+        """Start the writer thread if it does not run."""
         if self._writer is not None or self._state.closed:
             return
         writer = threading.Thread(target=self._write_all, name="journal", daemon=True)
         try:
             writer.start()
         except RuntimeError:
-            # No thread to be had: what waits stays, and the next record tries again.
+            # The process cannot have another thread. The next record tries again.
             return
         self._writer = writer
 
     def _write_all(self) -> None:
-        """Write records until the journal is closed and none waits: the writer's life."""
-        # Signals are the bus's: they must interrupt its wait, not this one.
+        """Write records until the log is closed and none is pending: the writer thread."""
+        # Signals must interrupt the loop of the bus, not this thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         while (record := self._next()) is not None:
             written = self._write(record)
@@ -212,7 +212,7 @@ class Journal:
                 self._changed.notify_all()
 
     def _account(self, record: Record, *, written: bool) -> None:
-        """Count what became of *record*; if writing works, tell next how many were lost before."""
+        """Count *record* as *written* or dropped. If it was written, report earlier dropped records next."""
         state = self._state
         state.writing = False
         if not written:
@@ -220,16 +220,16 @@ class Journal:
             return
         state.written += 1
         if record.message is RECORDS_DROPPED:
-            state.untold -= int(record.facts["count"])
-        elif state.untold:
-            # In front of all that waits, and beyond the bound, which only strangers' records must keep.
-            state.waiting.appendleft(Record(RECORDS_DROPPED, facts={"count": state.untold}))
+            state.unreported -= int(record.facts["count"])
+        elif state.unreported:
+            # Before all pending records, and even if the queue is full.
+            state.waiting.appendleft(Record(RECORDS_DROPPED, facts={"count": state.unreported}))
 
     def _next(self) -> Record | None:
-        """Wait for the next record to write, and return it, or None at the end."""
+        """Wait for the next record, and return it, or None at the end."""
         with self._changed:
             while True:
-                self._tell_suppressed(self._clock())
+                self._report_suppressed(self._clock())
                 state = self._state
                 if state.waiting:
                     state.writing = True
@@ -240,19 +240,19 @@ class Journal:
                 self._changed.wait(None if end is None else max(0.0, end - self._clock()))
 
     def _write(self, record: Record) -> bool:
-        """Hand *record* to the sink, and return whether it took it."""
+        """Write *record* to the sink, and return whether that worked."""
         try:
             self._sink.write(record)
-        except Exception:  # Whatever a sink does wrong, it must not end the writer: the record counts as lost.
+        except Exception:  # A defect of the sink must not end the thread: the record counts as dropped.
             return False
         return True
 
 
 def _trace(error: BaseException | None) -> str:
-    """Return the traceback of *error*, cut at its front."""
+    """Return the traceback of *error*, without its beginning if it is too long."""
     if error is None:
         return ""
-    # Imported here: a bus that works never needs it.
+    # Imported here because a working bus does not need it.
     import traceback  # noqa: PLC0415
 
     return "".join(traceback.format_exception(error))[-MAX_TRACE_CHARACTERS:]

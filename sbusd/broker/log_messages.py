@@ -1,12 +1,11 @@
-"""What the bus records, each with an id of its own by which the journal and its catalog know it. Spec: sbusd(8), systemd.journal-fields(7).
+"""The log messages of the bus. Spec: sbusd(8), systemd.journal-fields(7).
 
-An id was made once, at random, and never changes; the words may. ``{names}`` in the words are facts that
-:meth:`sbusd.broker.log.Journal.record` is given, which also become fields of the record, ``SBUS_<NAME>``.
+The facts in a template are arguments of :meth:`sbusd.broker.log.BusLog.record`.
 """
 
 from __future__ import annotations
 
-from sbusd.systemd.log_message import LogMessage, Priority
+from sbusd.systemd.log_record import LogMessage, Priority
 
 STARTED = LogMessage("3ee6e31eb91f4cacacd8a352d87d2d88", Priority.INFO, "started", "ready at {address}, version {version}")
 STOPPED = LogMessage("d13ce47e04754db2b14253005347267b", Priority.INFO, "stopped", "stopped: {reason}")
@@ -158,4 +157,4 @@ RECORDS_DROPPED = LogMessage(
 )
 
 MESSAGES: tuple[LogMessage, ...] = tuple(value for value in globals().values() if isinstance(value, LogMessage))
-"""Every message there is."""
+"""Every message."""

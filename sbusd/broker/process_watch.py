@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from sbusd.broker import log_messages
 from sbusd.broker.client_log import ClientLog
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
 from sbusd.broker.roster import Client, Roster
@@ -130,7 +130,7 @@ class ProcessWatch:
 class ProcessBindings:
     """The subscriptions of one bus that are bound to processes, with their charges and errors. Call :meth:`close` at the end."""
 
-    def __init__(self, roster: Roster, quotas: UserQuotas, refusals: Refusals, log: ClientLog, journal: Journal) -> None:
+    def __init__(self, roster: Roster, quotas: UserQuotas, refusals: Refusals, log: ClientLog, journal: BusLog) -> None:
         self.watch = ProcessWatch(self.process_ended)
         self._roster = roster
         self._quotas = quotas

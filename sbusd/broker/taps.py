@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sbusd.broker import log_messages
 from sbusd.broker.access import AccessRules
-from sbusd.broker.change_log import Chronicle
+from sbusd.broker.change_log import ChangeLog
 from sbusd.broker.client_log import ClientLog
 from sbusd.broker.quotas import UserQuotas
 from sbusd.broker.refusals import Refusals
@@ -26,9 +26,9 @@ class Taps:
         self._access = access
         self._refusals = refusals
         self._log = log
-        self._change_log = Chronicle()
+        self._change_log = ChangeLog()
 
-    def set_change_log(self, change_log: Chronicle) -> None:
+    def set_change_log(self, change_log: ChangeLog) -> None:
         """Write changes to *change_log* from now on."""
         self._change_log = change_log
 

@@ -1,12 +1,11 @@
-"""Configuration: where the files are, what may stand in them, and what holds where none says otherwise. Spec: sbusd.toml(5).
+"""The configuration: its files, their keys, and the defaults. Spec: sbusd.toml(5).
 
-``settings`` has the values and their defaults, and imports nothing heavy: a bus without a configuration file starts without
-pydantic. ``documents`` reads and checks the files, and is imported only when there is one.
+``settings`` has the values and their defaults, and imports nothing slow: a bus without a configuration file starts without pydantic.
+``documents`` reads and checks the files, and is imported only if there is one.
 """
 
-from sbusd.config.errors import ConfigError
 from sbusd.config.faults import Configuration, Fault
-from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.files import ConfigError, configuration_files, default_main_file
 from sbusd.config.loader import check_daemon_settings, describe, load_configuration, load_daemon_settings, require_open
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.rules import PolicyRule, RightsSettings, Subjects

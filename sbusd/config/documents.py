@@ -1,7 +1,7 @@
-"""Configuration files, read and checked: TOML by tomllib, its meaning by pydantic against the dataclasses of ``settings``.
+"""Reads configuration files: tomllib parses them, and pydantic checks them against the dataclasses of ``settings``.
 
-Tables of later files are merged into those of earlier ones key by key; an array of tables is added to the earlier one, and each of
-its tables learns where it stands; any other value replaces the earlier one whole.
+Tables of later files are merged into those of earlier ones key by key. An array of tables is appended to the earlier one, and each of its
+tables gets its origin. Any other value replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from sbusd.config.content import MAX_FILE_BYTES, NotRegularError, Table, parse, read_content
-from sbusd.config.errors import PATH_MAX, ConfigError
+from sbusd.config.files import PATH_MAX, ConfigError
 from sbusd.config.quantities import show
 from sbusd.config.rules import Origin
 from sbusd.protocol.printable import printable
@@ -26,7 +26,7 @@ KeyPath = tuple[int | str, ...]
 Settings = TypeVar("Settings")
 
 ORIGIN = "origin"
-"""The setting of a table in an array that is where it stands; no file can give it."""
+"""The key for the origin of a table in an array; no file can set it."""
 
 _TOO_DEEP = "tables are nested too deeply: two levels are enough for every key"
 
@@ -34,17 +34,17 @@ _MISSING = "required key is missing"
 
 
 def read_settings(files: Sequence[Path], settings: type[Settings]) -> Settings:
-    """Return an instance of the dataclass *settings* as *files* together say, the last word being the last file's.
+    """Return an instance of the dataclass *settings* from all *files* together; later files override earlier ones.
 
     Raises:
-        ConfigError: a file cannot be read, is not TOML, has an unknown key, or a value that is not right. The first wrong key
-            is named, and how many more there are.
+        ConfigError: a file cannot be read, is not TOML, or has an unknown key or an invalid value. It names the first such key and the
+            number of errors.
     """
     return settings_of([(file, read_table(file)) for file in files], settings)
 
 
 def settings_of(tables: Sequence[tuple[Path, Table]], settings: type[Settings]) -> Settings:
-    """Return what *tables*, each with the file that it is of, together say. Raises ConfigError as :func:`read_settings`."""
+    """Return the settings of all *tables* together, each with its file. Raises ConfigError as :func:`read_settings`."""
     document: Table = {}
     origins: dict[KeyPath, Path] = {(): tables[-1][0]}
     try:
@@ -52,14 +52,14 @@ def settings_of(tables: Sequence[tuple[Path, Table]], settings: type[Settings]) 
             _merge(document, table, (), file, origins)
         return TypeAdapter(settings).validate_python(document)
     except RecursionError:
-        # Not of those before: they were read together without it.
+        # The earlier tables were read without this error.
         raise ConfigError(tables[-1][0], "", _TOO_DEEP) from None
     except ValidationError as error:
         raise _config_error(error, settings, origins) from None
 
 
 def read_table(file: Path) -> Table:
-    """Return the TOML document in *file*. Raises ConfigError if there is none."""
+    """Return the TOML document in *file*. Raises ConfigError if it has none."""
     try:
         content = read_content(file)
     except (FileNotFoundError, NotADirectoryError):
@@ -79,16 +79,16 @@ def read_table(file: Path) -> Table:
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(file, "", f"invalid TOML: {error}") from None
     except ValueError:
-        # Python does not read a number of thousands of digits, and says so in words about itself.
+        # Python rejects numbers with thousands of digits, with a text about Python.
         raise ConfigError(file, "", "a number has too many digits") from None
 
 
 def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> None:
-    """Put the keys of *table* into *into*, and note in *origins* which file each value comes from."""
+    """Merge *table* into *into*, and store the file of each value in *origins*."""
     for key, value in table.items():
         here = (*path, key)
         if value == [] and _is_array_of_tables(into.get(key)):
-            # An array of no tables adds none to those of earlier files.
+            # An empty array adds no tables to those of earlier files.
             continue
         origins[here] = file
         if isinstance(value, dict):
@@ -102,12 +102,12 @@ def _merge(into: Table, table: Table, path: KeyPath, file: Path, origins: dict[K
 
 
 def _is_array_of_tables(value: object) -> bool:
-    """Return whether *value* is what ``[[…]]`` writes."""
+    """Return whether *value* is an array of tables, ``[[…]]``."""
     return isinstance(value, list) and bool(value) and all(isinstance(each, dict) for each in value)
 
 
 def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, origins: dict[KeyPath, Path]) -> list[Table]:
-    """Return *tables* behind those of earlier files, each with where it stands, and note that in *origins*."""
+    """Return *tables* after those of earlier files, each with its origin, which is also stored in *origins*."""
     found = list(earlier) if isinstance(earlier, list) and _is_array_of_tables(earlier) else []
     for number, table in enumerate(tables, 1):
         origins[*path, len(found)] = file
@@ -118,19 +118,19 @@ def _added(earlier: object, tables: list[Table], path: KeyPath, file: Path, orig
 
 
 def _config_error(error: ValidationError, settings: type, origins: dict[KeyPath, Path]) -> ConfigError:
-    """Return the first of pydantic's complaints as this project words it."""
-    complaints = error.errors(include_url=False)
-    first = complaints[0]
+    """Return the first error of pydantic as a ConfigError."""
+    problems = error.errors(include_url=False)
+    first = problems[0]
     path: KeyPath = tuple(first["loc"])
     reason = _reason(first, settings)
-    if len(complaints) > 1:
-        reason += f" (errors in total: {len(complaints)})"
+    if len(problems) > 1:
+        reason += f" (errors in total: {len(problems)})"
     origin = next(origins[path[:length]] for length in range(len(path), -1, -1) if path[:length] in origins)
     return ConfigError(origin, ".".join(_dotted(part) for part in _numbered(path, origins)), reason)
 
 
 def _numbered(path: KeyPath, origins: dict[KeyPath, Path]) -> KeyPath:
-    """Return *path* with the place of a table in an array as a reader of its file counts: from 1, in that file alone."""
+    """Return *path* with the number of a table in an array counted from 1, in its own file."""
     for length, part in enumerate(path, 1):
         if isinstance(part, int) and (file := origins.get(path[:length])) is not None:
             number = sum(origins.get((*path[: length - 1], each)) == file for each in range(part + 1))
@@ -138,34 +138,34 @@ def _numbered(path: KeyPath, origins: dict[KeyPath, Path]) -> KeyPath:
     return path
 
 
-def _reason(complaint: ErrorDetails, settings: type) -> str:
-    """Return what is wrong with a key, and what would be right."""
-    match complaint["type"]:
+def _reason(problem: ErrorDetails, settings: type) -> str:
+    """Return what is wrong with a key, and what would be valid."""
+    match problem["type"]:
         case "unexpected_keyword_argument":
-            return _unknown_key(str(complaint["loc"][-1]), _keys_at(settings, complaint["loc"][:-1]))
+            return _unknown_key(str(problem["loc"][-1]), _keys_at(settings, problem["loc"][:-1]))
         case "value_error":
-            return str(complaint["ctx"]["error"])
+            return str(problem["ctx"]["error"])
         case "literal_error":
-            return f"must be {complaint['ctx']['expected']}, not {show(complaint['input'])}"
+            return f"must be {problem['ctx']['expected']}, not {show(problem['input'])}"
         case "tuple_type":
-            return f'must be a list, such as ["alice", 1000], not {show(complaint["input"])}'
+            return f'must be a list, such as ["alice", 1000], not {show(problem["input"])}'
         case "dataclass_type":
-            head = f"[{'.'.join(str(part) for part in complaint['loc'] if isinstance(part, str))}]"
-            head = f"[{head}]" if isinstance(complaint["loc"][-1], int) else head
-            return f"must be a table, not {show(complaint['input'])}; write {head} and its keys below"
+            head = f"[{'.'.join(str(part) for part in problem['loc'] if isinstance(part, str))}]"
+            head = f"[{head}]" if isinstance(problem["loc"][-1], int) else head
+            return f"must be a table, not {show(problem['input'])}; write {head} and its keys below"
         case _:
-            # Whatever a later setting adds is at least told in pydantic's words.
-            return _MISSING if complaint["type"] == "missing" else f"invalid value {show(complaint['input'])}: {complaint['msg']}"
+            # Other errors keep the text of pydantic.
+            return _MISSING if problem["type"] == "missing" else f"invalid value {show(problem['input'])}: {problem['msg']}"
 
 
 def _unknown_key(key: str, known: list[str]) -> str:
-    """Return the refusal of an unknown key, with the one it resembles, or all there are."""
+    """Return the error text for an unknown key, with the most similar key, or all valid keys."""
     near = difflib.get_close_matches(key, known, n=1)
     return f"unknown key; did you mean {near[0]}?" if near else f"unknown key; valid keys are {', '.join(known)}"
 
 
 def _keys_at(settings: type, path: KeyPath) -> list[str]:
-    """Return the keys that the table at *path* can have, by the annotations of the dataclass *settings*."""
+    """Return the valid keys of the table at *path*, from the annotations of the dataclass *settings*."""
     kind: Any = settings
     for part in path:
         kind = get_args(kind)[0] if isinstance(part, int) else get_type_hints(kind)[part]
@@ -173,7 +173,7 @@ def _keys_at(settings: type, path: KeyPath) -> list[str]:
 
 
 def _dotted(part: int | str) -> str:
-    """Return one part of a key as TOML spells it."""
+    """Return one part of a key in TOML syntax."""
     text = str(part)
     is_bare = 0 < len(text) <= 100 and text.isascii() and all(character.isalnum() or character in "_-" for character in text)
     return text if is_bare else show(text)

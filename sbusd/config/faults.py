@@ -1,4 +1,4 @@
-"""What is wrong with a configuration that a bus nevertheless runs with, and what that closes. Spec: sbusd.toml(5), FAULTS."""
+"""The faults of a configuration that a bus can run with, and what they deny. Spec: sbusd.toml(5), FAULTS."""
 
 from __future__ import annotations
 
@@ -6,36 +6,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sbusd.config.errors import PATH_MAX, ConfigError
+from sbusd.config.files import PATH_MAX, ConfigError
 from sbusd.config.quantities import show
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol.printable import printable
 
 SHOWN_PREFIXES = 8
-"""How many prefixes a line names: more do not fit on a screen, and the file has them."""
+"""Maximum number of prefixes in a line: more do not fit on a screen, and the file has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in ``file`` that cannot be used; ``reason`` is printable, and begins with the key if one is to blame."""
+    """A fault in ``file``; ``reason`` is printable, and starts with the key if there is one."""
 
     file: Path
     reason: str
     denied: tuple[str, ...] = ()
-    """Prefixes of the keys that are denied to everyone until the fault is corrected; ``""`` is every key."""
+    """Prefixes of the keys that are denied to all users until the fault is corrected; ``""`` means every key."""
 
     def __str__(self) -> str:
-        """Return one line: file, reason, and what is denied meanwhile."""
+        """Return one line: file, reason, and the denied keys."""
         return f"{printable(str(self.file), PATH_MAX)}: {self.reason}{self._consequence}"
 
     @classmethod
     def of(cls, error: ConfigError, denied: tuple[str, ...]) -> Fault:
-        """Return the fault of which *error* tells."""
+        """Return the fault for *error*."""
         return cls(error.file, f"{error.key}: {error.reason}" if error.key else error.reason, denied)
 
     @property
     def _consequence(self) -> str:
-        """What is denied, as the end of a line."""
+        """The denied keys, as the end of a line."""
         if not self.denied:
             return ""
         if "" in self.denied:
@@ -47,17 +47,17 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """The settings that a bus runs with, the files that they are from, and what could not be used of these."""
+    """The settings of a bus, their files, and the faults of these files."""
 
     settings: DaemonSettings
     files: tuple[Path, ...] = ()
     faults: tuple[Fault, ...] = ()
     allowed_users: Mapping[Path, Sequence[int | str]] = field(default_factory=dict)
-    """The ``allowed_users`` of each file that names some: as it has them, or had them before it had a fault."""
+    """The ``allowed_users`` of each file that has some; if the file has a fault, those that it had before."""
 
     @property
-    def closes_everything(self) -> bool:
-        """Whether a fault denies every key, because nobody knows what its file was about."""
+    def denies_everything(self) -> bool:
+        """Whether a fault denies every key, because the keys of its file are unknown."""
         return any("" in fault.denied for fault in self.faults)
 
     @property
@@ -67,7 +67,7 @@ class Configuration:
 
 
 def summary(faults: Sequence[Fault]) -> str:
-    """Return in a few words that there are *faults*, for the status of a service; empty if there are none."""
+    """Return a short text about *faults* for the status of a service; empty if there are none."""
     if not faults:
         return ""
     files = sorted({printable(fault.file.name, 60) for fault in faults})

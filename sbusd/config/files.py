@@ -1,4 +1,4 @@
-"""Where configuration files are. Spec: sbusd.toml(5); the XDG base directory specification for a user's."""
+"""The configuration files: where they are, and the error of one that cannot be used. Spec: sbusd.toml(5); XDG Base Directory."""
 
 from __future__ import annotations
 
@@ -6,37 +6,56 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from sbusd.config.errors import ConfigError
+from sbusd.protocol.errors import SbusError
+from sbusd.protocol.printable import printable
+
+PATH_MAX = 4096
+"""Maximum length of a path, limits.h(0p): a message never cuts one."""
 
 SYSTEM_FOLDER = Path("/etc/sbus")
 
 OTHER_FOLDERS = (Path("/run/sbus"), Path("/usr/lib/sbus"))
-"""Where drop-ins of the system's files are looked for besides: those of this boot, and those of packages. Source: systemd.unit(5)."""
+"""More directories with drop-ins of the system: those of this boot, and those of packages. Source: systemd.unit(5)."""
+
+
+class ConfigError(SbusError, ValueError):
+    """A configuration file that cannot be used. The text is one line: file, key if there is one, and reason.
+
+    ``key`` is dotted, as in TOML, and empty for the file as a whole. The caller makes sure that ``key`` and ``reason`` are printable. A
+    program that stops because of it exits with status 78, EX_CONFIG of sysexits.h(3head).
+    """
+
+    def __init__(self, file: Path, key: str, reason: str) -> None:
+        where = printable(str(file), PATH_MAX)
+        super().__init__(f"{where}: {key}: {reason}" if key else f"{where}: {reason}")
+        self.file = file
+        self.key = key
+        self.reason = reason
 
 
 def default_main_file(name: str = "sbusd.toml", *, user_bus: bool = False, environment: Mapping[str, str] | None = None) -> Path:
-    """Return the main file *name* of the system's bus or of the user's own: ``$XDG_CONFIG_HOME/sbus``, or ``~/.config/sbus``."""
+    """Return the main file *name* of the system bus, or of the *user_bus*: in ``$XDG_CONFIG_HOME/sbus`` or ``~/.config/sbus``."""
     if not user_bus:
         return SYSTEM_FOLDER / name
     environment = os.environ if environment is None else environment
     home = environment.get("XDG_CONFIG_HOME", "")
-    # The specification says that a relative path there is to be ignored.
+    # The specification requires that a relative path is ignored.
     folder = Path(home) if os.path.isabs(home) else Path(environment.get("HOME") or "/", ".config")
     return folder / "sbus" / name
 
 
 def configuration_files(main_file: Path, *, required: bool = False) -> list[Path]:
-    """Return the files that are there and count, in the order in which they are read: *main_file*, then its drop-ins by name.
+    """Return the existing files, in the order in which they are read: *main_file*, then its drop-ins by name.
 
-    Drop-ins are the ``*.toml`` in the folders of :func:`drop_in_folders`. Of those with one name only the first counts, so an
-    administrator's file takes the place of a package's, and an empty one, or a link to /dev/null, masks it. *required* says that
-    someone named the main file, so it must be there.
+    Drop-ins are the ``*.toml`` files in the directories of :func:`drop_in_folders`. Of several with one name only the first is read. So
+    an administrator's file replaces a package's, and an empty file or a link to /dev/null masks it. *required*: the user named the main
+    file, so it must exist.
 
-    A folder that cannot be searched stands in the list itself, before the drop-ins, for its files can have been the first of them.
-    Whoever reads it gets the error.
+    A directory that cannot be read is itself in the list, before the drop-ins, because its files could come first. Reading it as a file
+    raises the error.
 
     Raises:
-        ConfigError: the main file is required and not there, or cannot be looked for.
+        ConfigError: the main file is required and does not exist, or its directory cannot be read.
     """
     found = [main_file] if required or _is_there(main_file) else []
     if required and not _is_there(main_file):
@@ -52,25 +71,25 @@ def configuration_files(main_file: Path, *, required: bool = False) -> list[Path
 
 
 def drop_in_folders(main_file: Path) -> list[Path]:
-    """Return the folders with drop-ins of *main_file*, the most important one first: all are called as it is, with ``.d`` behind.
+    """Return the directories with drop-ins of *main_file*, the most important one first. Their name is the file's with ``.d`` appended.
 
-    A file of the system, in /etc/sbus, has folders of that name in /run/sbus and /usr/lib/sbus too; any other has the one beside it.
+    A file in /etc/sbus also has such directories in /run/sbus and /usr/lib/sbus; any other file only has the one next to it.
     """
     own = main_file.with_name(main_file.name + ".d")
     return [own, *(folder / own.name for folder in OTHER_FOLDERS if main_file.parent == SYSTEM_FOLDER)]
 
 
 def overridden(main_file: Path, file: Path) -> list[Path]:
-    """Return the drop-ins of *main_file* that do not count because *file* has their name."""
+    """Return the drop-ins of *main_file* that are not read because *file* has the same name."""
     folders = drop_in_folders(main_file)
     later = folders[folders.index(file.parent) + 1 :] if file.parent in folders else []
     return [each for folder in later for each in _drop_ins(folder) if each.name == file.name]
 
 
 def _drop_ins(folder: Path) -> list[Path]:
-    """Return the drop-ins in *folder*, or the folder itself if it cannot be searched."""
+    """Return the drop-ins in *folder*, or *folder* itself if it cannot be read."""
     try:
-        # A name that begins with a dot is an editor's or a package manager's, half written.
+        # A name that starts with a dot is a temporary file of an editor or a package manager.
         return [folder / name for name in os.listdir(folder) if name.endswith(".toml") and not name.startswith(".")]
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -79,7 +98,7 @@ def _drop_ins(folder: Path) -> list[Path]:
 
 
 def _is_there(file: Path) -> bool:
-    """Return whether something is called *file*, also a link that leads nowhere: that is a mistake to be told, not an absence."""
+    """Return whether *file* exists. A dangling link exists too: it is an error to report, not a missing file."""
     try:
         os.lstat(file)
     except (FileNotFoundError, NotADirectoryError):

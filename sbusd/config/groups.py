@@ -1,4 +1,4 @@
-"""Groups, by name or by number. Source: getgrnam(3), group(5)."""
+"""Groups, by name or number. Source: getgrnam(3), group(5)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sbusd.config.unknown_ids import unknown
 from sbusd.protocol.errors import SbusError
 
 LAST_GID = (1 << 32) - 2
-"""The greatest group id; the next number means "no group" to the kernel, setgid(2)."""
+"""The greatest group id. The next number means "no group" to the kernel, setgid(2)."""
 
 
 class UnknownGroupError(SbusError, ValueError):
-    """A group that this machine does not have."""
+    """The group does not exist on this machine."""
 
 
 def find_gid(group: str) -> int:
-    """Return the id of *group*: digits are the id itself, whether or not it has a name; anything else is a name.
+    """Return the id of *group*. Digits are the id itself, whether or not it has a name; anything else is a name.
 
     Raises:
-        UnknownGroupError: no group has that name, or the number is no group's.
+        UnknownGroupError: no group has that name, or the number is not a group id.
     """
     if group.isascii() and group.isdigit():
         # Ten digits hold every id; int() of a very long string of digits raises.
@@ -39,7 +39,7 @@ class GroupId(Spelling):
     """A group in a configuration file: a name, or a number with or without quotes."""
 
     def parse(self, value: object) -> int:
-        """Return the group's id. Raises ValueError if there is no such group, unless that is tolerated."""
+        """Return the id of the group. Raises ValueError if it is unknown, unless unknown ids are allowed."""
         if isinstance(value, str):
             try:
                 return find_gid(value)
@@ -51,7 +51,7 @@ class GroupId(Spelling):
 
 
 def _checked(gid: int, shown: str) -> int:
-    """Return *gid* if it can be a group's."""
+    """Return *gid* if it is a valid group id. Raises UnknownGroupError."""
     if not 0 <= gid <= LAST_GID:
         raise UnknownGroupError(f"invalid group id {shown}: must be 0 to {LAST_GID}")
     return gid

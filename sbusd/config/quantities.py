@@ -1,4 +1,4 @@
-"""Numbers as configuration files spell them: counts, sizes with their unit, and durations with theirs. Spec: sbusd.toml(5)."""
+"""Numbers in configuration files: counts, sizes and durations with their units. Spec: sbusd.toml(5)."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from pydantic_core import CoreSchema
 
 SIZE_UNITS: Mapping[str, int] = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-"""Bytes in each unit of a size. Only the binary units: a limit of memory in powers of ten is a mistake more often than a wish."""
+"""Bytes in each unit of a size. Only binary units: a limit of memory in powers of ten is usually a mistake."""
 
 DURATION_UNITS: Mapping[str, float] = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-"""Seconds in each unit of a duration, spelled as systemd.time(7) does."""
+"""Seconds in each unit of a duration, as in systemd.time(7)."""
 
 _NUMBER_AND_UNIT = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,9})?) ?([A-Za-z]+)")
 
 
 class Spelling:
-    """How one value is written in a file: the metadata of an ``Annotated`` setting, which pydantic asks for its check."""
+    """The syntax of one value in a file: metadata of an ``Annotated`` setting, from which pydantic gets its validator."""
 
     def parse(self, value: object) -> object:
-        """Return what *value*, as TOML gives it, means. Raises ValueError, whose text says what would be right."""
+        """Return the meaning of the TOML *value*. Raises ValueError, whose text says what would be valid."""
         raise NotImplementedError
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Tell pydantic to check the value by :meth:`parse`."""
-        # Imported here: whoever only needs the defaults never pays for pydantic.
+        """Return a schema that validates with :meth:`parse`."""
+        # Imported here: the defaults do not need pydantic, which is slow to import.
         from pydantic_core import core_schema  # noqa: PLC0415
 
         return core_schema.no_info_plain_validator_function(self.parse)
@@ -39,14 +39,14 @@ class Spelling:
 
 @dataclass(frozen=True, slots=True)
 class Count(Spelling):
-    """A whole number from ``least`` to ``most``; ``why`` is the reason for these bounds, told with a refusal."""
+    """A whole number from ``least`` to ``most``; ``why`` is the reason for these limits, for the error text."""
 
     least: int
     most: int
     why: str
 
     def parse(self, value: object) -> int:
-        """Return the number. Raises ValueError if it is none, or out of range."""
+        """Return the number. Raises ValueError if *value* is not one, or out of range."""
         if not is_whole(value):
             raise ValueError(f"must be a whole number from {self.least} to {self.most}, not {show(value)}")
         if not self.least <= value <= self.most:
@@ -55,19 +55,19 @@ class Count(Spelling):
 
 
 NO_BOUND = 1 << 56
-"""The number that means that there is no bound; a hundred times as much still fits into 64 bits."""
+"""The number that means "no limit". A hundred times this number still fits into 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound(Count):
-    """A whole number as :class:`Count` has it, or ``"none"``, which is :data:`NO_BOUND`."""
+    """A whole number as for :class:`Count`, or ``"none"``, which is :data:`NO_BOUND`."""
 
     def parse(self, value: object) -> int:
-        """Return the number. Raises ValueError if it is none, or out of range."""
+        """Return the number. Raises ValueError if *value* is not one, or out of range."""
         if value == "none":
             return NO_BOUND
         try:
-            # Named, for super() without arguments does not find a class with slots, which is made a second time.
+            # Not super(): the decorator creates a class with slots a second time, which super() does not find.
             return Count.parse(self, value)
         except ValueError as error:
             raise ValueError(f'{error}; "none" means no limit') from None
@@ -82,7 +82,7 @@ class Size(Spelling):
     why: str
 
     def parse(self, value: object) -> int:
-        """Return the size in bytes. Raises ValueError if it is none, or out of range."""
+        """Return the size in bytes. Raises ValueError if *value* is not a size, or out of range."""
         if is_whole(value):
             size = value
         else:
@@ -104,7 +104,7 @@ class Duration(Spelling):
     why: str
 
     def parse(self, value: object) -> float:
-        """Return the duration in seconds. Raises ValueError if it is none, has no unit, or is out of range."""
+        """Return the duration in seconds. Raises ValueError if *value* is not a duration, has no unit, or is out of range."""
         number, factor = _split(value, DURATION_UNITS, "a duration", '"30s"', None)
         seconds = number * factor
         if not self.least <= seconds <= self.most:
@@ -113,24 +113,24 @@ class Duration(Spelling):
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """Return whether *value* is a whole number: to Python ``true`` is one too, to TOML it is not."""
+    """Return whether *value* is a whole number. In Python ``True`` is one too, in TOML it is not."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def show_size(size: int) -> str:
-    """Return *size* bytes in the largest unit that it is a whole number of."""
+    """Return *size* bytes in the largest unit that gives a whole number."""
     unit = max((unit for unit, factor in SIZE_UNITS.items() if size and size % factor == 0), key=SIZE_UNITS.__getitem__, default="B")
     return f"{size // SIZE_UNITS[unit]}{unit}"
 
 
 def show_duration(seconds: float) -> str:
-    """Return *seconds* in the largest unit of which it is at least one."""
+    """Return *seconds* in the largest unit that gives at least 1."""
     unit = max((unit for unit, factor in DURATION_UNITS.items() if seconds >= factor), key=DURATION_UNITS.__getitem__, default="us")
     return f"{seconds / DURATION_UNITS[unit]:g}{unit}"
 
 
 def show(value: object) -> str:
-    """Return a value of a TOML document as a message quotes it, cut if it is long."""
+    """Return a TOML value for an error text, cut if it is long."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -145,7 +145,7 @@ def show(value: object) -> str:
 
 
 def _split(value: object, units: Mapping[str, float], what: str, example: str, bare: str | None) -> tuple[float, float]:
-    """Return the number in *value* and the factor of its unit; *bare* says what a number without a unit would be, if it may stand."""
+    """Return the number in *value* and the factor of its unit; *bare* names a number without a unit, if that is allowed."""
     match = _NUMBER_AND_UNIT.fullmatch(value) if isinstance(value, str) else None
     if match is None or match[2] not in units:
         names = ", ".join(units)

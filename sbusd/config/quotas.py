@@ -1,7 +1,7 @@
 """How much each user may make the bus hold and do: ``[quotas]`` and ``[[quotas.overrides]]``. Spec: sbusd.toml(5).
 
-A quota is a user's, not a connection's, because a user can have as many connections and processes as it likes. The user that makes
-the bus hold something is charged for it; one who is at a quota harms only itself.
+Quotas apply to users, not to connections, because a user can have any number of connections and processes. The user that makes the bus hold
+something is charged for it. A user that reaches a quota harms only itself.
 """
 
 from __future__ import annotations
@@ -32,30 +32,30 @@ _FACTOR = Count(1, 1_000, "an owner has no less than other users")
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """The quotas of one user, and why by default they are those numbers. Rates are per second."""
+    """The quotas of one user, with the reasons for the defaults. Rates are per second."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     connections: Annotated[int, _CONNECTIONS] = 256
-    """Connections at once: more than a user's session has programs, and 64 users fit into the 16,384 descriptors that the units give."""
+    """Concurrent connections: more than a session has programs, and 64 users fit into the 16,384 descriptors of the units."""
     subscriptions: Annotated[int, _SUBSCRIPTIONS] = 16_384
-    """Patterns stored, each as often as it is: 64 for each of 256 connections. Some megabytes of the bus's memory."""
+    """Stored patterns, each instance counted: 64 for each of 256 connections. Some megabytes of memory."""
     pattern_bytes: Annotated[int, _PATTERN_BYTES] = 20 << 20
-    """Memory of these patterns, by their bytes and their segments: three segments, together 95 bytes, in each of 16,384."""
+    """Memory of these patterns, by bytes and segments: 16,384 patterns with three segments and 95 bytes each."""
     state_bytes: Annotated[int, _STATE_BYTES] = 16 << 20
-    """Changes that are kept for after a kill, until the log of them is written anew: all of a user's patterns come and gone, twice."""
+    """Changes in the state log until it is rewritten: all patterns of a user added and removed, twice."""
     queued_packets: Annotated[int, _QUEUED_PACKETS] = NO_BOUND
-    """Packets that wait for the user's connections; by default only their memory counts."""
+    """Packets pending for the user's connections; by default only their memory is limited."""
     queued_bytes: Annotated[int, _QUEUED_BYTES] = 128 << 20
     """Memory of these packets: two full queues, and half of that for the publishers of one other user."""
     control_rate: Annotated[int, _RATE] = 10_000
-    """Packets that are no MSG, SUB and UNSUB among them: each takes some microseconds, in which nothing is routed: a tenth of a second."""
+    """Packets other than MSG, also SUB and UNSUB. Each takes some microseconds without routing: together a tenth of each second."""
     control_burst: Annotated[int, _BURST] = 32_768
-    """Such packets at once: all the patterns that a user may have, twice over, so that its programs can start together."""
+    """Such packets in a burst: twice the maximum number of patterns, so that all programs of a user can start together."""
     connection_rate: Annotated[int, _RATE] = 200
-    """Connections tried, accepted or not: a shell's loop of sbusctl makes ten or twenty, and each costs ten times a control packet."""
+    """Connection attempts, accepted or not: a shell loop of sbusctl makes ten or twenty; each costs ten times a control packet."""
     connection_burst: Annotated[int, _BURST] = 1_024
-    """Such attempts at once: all the connections that a user may have, four times over."""
+    """Such attempts in a burst: four times the maximum number of connections."""
 
     def times(self, factor: int) -> Quotas:
         """Return quotas *factor* times as large."""
@@ -64,7 +64,7 @@ class Quotas:
 
 @dataclass(frozen=True, slots=True)
 class QuotaOverride:
-    """One ``[[quotas.overrides]]``: what differs for some ``users`` and members of ``groups``; for none named, for everyone."""
+    """One ``[[quotas.overrides]]``: other quotas for some ``users`` and members of ``groups``, or for everyone if both are empty."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -86,8 +86,8 @@ class QuotaOverride:
         if all(getattr(self, each.name) is None for each in fields(Quotas)):
             raise ValueError("the override changes nothing; write a quota and its value, such as connections = 16")
 
-    def concerns(self, credentials: Credentials) -> bool:
-        """Return whether it is about a client with *credentials*: by its user, its group or a supplementary one."""
+    def applies_to(self, credentials: Credentials) -> bool:
+        """Return whether it applies to a client with *credentials*: by user, group or supplementary group."""
         if not self.users and not self.groups:
             return True
         return credentials.uid in self.users or credentials.gid in self.groups or not credentials.groups.isdisjoint(self.groups)
@@ -95,22 +95,22 @@ class QuotaOverride:
 
 @dataclass(frozen=True, slots=True)
 class QuotaSettings(Quotas):
-    """``[quotas]``: what holds for every user, and what differs for some."""
+    """``[quotas]``: the quotas of every user, and the overrides."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     owner_factor: Annotated[int, _FACTOR] = 16
-    """An owner has each default so many times: most of a machine's services share root's uid, and could do worse to the bus anyway."""
+    """The factor of each default for an owner: most services of a machine share the uid of root, and could do worse to the bus anyway."""
     overrides: tuple[QuotaOverride, ...] = ()
 
     def of(self, credentials: Credentials, *, is_owner: bool) -> Quotas:
-        """Return the quotas of a client with *credentials*: each from the first override that concerns it and has one, else the default."""
+        """Return the quotas of a client with *credentials*: each from the first override that applies and sets it, else the default."""
         default = Quotas(**{each.name: getattr(self, each.name) for each in fields(Quotas)})
         if is_owner:
             default = default.times(self.owner_factor)
         found: dict[str, int] = {}
         for override in self.overrides:
-            if override.concerns(credentials):
+            if override.applies_to(credentials):
                 for each in fields(Quotas):
                     if (value := getattr(override, each.name)) is not None:
                         found.setdefault(each.name, value)

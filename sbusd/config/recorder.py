@@ -1,4 +1,4 @@
-"""What of the recorder can be configured, with the defaults. Spec: sbus-recorder(8)."""
+"""The settings of the recorder, with their defaults. Spec: sbus-recorder(8)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sbusd.config.rules import KeyPrefix, Origin
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 MAX_PAYLOAD_RULES = 1_000
-"""Each message is held to each of them, once for each new key."""
+"""Maximum number of rules: the recorder checks each of them once for each new key."""
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 
@@ -20,10 +20,10 @@ _KEPT_SIZE = Size(0, MAX_PACKET_BYTES, "no payload is longer than a packet")
 
 @dataclass(frozen=True, slots=True)
 class Keep(Spelling):
-    """How much of a payload is kept: ``whole``, ``none``, or its first so many bytes."""
+    """How much of a payload is kept: ``whole``, ``none``, or a number of bytes from its start."""
 
     def parse(self, value: object) -> int | Literal["whole", "none"]:
-        """Return the words, or the size in bytes. Raises ValueError if it is neither."""
+        """Return the word, or the size in bytes. Raises ValueError if *value* is neither."""
         if value == "whole":
             return "whole"
         if value == "none":
@@ -36,10 +36,10 @@ class Keep(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class Folder(Spelling):
-    """The absolute path of a folder."""
+    """The absolute path of a directory."""
 
     def parse(self, value: object) -> str:
-        """Return the path. Raises ValueError if it is none, or relative: to what, a service would have to guess."""
+        """Return the path. Raises ValueError if it is not absolute: a service has no useful working directory."""
         if not isinstance(value, str) or "\0" in value or not os.path.isabs(value):
             raise ValueError(f'must be an absolute path, such as "/var/lib/sbus-recorder/archive", not {show(value)}')
         return os.path.normpath(value)
@@ -47,11 +47,11 @@ class Folder(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class HostName(Spelling):
-    """A host's name in the archive; empty: this host's."""
+    """The name of a host in the archive; empty means the name of this host."""
 
     def parse(self, value: object) -> str:
-        """Return the name. Raises ValueError if it would need an escape in a file's name."""
-        # The rule is the record's; here it only must not be a path's.
+        """Return the name. Raises ValueError if it would need an escape in a file name."""
+        # The record has the exact rule. Here the name must only be safe in a path.
         if not isinstance(value, str) or (value and not value.replace("-", "").replace("_", "").replace(".", "").isalnum()):
             raise ValueError(f'invalid host name {show(value)}: use letters, digits, ".", "-" and "_", or "" for the name of this host')
         if not value.isascii() or len(value) > 64 or value.startswith((".", "-", "_")) or ".." in value or value.endswith("."):
@@ -61,7 +61,7 @@ class HostName(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class PayloadRule:
-    """One ``[[payloads]]``: how much is kept of payloads whose keys begin with ``keys``."""
+    """One ``[[payloads]]``: how much is kept of payloads with keys that start with ``keys``."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -72,36 +72,36 @@ class PayloadRule:
 
 @dataclass(frozen=True, slots=True)
 class RecorderSettings:
-    """``recorder.toml``: everything about one recorder."""
+    """``recorder.toml``: the settings of one recorder."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     archive: Annotated[str, Folder()] = "/var/lib/sbus-recorder/archive"
-    """Folder of the archive, sbus-record(5). Hosts may share one."""
+    """Directory of the archive, sbus-record(5). Hosts may share one."""
     spool: Annotated[str, Folder()] = "/var/lib/sbus-recorder/spool"
-    """Folder of the write-ahead; on this host's own disk."""
+    """Directory of the write-ahead files, on a local disk."""
     host: Annotated[str, HostName()] = ""
-    """The name of this host in the archive; empty: what hostname(1) says."""
+    """The name of this host in the archive; empty means the output of hostname(1)."""
     pattern: str = ""
-    """What the bus is asked for; empty: everything."""
+    """The pattern of recorded keys; empty means all keys."""
     sync_interval: Annotated[float, Duration(0.001, 60.0, "rows that are not yet written are lost if the machine fails")] = 0.2
-    """Seconds after which what was received is on the disk at the latest."""
+    """Maximum number of seconds between receiving a row and writing it to disk."""
     sync_rows: Annotated[int, Count(1, 100_000, "pending rows are in memory")] = 1_000
-    """Rows after which it is written sooner."""
+    """Number of rows after which they are written sooner."""
     rotate_interval: Annotated[float, Duration(1.0, 3_600.0, "a segment covers one hour")] = 900.0
-    """Seconds after which a write-ahead becomes a segment; the end of an hour, UTC, always ends one."""
+    """Seconds after which a write-ahead file becomes a segment; the end of an hour (UTC) always ends one."""
     rotate_rows: Annotated[int, Count(1, 10_000_000, "rows are sorted in memory")] = 1_000_000
-    """Rows after which it does."""
+    """Number of rows after which it becomes a segment."""
     rotate_bytes: Annotated[int, Size(1 << 20, 1 << 30, "rows are sorted in memory, which takes three times this size")] = 128 << 20
-    """Bytes after which it does."""
+    """Number of bytes after which it becomes a segment."""
     disk_quota: Annotated[int, Size(8 << 20, 1 << 50, "a write-ahead and its segment must fit")] = 10 << 30
-    """Bytes of this host's segments and write-ahead together; the oldest segments go when they are more."""
+    """Maximum size of the segments and write-ahead files of this host together, in bytes; above it the oldest segments are removed."""
     retention: Annotated[float, Duration(3_600.0, 36_525 * 86_400.0, "a segment covers one hour")] = 30 * 86_400.0
     """Seconds for which a segment is kept after the end of its hour."""
     keep: Annotated[int | Literal["whole", "none"], Keep()] = "whole"
-    """How much is kept of payloads under keys that no rule speaks of. Reserved keys, ``!/``, are not meant: of those nothing is."""
+    """How much is kept of payloads without a rule. Payloads of reserved keys, ``!/``, are never kept."""
     payloads: tuple[PayloadRule, ...] = field(default_factory=tuple)
-    """The rules; the longest prefix decides, and of equal ones the last."""
+    """The rules. The longest prefix decides; of equal prefixes, the last one."""
 
     def __post_init__(self) -> None:
         if len(self.payloads) > MAX_PAYLOAD_RULES:

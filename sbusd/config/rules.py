@@ -1,4 +1,4 @@
-"""The rules of a bus as its configuration writes them: ``[[policy]]`` and ``[rights]``. Spec: sbusd.toml(5)."""
+"""The rules of a bus: ``[[policy]]`` and ``[rights]``. Spec: sbusd.toml(5)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from sbusd.config.quantities import Spelling, show
 from sbusd.config.users import UserId
 
 MAX_PUBLISH_RULES = 63
-"""Rules with ``publish``: the switch keeps who matches which of them as bits of one word of 64."""
+"""Maximum number of rules with ``publish``: the switch stores the matching ones of a user as bits of a 64-bit word."""
 
 MAX_RULES = 1_000
-"""Rules in all: each subscription is held to each of them, and while that is done no message is routed."""
+"""Maximum number of rules: each subscription is checked against each of them, and no message is routed meanwhile."""
 
 MAX_PREFIX_BYTES = 64 << 10
-"""Longest prefix: the longest that a key can be configured to be."""
+"""Maximum size of a prefix: the greatest configurable size of a key."""
 
 MAX_COMMENT_CHARACTERS = 200
-"""Longest comment: it stands in an error that must be one line."""
+"""Maximum length of a comment: it is part of an error text of one line."""
 
 _FORBID_UNKNOWN = {"extra": "forbid"}
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPrefix(Spelling):
-    """How the keys begin that a rule is about."""
+    """The prefix of the keys of a rule."""
 
     def parse(self, value: object) -> str:
-        """Return the prefix. Raises ValueError if no key can begin so."""
+        """Return the prefix. Raises ValueError if no key can start with it."""
         if not isinstance(value, str) or "\0" in value:
             raise ValueError(f'must be a prefix of keys, such as "lab/", or "" for all keys, not {show(value)}')
         if "*" in value:
@@ -41,10 +41,10 @@ class KeyPrefix(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class Comment(Spelling):
-    """One line for people."""
+    """One line of text for people."""
 
     def parse(self, value: object) -> str:
-        """Return the comment. Raises ValueError if it is not one line that prints."""
+        """Return the comment. Raises ValueError if it is not one printable line."""
         if not isinstance(value, str) or not value.isprintable() or len(value) > MAX_COMMENT_CHARACTERS:
             raise ValueError(f"must be one line of at most {MAX_COMMENT_CHARACTERS} characters, not {show(value)}")
         return value
@@ -52,13 +52,13 @@ class Comment(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class Origin(Spelling):
-    """Where a table stands: the ``number``-th of its kind in ``file``. Put there by whoever reads files; nobody writes it."""
+    """The place of a table: the ``number``-th of its kind in ``file``. The reader of the files sets it; no file can."""
 
     file: str = ""
     number: int = 0
 
     def parse(self, value: object) -> Origin:
-        """Return the origin. Raises ValueError for what a file says under its name."""
+        """Return the origin. Raises ValueError for a value from a file."""
         if isinstance(value, Origin):
             return value
         raise ValueError("unknown key; the bus itself sets the origin of a rule")
@@ -69,7 +69,7 @@ class Origin(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """Some users and groups, by their ids."""
+    """Users and groups, by id."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
@@ -79,23 +79,23 @@ class Subjects:
 
 @dataclass(frozen=True, slots=True)
 class RightsSettings:
-    """``[rights]``: who may do what else only an owner of the bus may."""
+    """``[rights]``: users and groups with rights that otherwise only an owner of the bus has."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     presence: Subjects = field(default_factory=Subjects)
-    """Those who see all connections."""
+    """May see all connections."""
     tap: Subjects = field(default_factory=Subjects)
-    """Those who see all traffic."""
+    """May tap all traffic."""
     block_others: Subjects = field(default_factory=Subjects)
-    """Those whose full queues may hold up publishers of other users."""
+    """May block publishers of other users by a full queue."""
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRule:
-    """One ``[[policy]]``: who may or may not publish, subscribe, or both, where keys begin with ``keys``.
+    """One ``[[policy]]``: allows or denies publishing, subscribing or both to keys that start with ``keys``.
 
-    Without ``users`` and ``groups`` it is about everyone.
+    Without ``users`` and ``groups`` it applies to everyone.
     """
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
@@ -106,7 +106,7 @@ class PolicyRule:
     users: tuple[Annotated[int, UserId()], ...] = ()
     groups: tuple[Annotated[int, GroupId()], ...] = ()
     comment: Annotated[str, Comment()] = ""
-    """Told to whom the rule refuses, and in the record."""
+    """Part of the error that a rejected client gets, and of the log record."""
     origin: Annotated[Origin, Origin()] = Origin()
 
     def __post_init__(self) -> None:
@@ -115,17 +115,17 @@ class PolicyRule:
 
     @property
     def prefix(self) -> bytes:
-        """How the keys begin, as the wire has them."""
+        """The prefix as bytes."""
         return self.keys.encode()
 
     @property
     def name(self) -> str:
-        """The rule as it is told to people: where it stands, and its comment."""
+        """The rule for people: its origin and its comment."""
         return f"{self.origin}: {self.comment}" if self.comment else str(self.origin)
 
 
 def check_policy(rules: tuple[PolicyRule, ...]) -> None:
-    """Raise ValueError if there are more *rules* than the bus can hold to."""
+    """Raise ValueError if there are too many *rules*."""
     if len(rules) > MAX_RULES:
         raise ValueError(f"too many policy rules: {len(rules)}, at most {MAX_RULES}")
     publishing = sum(rule.publish is not None for rule in rules)

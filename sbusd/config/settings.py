@@ -1,7 +1,6 @@
-"""What can be configured, with the defaults. Spec: sbusd.toml(5).
+"""The settings of the bus, with their defaults. Spec: sbusd.toml(5).
 
-Plain dataclasses: they are the values a program works with, their defaults are the only ones, and pydantic checks files
-against their annotations. A later file's settings become another dataclass here.
+These are plain dataclasses. They are the only place of the defaults, and pydantic checks files against their annotations.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sbusd.protocol.keys import KeySpace
 from sbusd.protocol.limits import MAX_KEY_BYTES
 
 Level = Literal["emerg", "alert", "crit", "err", "warning", "notice", "info", "debug"]
-"""How urgent a record is, by its name in syslog(3); its position is the number."""
+"""A priority of log records, by its name in syslog(3); its position is the number."""
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 
@@ -27,10 +26,10 @@ _FORBID_UNKNOWN = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class CredentialPrefix(Spelling):
-    """What a server in front of this one calls it: empty, or as ``whoami`` answers."""
+    """The name that a server in front of this one has for it: empty, or a response of ``whoami``."""
 
     def parse(self, value: object) -> str:
-        """Return the prefix. Raises ValueError if it is none."""
+        """Return the prefix. Raises ValueError if it is invalid."""
         if not isinstance(value, str) or (value and not is_credential_prefix(value.encode("utf-8", "surrogatepass"))):
             raise ValueError(f'must be "!/cred/<gid>/<uid>/<pid>", or "" for none, not {show(value)}')
         return value
@@ -38,33 +37,33 @@ class CredentialPrefix(Spelling):
 
 @dataclass(frozen=True, slots=True)
 class LimitSettings:
-    """``[limits]``: bounds of the switch, each per connection but ``cache_bytes``, and why they are those numbers."""
+    """``[limits]``: limits of the switch, with the reasons for the defaults. They apply per connection, except for ``cache_bytes`` and
+    ``queued_memory``."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     queue_packets: Annotated[int, Bound(1, 1 << 24, "each pending packet uses memory")] = NO_BOUND
-    """Packets that wait for one recipient before more are discarded; by default only their memory counts."""
+    """Packets pending for one recipient before more are discarded; by default only their memory is limited."""
     queue_bytes: Annotated[int, Size(1 << 20, 1 << 34, "the largest packet of another user must fit")] = 64 << 20
-    """Memory of what waits for one recipient before more is discarded: another user's publisher may take half of it."""
+    """Memory of the packets pending for one recipient; more are discarded. A publisher of another user may use half of it."""
     key_bytes: Annotated[int, Size(16, 64 << 10, "the cost of a match grows with the depth of the key")] = MAX_KEY_BYTES
-    """Longest routing key or pattern."""
+    """Maximum size of a routing key or pattern."""
     batch_packets: Annotated[int, Count(1, 64, "the bus reads at most 64 packets together")] = 64
-    """Packets read from one connection, or from all of a user while others wait, before the others have their turn."""
+    """Packets read from one connection, or from all of one user while others wait, before it is the turn of the others."""
     cache_bytes: Annotated[int, Size(64 << 10, 1 << 32, "the cache must hold some keys")] = 4 << 20
     """Memory of the route cache, for all connections together."""
     low_water: Annotated[int, Count(0, 99, "the unit is percent of a queue")] = 50
-    """How far a queue must have drained, in percent of its bounds, before the publishers that it blocks go on."""
+    """Percentage of its limits to which a queue must drain before it releases the publishers that it blocks."""
     block_timeout: Annotated[float, Duration(0.01, 86_400, "a blocked publisher must be released in the end")] = 5.0
-    """Seconds for which a client may block publishers; then its mode acts as ``discard`` until its queue has drained."""
+    """Maximum number of seconds for which a client may block publishers; then its mode acts as ``discard`` until its queue has drained."""
     progress_timeout: Annotated[float, Duration(0.01, 86_400, "a blocked publisher must be released in the end")] = 1.0
-    """Seconds for which a client may block publishers while its socket takes nothing at all; then likewise."""
+    """Maximum number of seconds for which a client may block publishers while its socket accepts nothing; then likewise."""
     pace_limit: Annotated[float, Duration(0.0, 1.0, "it is a part of each second")] = 0.1
-    """Seconds of each second for which recipients of one user may hold up a paced publisher of another; 1 bounds nothing."""
+    """Fraction of each second for which recipients of one user may delay a paced publisher of another; 1 means no limit."""
     turn_time: Annotated[float, Duration(1e-5, 10.0, "shorter is not measurable, longer delays other clients")] = 100 * 1e-6
-    """Seconds of the bus that one connection may take in a turn; one that has taken more lets others go first for four times as long."""
+    """Seconds of bus time per connection and turn. A connection that took more is served after others for four times as long."""
     queued_memory: Annotated[int, Size(16 << 20, 1 << 40, "the packets of a few users must fit together")] = 512 << 20
-    """Memory of all packets that wait; a user may hold at most as much as it leaves free: ten users hold 32 MiB each beside one at its
-    quota."""
+    """Memory of all pending packets. A user may hold at most as much as is free: ten users hold 32 MiB each beside one at its quota."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,40 +73,40 @@ class RateSettings:
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     burst: Annotated[int, Count(1, 100_000, "some records must be written")] = 10
-    """Records that are written; the rest of the interval's are counted, and their number is written when it ends."""
+    """Records that are written per interval. The others are counted, and their number is recorded at its end."""
     interval: Annotated[float, Duration(0.1, 86_400, "the number of suppressed records must be logged in time")] = 10.0
     """Seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
-    """``[log]``: what is recorded."""
+    """``[log]``: which records are written."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     level: Level = "info"
-    """The least urgent records that are written."""
+    """The lowest priority that is written."""
     rate_per_cause_per_user: RateSettings = field(default_factory=RateSettings)
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonSettings:
-    """``sbusd.toml``: everything about one bus."""
+    """``sbusd.toml``: the settings of one bus."""
 
     __pydantic_config__: ClassVar[dict[str, str]] = _FORBID_UNKNOWN
 
     separator: Literal["/", "."] = "/"
-    """What separates the segments of a key; ``.`` speaks the earlier revision of the protocol, which reserves no keys."""
+    """The separator of the segments of a key; ``.`` selects the earlier revision of the protocol, which reserves no keys."""
     credential_prefix: Annotated[str, CredentialPrefix()] = ""
-    """What stands in front of ``!/cred/…`` on this bus, when it is behind another server."""
+    """The prefix of ``!/cred/…`` on this bus, if it is behind another server."""
     allowed_users: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users who may connect besides the bus's own; empty: everyone may. Those of ``-u`` are added to them."""
+    """Ids of the users that may connect, besides the user of the bus; empty means everyone. ``-u`` adds to them."""
     admins: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users who are owners of the bus, besides root and the user it runs as."""
+    """Ids of the users that are owners of the bus, besides root and the user of the bus."""
     protected_users: tuple[Annotated[int, UserId()], ...] = ()
-    """Ids of the users whose disconnection by the bus is recorded as critical."""
+    """Ids of the users whose disconnection by the bus is recorded with priority crit."""
     policy: tuple[PolicyRule, ...] = ()
-    """The rules, in the order in which they are asked."""
+    """The rules. The first that matches decides."""
     limits: LimitSettings = field(default_factory=LimitSettings)
     quotas: QuotaSettings = field(default_factory=QuotaSettings)
     log: LogSettings = field(default_factory=LogSettings)
@@ -120,5 +119,5 @@ class DaemonSettings:
 
     @property
     def keyspace(self) -> KeySpace:
-        """The rules for keys that these settings ask for."""
+        """The key space of these settings."""
         return KeySpace(self.separator.encode(), self.credential_prefix.encode())

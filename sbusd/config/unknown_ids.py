@@ -1,4 +1,4 @@
-"""Names of users and groups that this machine does not know: errors where a person asks, and marked ids where a bus has to start."""
+"""Names of unknown users and groups: errors for a command, and marked ids for a bus that has to start."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 NO_ID = (1 << 32) - 1
-"""No user's and no group's id: the kernel takes it for "none", setuid(2). A rule about it matches no client."""
+"""Not an id of any user or group: to the kernel it means "none", setuid(2). A rule about it matches no client."""
 
-_is_tolerant: ContextVar[bool] = ContextVar("_is_tolerant", default=False)
+_are_allowed: ContextVar[bool] = ContextVar("_are_allowed", default=False)
 
 
 class UnknownId(int):
@@ -25,17 +25,17 @@ class UnknownId(int):
 
 
 @contextmanager
-def tolerated() -> Iterator[None]:
-    """While this lasts, an unknown name in a configuration is an :class:`UnknownId` instead of an error."""
-    token = _is_tolerant.set(True)
+def unknown_ids_allowed() -> Iterator[None]:
+    """In this context an unknown name in a configuration is an :class:`UnknownId` instead of an error."""
+    token = _are_allowed.set(True)
     try:
         yield
     finally:
-        _is_tolerant.reset(token)
+        _are_allowed.reset(token)
 
 
 def unknown(error: ValueError) -> UnknownId:
-    """Return the id for a name of which *error* says that it is not known. Raises *error* where that is not tolerated."""
-    if not _is_tolerant.get():
+    """Return the id for the unknown name in *error*. Raises *error* if unknown ids are not allowed."""
+    if not _are_allowed.get():
         raise error
     return UnknownId(str(error))

@@ -1,4 +1,4 @@
-"""Users, by name or by number. Source: getpwnam(3), passwd(5)."""
+"""Users, by name or number. Source: getpwnam(3), passwd(5)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from sbusd.config.unknown_ids import UnknownId, unknown
 from sbusd.protocol.errors import SbusError
 
 LAST_UID = (1 << 32) - 2
-"""The greatest user id; the next number means "no user" to the kernel, setuid(2)."""
+"""The greatest user id. The next number means "no user" to the kernel, setuid(2)."""
 
 
 class UnknownUserError(SbusError, ValueError):
-    """A user that this machine does not have."""
+    """The user does not exist on this machine."""
 
 
 def find_uid(user: str) -> int:
-    """Return the id of *user*: digits are the id itself, whether or not it has a name; anything else is a name.
+    """Return the id of *user*. Digits are the id itself, whether or not it has a name; anything else is a name.
 
     Raises:
-        UnknownUserError: no user has that name, or the number is no user's.
+        UnknownUserError: no user has that name, or the number is not a user id.
     """
     if user.isascii() and user.isdigit():
         # Ten digits hold every id; int() of a very long string of digits raises.
@@ -40,7 +40,7 @@ class UserId(Spelling):
     """A user in a configuration file: a name, or a number with or without quotes."""
 
     def parse(self, value: object) -> int:
-        """Return the user's id. Raises ValueError if there is no such user, unless that is tolerated."""
+        """Return the id of the user. Raises ValueError if it is unknown, unless unknown ids are allowed."""
         if isinstance(value, str):
             try:
                 return find_uid(value)
@@ -54,7 +54,7 @@ class UserId(Spelling):
 
 
 def _checked(uid: int, shown: str) -> int:
-    """Return *uid* if it can be a user's."""
+    """Return *uid* if it is a valid user id. Raises UnknownUserError."""
     if not 0 <= uid <= LAST_UID:
         raise UnknownUserError(f"invalid user id {shown}: must be 0 to {LAST_UID}")
     return uid

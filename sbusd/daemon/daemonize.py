@@ -1,16 +1,16 @@
-"""The way to the background, and how whoever started the bus learns that it is ready. Spec: sbusd(8), daemon(7).
+"""The way to the background, and the notification of the calling process. Spec: sbusd(8), daemon(7).
 
 ::
 
     open_standard_streams()
     …read the configuration, open the listener…
-    presence = Presence.enter(options)   # forks, unless -f; before any thread
-    listener.listen()                    # errors are still seen where the bus was started
-    presence.ready()                     # the parent exits 0; or, with -f, standard output ends
+    daemonizer = Daemonizer.enter(options)   # forks, unless -f; before any thread
+    listener.listen()                        # errors still go to the terminal of the caller
+    daemonizer.ready()                       # the parent exits with 0; with -f, standard output is closed
     …
-    presence.leave()                     # the pid file goes
+    daemonizer.leave()                       # removes the pid file
 
-In the background the parent waits for the bus: it exits with 0 once that is ready, and with 1 if that ends before.
+In the background the parent waits for the bus. It exits with 0 when the bus is ready, and with 1 if the bus ends before.
 """
 
 from __future__ import annotations
@@ -26,58 +26,58 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
 _FAILED = 1
-"""Exit status of the parent when the bus has ended instead of getting ready."""
+"""Exit status of the parent if the bus ends before it is ready."""
 
 _LAST_STREAM = 2
 
 
-class PresenceError(SbusError, OSError):
-    """The pid file cannot be written; its text is one line. The program exits with status 1."""
+class PidFileError(SbusError, OSError):
+    """The pid file cannot be written; the text is one line. The program exits with status 1."""
 
 
-class Presence:
-    """Where the bus runs, and the files and descriptors by which others see that it does."""
+class Daemonizer:
+    """The foreground or background process of a bus, its pid file, and its standard streams."""
 
     def __init__(self, *, parent: int | None, pid_file: Path | None) -> None:
-        """Stand in this process; *parent* is the pipe to the one that waits for the bus, or None in the foreground."""
+        """*parent* is the pipe to the process that waits for the bus, or None in the foreground."""
         self._background = parent is not None
         self._parent = parent
         self._pid_file = pid_file
         self._written: os.stat_result | None = None
 
     @classmethod
-    def resume(cls, options: Options, *, background: bool, pid_file: tuple[int, int] | None) -> Presence:
-        """Return the presence that this same process had before it was started anew in place.
+    def resume(cls, options: Options, *, background: bool, pid_file: tuple[int, int] | None) -> Daemonizer:
+        """Return the daemonizer of this process after a restart in place.
 
-        *pid_file* is device and inode of the file that was made, see :attr:`pid_file`.
+        *pid_file* is device and inode of the file that the bus created, see :attr:`pid_file`.
         """
-        presence = cls(parent=None, pid_file=options.pid_file)
-        presence._background = background
+        resumed = cls(parent=None, pid_file=options.pid_file)
+        resumed._background = background
         with contextlib.suppress(OSError):
             found = None if options.pid_file is None else os.lstat(options.pid_file)
             if found is not None and (found.st_dev, found.st_ino) == pid_file:
-                presence._written = found
-        return presence
+                resumed._written = found
+        return resumed
 
     @property
     def pid_file(self) -> tuple[int, int] | None:
-        """Device and inode of the pid file that was made here, or None."""
+        """Device and inode of the pid file that the bus created, or None."""
         return None if self._written is None else (self._written.st_dev, self._written.st_ino)
 
     @classmethod
-    def enter(cls, options: Options) -> Presence:
-        """Return the presence that *options* ask for; without ``-f``, return it in a new process, and never in the one that calls.
+    def enter(cls, options: Options) -> Daemonizer:
+        """Go to the background, unless *options* have ``-f``: then this returns in a new process only.
 
-        Must be called before the first thread. Standard streams and working directory stay as they are until :meth:`ready`.
+        Call it before the first thread. Standard streams and working directory do not change before :meth:`ready`.
 
         Raises:
-            PresenceError: the pid file is there already, or cannot be made.
+            PidFileError: the pid file exists already, or cannot be created.
         """
         if options.foreground:
             return cls(parent=None, pid_file=None)
-        presence = cls(parent=_detach(), pid_file=options.pid_file)
-        presence.write_pid_file()
-        return presence
+        entered = cls(parent=_detach(), pid_file=options.pid_file)
+        entered.write_pid_file()
+        return entered
 
     @property
     def is_background(self) -> bool:
@@ -85,53 +85,53 @@ class Presence:
         return self._background
 
     def ready(self) -> None:
-        """Tell whoever waits that the bus can be used, and let go of the standard streams."""
+        """Notify the parent that the bus is ready, and release the standard streams."""
         _release_streams(background=self.is_background)
         if self._background:
-            # A folder that the bus stays in could not be unmounted.
+            # The file system of a working directory could not be unmounted.
             os.chdir("/")
         if self._parent is not None:
-            # The parent may have been killed while it waited: then nobody wants to know.
+            # The parent may have been killed while it waited.
             with contextlib.suppress(BrokenPipeError):
                 os.write(self._parent, b"\0")
             os.close(self._parent)
             self._parent = None
 
     def leave(self) -> None:
-        """Remove the pid file if it was made here and is still the same file. May be called twice."""
+        """Remove the pid file if the bus created it and it is still the same file. May be called twice."""
         written, self._written = self._written, None
-        # Somebody may have removed it, or put another bus's in its place: then it is not ours to remove.
+        # Another process may have removed or replaced it; then it belongs to that process.
         with contextlib.suppress(OSError):
             if self._pid_file is not None and written is not None and os.path.samestat(os.lstat(self._pid_file), written):
                 os.unlink(self._pid_file)
 
     def write_pid_file(self) -> None:
-        """Make the pid file, if one is wanted. Raises PresenceError if it is there already, or cannot be made."""
+        """Create the pid file, if there is one. Raises PidFileError if it exists already, or cannot be created."""
         if self._pid_file is None:
             return
         shown = printable(str(self._pid_file))
         try:
             fd = os.open(self._pid_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         except FileExistsError:
-            raise PresenceError(f"pid file {shown} already exists; stop that bus, remove the file if no bus runs, or use -p") from None
+            raise PidFileError(f"pid file {shown} already exists; stop that bus, remove the file if no bus runs, or use -p") from None
         except OSError as error:
-            raise PresenceError(f"cannot create pid file {shown}: {error.strerror}; choose another with -p, or /dev/null") from None
+            raise PidFileError(f"cannot create pid file {shown}: {error.strerror}; choose another with -p, or /dev/null") from None
         self._written = os.fstat(fd)
         try:
-            # Whatever the umask: others read it to find the bus.
+            # Independent of the umask: others read the file to find the bus.
             os.fchmod(fd, 0o644)
             os.write(fd, f"{os.getpid()}\n".encode())
         except OSError as error:
             self.leave()
-            raise PresenceError(f"cannot write pid file {shown}: {error.strerror}; choose another with -p") from None
+            raise PidFileError(f"cannot write pid file {shown}: {error.strerror}; choose another with -p") from None
         finally:
             os.close(fd)
 
 
 def open_standard_streams() -> None:
-    """Open the null device as each of the three standard streams that is closed: the very first thing a daemon does.
+    """Open the null device in place of each closed standard stream. A daemon must do this first.
 
-    Else the next socket would take its number, and be lost when the streams are let go of.
+    Otherwise the next socket would get that number, and be closed when the streams are released.
     """
     while (fd := os.open(os.devnull, os.O_RDWR)) <= _LAST_STREAM:
         os.set_inheritable(fd, True)
@@ -139,8 +139,8 @@ def open_standard_streams() -> None:
 
 
 def _detach() -> int:
-    """Return in a process that no terminal controls, with a pipe on which the one that calls waits for word before it exits."""
-    # What is buffered would be written twice.
+    """Return in a process without a controlling terminal, with the pipe on which the calling process waits."""
+    # Both processes would write buffered text.
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()
@@ -150,24 +150,24 @@ def _detach() -> int:
         _wait_and_exit(reader)
     os.close(reader)
     os.setsid()
-    # The process that leads a session could still get a terminal, by opening one; its child cannot.
+    # A session leader could still get a controlling terminal by opening one; its child cannot.
     if os.fork():
         os._exit(0)
     return writer
 
 
 def _wait_and_exit(reader: int) -> NoReturn:
-    """End this process: with 0 when the bus says that it is ready, with 1 if it ends without."""
+    """Exit with 0 when the bus is ready, or with 1 if it ends before."""
     status = _FAILED
     try:
         status = 0 if os.read(reader, 1) else _FAILED
     finally:
-        # Not the way out through the interpreter: what it would clean up belongs to the bus now.
+        # Without the cleanup of the interpreter: those resources belong to the bus now.
         os._exit(status)
 
 
 def _release_streams(*, background: bool) -> None:
-    """Replace standard input and output by the null device, so that a reader sees the end; in the background, a terminal too."""
+    """Replace standard input and output by the null device, so that a reader sees the end; in the *background*, replace a terminal too."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

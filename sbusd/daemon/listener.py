@@ -1,7 +1,7 @@
-"""The listening socket: handed over by systemd, inherited, or bound here. Spec: sbusd(8), sd_listen_fds(3), unix(7).
+"""The listening socket: passed by systemd, inherited, or bound here. Spec: sbusd(8), sd_listen_fds(3), unix(7).
 
-Opening and listening are two steps: the process that calls listen(2) is the one whose id clients see as the server's, so the
-bus opens its socket where mistakes can still be told, and listens when it has gone to the background.
+Opening and listening are two steps. Clients see the process that calls listen(2) as the server. So the bus opens its socket while errors
+still go to the terminal, and listens when it has gone to the background.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
 _FIRST_FREE_FD = 3
-"""Below are the standard streams, which the bus replaces; a socket that came as one of them is moved."""
+"""Smaller numbers are standard streams, which the bus replaces. A socket that was passed as one of them is moved."""
 
 _NOT_REMOVED = "neither a socket nor an empty file"
-"""What ``-r`` leaves alone."""
+"""Files that ``-r`` does not remove."""
 
 _TYPES = {socket.SOCK_STREAM: "STREAM", socket.SOCK_DGRAM: "DGRAM", socket.SOCK_RAW: "RAW"}
 
 
 class ListenError(SbusError, OSError):
-    """No socket to listen on; its text is one line that says why and what to do. The program exits with status 1."""
+    """The bus has no socket to listen on; the text is one line. The program exits with status 1."""
 
 
 class Listener:
-    """A Unix SEQPACKET socket for clients to connect to: non-blocking, and closed on exec.
+    """A Unix SEQPACKET socket for clients: non-blocking, and closed on exec.
 
-    Call :meth:`listen` once the process is the one that stays, and :meth:`close` at the end.
+    Call :meth:`listen` in the final process, and :meth:`close` at the end.
     """
 
     def __init__(self, bound: socket.socket, *, made: os.stat_result | None = None, announce: bool = False) -> None:
-        """Take over *bound*; *made* is what stat(2) says of the path it was bound to here, *announce* whether to print the address."""
+        """Own *bound*. *made* is the result of stat(2) for its path, if the bus created that; *announce*: print the address."""
         bound.setblocking(False)
         self.socket = bound
         self._made = made
         self._announce = announce
         name = bound.getsockname()
-        # A relative path would lead elsewhere after the bus has changed its working directory.
+        # The bus changes its working directory.
         self._path = os.path.abspath(os.fsencode(name)) if made else b""
         self.address = _address_text(os.fsencode(name))
 
     def listen(self) -> None:
-        """Let clients connect, and print a random address for whoever waits for it.
+        """Let clients connect, and print a random address.
 
         Raises:
-            ListenError: listen(2) fails, or standard output does not take the address.
+            ListenError: listen(2) failed, or the address could not be written to standard output.
         """
         try:
             self.socket.listen(socket.SOMAXCONN)
@@ -73,24 +73,24 @@ class Listener:
 
     @property
     def identity(self) -> tuple[int, int] | None:
-        """Device and inode of the path, if it was made here, so that whoever goes on with this socket removes it at the end."""
+        """Device and inode of the path, if the bus created it: the process that takes over the socket removes it at the end."""
         return None if self._made is None else (self._made.st_dev, self._made.st_ino)
 
     def close(self) -> None:
-        """Stop listening, and remove the path if it was made here and is still the same file. May be called twice."""
+        """Stop listening, and remove the path if the bus created it and it is still the same file. May be called twice."""
         self.socket.close()
         made, self._made = self._made, None
-        # Somebody may have removed the path, or another bus may have taken it over: then it is not ours to remove.
+        # Another process may have removed or replaced the path; then it belongs to that process.
         with contextlib.suppress(OSError):
             if made is not None and os.path.samestat(os.lstat(self._path), made):
                 os.unlink(self._path)
 
 
 def resume_listener(fd: int, made: tuple[int, int] | None) -> Listener:
-    """Return the listener of this same process before it was started anew in place; *made* is its :attr:`Listener.identity`.
+    """Return the listener of this process after a restart in place; *made* is its :attr:`Listener.identity`.
 
     Raises:
-        ListenError: *fd* is no such socket.
+        ListenError: *fd* is not such a socket.
     """
     inherited = _checked_socket(fd, f"descriptor {fd}, inherited from the previous process", "start the bus again", must_listen=True)
     path = os.fsencode(inherited.getsockname())
@@ -103,13 +103,13 @@ def resume_listener(fd: int, made: tuple[int, int] | None) -> Listener:
 
 
 def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> Listener:
-    """Return the bus's listener: where ``-a`` says, else the socket that systemd passed, else one at the default address.
+    """Return the listener at the address of ``-a``, or else the socket that systemd passed, or else one at the default address.
 
-    *passed* are the sockets that systemd passed, with their names; None: find out (:func:`passed_descriptors`).
+    *passed* are the sockets that systemd passed, with their names; None means to call :func:`passed_descriptors`.
 
     Raises:
-        ListenError: there is no such socket, or it is of another kind.
-        UsageError: the user's bus is asked for, and nothing says where it is.
+        ListenError: the socket does not exist, or has another type.
+        UsageError: ``--user`` is given, and $XDG_RUNTIME_DIR does not give an address.
     """
     address = options.address
     if address is None:
@@ -119,10 +119,10 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
         address = options.default_address()
     match address:
         case InheritedDescriptor(fd):
-            # As in the original, one that is only bound is made to listen.
+            # As in the original, a bound socket need not listen yet.
             return Listener(_checked_socket(fd, f"/dev/fd/{fd}", "pass a bound Unix socket of type SEQPACKET", must_listen=False))
         case RandomAbstract():
-            # The operating system's own source of randomness; the name is as long as a name can be.
+            # Random bytes of the operating system; the name has the maximum length.
             name = UnixName(b"\0" + os.urandom(SUN_PATH_BYTES - 1))
             return _bind(name, options, announce=True)
         case UnixName():
@@ -130,9 +130,9 @@ def open_listener(options: Options, passed: Mapping[int, str] | None = None) -> 
 
 
 def passed_descriptors() -> dict[int, str]:
-    """Return what systemd passed to this process, by descriptor, with the names; only once, for it is taken out of the environment.
+    """Return the descriptors that systemd passed, with their names. Works once, because it removes them from the environment.
 
-    Source: sd_listen_fds(3). Raises ListenError if the environment is wrong.
+    Source: sd_listen_fds(3). Raises ListenError if the environment is invalid.
     """
     variables = {name: os.environ.get(name, "") for name in ("LISTEN_FDS", "LISTEN_PID")}
     try:
@@ -141,7 +141,7 @@ def passed_descriptors() -> dict[int, str]:
         said = " ".join(f"{name}={printable(value)}" for name, value in variables.items())
         raise ListenError(f"cannot use the sockets that {said} names: {error.strerror}; only systemd may set them") from None
     finally:
-        # systemd's library takes them out of the environment that a program we start would get, but Python keeps a copy.
+        # systemd's library removes them from the C environment, but Python has a copy.
         for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):
             os.environ.pop(variable, None)
 
@@ -168,7 +168,7 @@ def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> so
         raise ListenError(f"cannot use {what}: {problem}; {remedy}") from None
     problem = _problem(inherited, must_listen=must_listen)
     if problem:
-        # The descriptor is whoever's passed it, and not for us to close.
+        # The descriptor belongs to the process that passed it; do not close it.
         inherited.detach()
         raise ListenError(f"cannot use {what}: {problem}; {remedy}")
     moved = socket.socket(fileno=fcntl.fcntl(inherited, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE_FD))
@@ -180,7 +180,7 @@ def _checked_socket(fd: int, what: str, remedy: str, *, must_listen: bool) -> so
 
 
 def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
-    """Return what is wrong with a socket for a bus, or nothing."""
+    """Return why a bus cannot use a socket, or an empty text."""
     if inherited.family != socket.AF_UNIX:
         family = getattr(inherited.family, "name", f"family {inherited.family}")
         return f"not a Unix socket but {family}"
@@ -192,7 +192,7 @@ def _problem(inherited: socket.socket, *, must_listen: bool) -> str:
 
 
 def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
-    """Return a listener bound to *name*; its path gets the mode of *options* at once, so that nobody can connect before."""
+    """Return a listener bound to *name*. Its path has the mode of *options* from the start, so that no other user can connect before."""
     if options.reuse_address and not name.is_abstract:
         _remove_obstacle(name)
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -210,7 +210,7 @@ def _bind(name: UnixName, options: Options, *, announce: bool) -> Listener:
 
 
 def _bind_failure(name: UnixName, error: OSError) -> str:
-    """Return one line on why *name* could not be bound."""
+    """Return in one line why *name* could not be bound."""
     shown = printable(str(name))
     if error.errno != errno.EADDRINUSE:
         return f"cannot listen on {shown}: {error.strerror}; choose another address with -a, or run the bus as a user with access"
@@ -229,7 +229,7 @@ def _bind_failure(name: UnixName, error: OSError) -> str:
 def _remove_obstacle(name: UnixName) -> None:
     """Remove the socket or empty file at the path *name*, if there is one; ``-r`` never removes anything else.
 
-    No system call removes a file only if it is empty, so its size is checked immediately before.
+    No system call removes a file only if it is empty. So its size is checked immediately before.
     """
     shown = printable(str(name))
     obstacle = _stat(name)
@@ -244,7 +244,7 @@ def _remove_obstacle(name: UnixName) -> None:
 
 
 def _stat(name: UnixName) -> os.stat_result | None:
-    """Return what lstat(2) says of the path *name*, or None if nothing is there."""
+    """Return the result of lstat(2) for the path *name*, or None if it does not exist."""
     try:
         return os.lstat(name.name)
     except OSError:
@@ -252,17 +252,17 @@ def _stat(name: UnixName) -> os.stat_result | None:
 
 
 def _may_remove(obstacle: os.stat_result) -> bool:
-    """Return whether ``-r`` removes that: a socket, or a regular file without content, as mktemp(1) makes it to reserve a name."""
+    """Return whether ``-r`` removes it: a socket, or an empty regular file, as mktemp(1) creates to reserve a name."""
     return stat.S_ISSOCK(obstacle.st_mode) or (stat.S_ISREG(obstacle.st_mode) and obstacle.st_size == 0)
 
 
 def _is_listened_to(name: UnixName) -> bool:
-    """Return whether a process has the socket at the path *name* open, as far as connect(2) tells."""
+    """Return whether a process has the socket at the path *name* open, according to connect(2)."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
         probe.setblocking(False)
         return probe.connect_ex(name.name) != errno.ECONNREFUSED
 
 
 def _address_text(name: bytes) -> str:
-    """Return the address that a client can connect to, as ``-a`` spells it; an unnamed socket has none."""
+    """Return the address for clients, in the syntax of ``-a``."""
     return printable(str(UnixName(name))) if name else "an unnamed socket"

@@ -1,4 +1,4 @@
-"""The program ``sbusd``: from the command line to a bus that serves, and to its end. Spec: sbusd(8)."""
+"""The program ``sbusd``: from the command line to a running bus, and to its end. Spec: sbusd(8)."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from contextlib import ExitStack
 from sbusd.broker import log_messages
 from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, LogSettings, check_daemon_settings, describe, load_configuration
-from sbusd.daemon.daemonize import Presence, open_standard_streams
+from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.listener import Listener, open_listener, passed_descriptors, resume_listener
+from sbusd.daemon.main_loop import MainLoop, ProcessContext
 from sbusd.daemon.options import Options, parse_options
 from sbusd.daemon.reload import Reloader
-from sbusd.daemon.run import Run, Surface
-from sbusd.daemon.stall_log import measured
+from sbusd.daemon.stall_log import measure_stalls
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.errors import SbusError
-from sbusd.restart.inherited_state import Heritage, heritage_of, take_in_place
-from sbusd.restart.reexec import FAULTY
+from sbusd.restart.inherited_state import InheritedState, inherited_state, take_reexec_state
+from sbusd.restart.program_check import FAULTY
 from sbusd.systemd import fdstore
 from sbusd.systemd.service_manager import ServiceManager
 
@@ -30,13 +30,13 @@ EXIT_FAILED = 1
 
 
 def main() -> None:
-    """Run the program and exit: 0 after a normal end, 1 if the bus cannot start, 78 if its configuration is wrong (sysexits.h(3head))."""
+    """Run the program and exit: 0 after a normal end, 1 if the bus cannot start, 78 if its configuration is invalid (sysexits.h(3head))."""
     open_standard_streams()
     try:
         sys.exit(run(sys.argv[1:]))
     except ConfigError as error:
-        # Through the journal's own door, so that it is found there by its id; with a terminal it is a line on standard error.
-        journal = Journal.open(LogSettings(), background=False)
+        # Logged, so that the journal has the message id; on a terminal it is a line on standard error.
+        journal = BusLog.open(LogSettings(), background=False)
         journal.record(log_messages.CONFIGURATION_ERROR, reason=str(error))
         journal.close()
         sys.exit(os.EX_CONFIG)
@@ -46,11 +46,11 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what *arguments* ask for, and return the exit status.
+    """Run the command line *arguments*, and return the exit status.
 
     Raises:
-        ConfigError: the configuration is wrong.
-        SbusError: the command line is wrong, or the bus cannot start; the text is one line for the user.
+        ConfigError: the configuration is invalid.
+        SbusError: the command line is invalid, or the bus cannot start; the text is one line for the user.
     """
     options = parse_options(arguments)
     is_required = options.config_file is not None
@@ -61,7 +61,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def check(options: Options) -> int:
-    """Say whether the configuration is good, and return the exit status: 65 if the bus would start with faults. Raises ConfigError."""
+    """Print whether the configuration is valid, and return the exit status: 65 if the bus would start with faults. Raises ConfigError."""
     configuration = check_daemon_settings(options.main_file, required=options.config_file is not None)
     for fault in configuration.faults:
         sys.stderr.write(f"sbusd: {fault}\n")
@@ -72,51 +72,51 @@ def check(options: Options) -> int:
 
 
 def serve(options: Options, configuration: Configuration) -> None:
-    """Open a bus, or go on with that of the process before; serve it until it ends, and remove what it made. Raises SbusError."""
+    """Start a bus, or continue that of the previous process; serve until it ends, and remove its files. Raises SbusError."""
     settings = configuration.settings
     with ExitStack() as ends:
         manager = ServiceManager.of_environment()
         ends.callback(manager.close)
         folder = _current_folder()
-        heritage = take_heritage(options)
-        listener, presence = _surface(options, heritage, ends)
-        journal = Journal.open(settings.log, background=presence.is_background)
+        inherited = take_inherited_state(options)
+        listener, daemonizer = _listener_and_daemonizer(options, inherited, ends)
+        journal = BusLog.open(settings.log, background=daemonizer.is_background)
         ends.callback(journal.close)
         _raise_descriptor_limit()
         ownership = BusOwnership.of(settings, options.allowed_users, ends_when_empty=options.exit_after_last)
         broker = Broker(settings, ownership, journal, Switch)
-        meter = ends.enter_context(measured(options.stalls_file, broker.switch))
+        meter = ends.enter_context(measure_stalls(options.stalls_file, broker.switch))
         reloader = Reloader(options, configuration, broker, journal)
-        run = Run(broker, journal, Surface(listener, presence, manager), reloader, folder, meter=meter)
-        ends.callback(run.close)
-        run.serve(heritage)
+        loop = MainLoop(broker, journal, ProcessContext(listener, daemonizer, manager), reloader, folder, meter=meter)
+        ends.callback(loop.close)
+        loop.serve(inherited)
 
 
-def _surface(options: Options, heritage: Heritage, ends: ExitStack) -> tuple[Listener, Presence]:
-    """Return the socket and the presence of the bus, new ones or those of this same process before; *ends* will remove them."""
-    before = heritage.in_place
+def _listener_and_daemonizer(options: Options, inherited: InheritedState, ends: ExitStack) -> tuple[Listener, Daemonizer]:
+    """Return new ones, or after a restart in place those of this process; *ends* removes them."""
+    before = inherited.reexec
     if before is None:
-        listener = open_listener(options, heritage.sockets)
+        listener = open_listener(options, inherited.sockets)
         ends.callback(listener.close)
-        presence = Presence.enter(options)
+        daemonizer = Daemonizer.enter(options)
     else:
         listener = resume_listener(before.listener, before.listener_made)
         ends.callback(listener.close)
-        presence = Presence.resume(options, background=before.background, pid_file=before.pid_file)
-    ends.callback(presence.leave)
-    return listener, presence
+        daemonizer = Daemonizer.resume(options, background=before.background, pid_file=before.pid_file)
+    ends.callback(daemonizer.leave)
+    return listener, daemonizer
 
 
-def take_heritage(options: Options) -> Heritage:
-    """Return what the process before this one has left, and what systemd has passed. Raises ListenError if that makes no sense."""
-    in_place = take_in_place(os.environ)
-    # With -a, what systemd passes is of no interest, but for what it has kept.
+def take_inherited_state(options: Options) -> InheritedState:
+    """Return what the previous process left, and what systemd passed. Raises ListenError if the environment is invalid."""
+    reexec = take_reexec_state(os.environ)
+    # With -a, a socket of systemd is ignored, but not the descriptors in its store.
     wants_passed = options.address is None or fdstore.is_there(os.environ)
-    return heritage_of(passed_descriptors() if in_place is None and wants_passed else {}, in_place)
+    return inherited_state(passed_descriptors() if reexec is None and wants_passed else {}, reexec)
 
 
 def _current_folder() -> str:
-    """Return where the bus was started; the root if that is not there any more."""
+    """Return the working directory, or the root if it was removed."""
     try:
         return os.getcwd()
     except OSError:
@@ -124,7 +124,7 @@ def _current_folder() -> str:
 
 
 def _raise_descriptor_limit() -> None:
-    """Allow as many descriptors as the administrator does: the soft limit, 1024 by custom, is for programs that use select(2)."""
+    """Raise the soft limit of descriptors to the hard limit. The usual soft limit of 1024 is for programs that use select(2)."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 

@@ -1,6 +1,6 @@
 """The command line. Spec: sbusd(8).
 
-The short options are the original server's and mean what they meant there, so that sbusd can take its place in any script.
+The short options have the meaning of the original server, so that sbusd can replace it in any script.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sbusd.protocol.printable import printable
 SYSTEM_ADDRESS = "/run/sbus.socket"
 DEFAULT_PID_FILE = Path("/run/sbus.pid")
 NO_PID_FILE = Path("/dev/null")
-"""As ``-p``: write none."""
+"""``-p /dev/null`` means no pid file."""
 
 BASE_MODE = 0o700
 GROUP_MODE = 0o070
@@ -29,40 +29,40 @@ OTHERS_MODE = 0o007
 
 
 class UsageError(SbusError, ValueError):
-    """A command line that cannot be used; its text is one line. The program exits with status 1, as the original does."""
+    """The command line is invalid; the text is one line. The program exits with status 1, as the original does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for."""
+    """The options of the command line."""
 
     address: Address | None = None
-    """``-a``; None where it was not given: then systemd's socket is used, or :meth:`default_address`."""
+    """``-a``; None means the socket of systemd, or :meth:`default_address`."""
     foreground: bool = False
     pid_file: Path | None = DEFAULT_PID_FILE
-    """None: write none. Absolute, for the bus changes its working directory."""
+    """None means no pid file. Absolute, because the bus changes its working directory."""
     allowed_users: tuple[int, ...] = ()
-    """Ids of ``-u``; they add to the configuration's. Empty in both: everyone may connect."""
+    """Ids of ``-u``, in addition to those of the configuration. If both are empty, everyone may connect."""
     exit_after_last: bool = False
     socket_mode: int = BASE_MODE
     reuse_address: bool = False
     config_file: Path | None = None
-    """``-C``: a file that must be there; None: :attr:`main_file` is the default one, which need not."""
+    """``-C``: a file that must exist. None means the default one, which need not exist."""
     check_config: bool = False
     user_bus: bool = False
     stalls_file: Path | None = None
-    """Where the longest stalls are written to at the end; absolute."""
+    """The file for the longest stalls, written at the end; absolute."""
 
     @property
     def main_file(self) -> Path:
-        """The main configuration file, named or by default; whether it is there is another matter."""
+        """The main configuration file, from ``-C`` or the default. It need not exist."""
         return self.config_file or default_main_file(user_bus=self.user_bus)
 
     def default_address(self, environment: Mapping[str, str] = os.environ) -> Address:
-        """Return where to listen when neither ``-a`` nor systemd says: ``/run/sbus.socket``, or the user's own.
+        """Return the address without ``-a`` and without a socket of systemd: ``/run/sbus.socket``, or that of the user bus.
 
         Raises:
-            UsageError: the user's bus is asked for, and $XDG_RUNTIME_DIR does not say where it is.
+            UsageError: ``--user`` is given, and $XDG_RUNTIME_DIR is not an absolute path.
         """
         if not self.user_bus:
             return parse_address(SYSTEM_ADDRESS)
@@ -73,10 +73,10 @@ class Options:
 
 
 def parse_options(arguments: Sequence[str]) -> Options:
-    """Return what *arguments*, without the program's name, ask for. Prints, and raises SystemExit(0), for --help and --version.
+    """Return the options in *arguments*, without the program name. Prints and raises SystemExit(0) for --help and --version.
 
     Raises:
-        UsageError: they cannot be understood.
+        UsageError: they are invalid.
     """
     values = _parser().parse_args(arguments)
     try:
@@ -99,7 +99,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
 
 
 def _address(text: str) -> Address:
-    """Return the address *text*, or a usage error that says what is wrong with it."""
+    """Return the address *text*. Raises UsageError."""
     try:
         return parse_address(text)
     except BadAddressError as error:
@@ -107,19 +107,19 @@ def _address(text: str) -> Address:
 
 
 def _absolute(path: Path) -> Path:
-    """Return *path* from the root: the bus leaves its working directory."""
+    """Return the absolute *path*: the bus changes its working directory."""
     return Path(os.path.abspath(path))
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose complaints are one line and an error of ours."""
+    """A parser that raises UsageError, with a text of one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{printable(message)}; see `sbusd --help`")
 
 
 def _parser() -> _Parser:
-    """Return the parser; every long name is ours, the short ones but -C are the original's."""
+    """Return the parser. The short options except -C are those of the original; the long ones are new."""
     parser = _Parser(prog="sbusd", description="A message bus for one machine.", allow_abbrev=False, epilog="See sbusd(8).")
     add = parser.add_argument
     add("-a", "--address", metavar="ADDRESS", help="listen on ADDRESS: a path, /dev/unix/abstract[/HEX] or /dev/fd/N")

@@ -1,4 +1,4 @@
-"""Reading the configuration again while the bus runs. Spec: sbusd(8), SIGNALS; sbusd.toml(5)."""
+"""The reload of the configuration while the bus runs. Spec: sbusd(8), SIGNALS; sbusd.toml(5)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import fields
 from sbusd.broker import log_messages
 from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.config import ConfigError, Configuration, DaemonSettings, Fault, load_configuration, require_open
 from sbusd.daemon.options import Options
 
 CHANGEABLE = frozenset({"allowed_users", "admins", "protected_users", "policy", "rights", "log", "quotas"})
-"""Settings that hold as soon as they are read again; the others are built into the switch, which only a new bus has anew."""
+"""Settings that a reload applies. The switch has the others built in, so they require a restart."""
 
 
 class Reloader:
-    """Reads the files of one bus again, and lets what they say hold, or, where they are wrong, what held before."""
+    """Reloads the configuration of one bus. If it is invalid, the previous one still applies."""
 
-    def __init__(self, options: Options, configuration: Configuration, broker: Broker, journal: Journal) -> None:
-        """Begin with *configuration*, which holds; *options* say where the files are and who may connect besides."""
+    def __init__(self, options: Options, configuration: Configuration, broker: Broker, journal: BusLog) -> None:
+        """Start with the current *configuration*; *options* name the files, and more users who may connect."""
         self._options = options
         self._settings = configuration.settings
         self._configuration = configuration
@@ -28,27 +28,27 @@ class Reloader:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """What could not be used of the configuration that holds."""
+        """The faults of the current configuration."""
         return self._configuration.faults
 
     def report_faults(self) -> None:
-        """Record each fault of the configuration that holds, and count them for the statistics."""
+        """Record each fault of the current configuration, and count them for the statistics."""
         self._broker.set_faults(len(self.faults))
         for fault in self.faults:
             self._journal.record(log_messages.CONFIGURATION_FAULT, reason=str(fault))
 
     def reload(self) -> None:
-        """Read the files, and record what has come of it. Never raises; wrong files change nothing. Call it between turns."""
+        """Reload the files, and record the result. Never raises; invalid files change nothing. Call it between turns."""
         try:
             self._reload()
         except ConfigError as error:
             self._journal.record(log_messages.RELOAD_FAILED, reason=str(error))
         except Exception as error:
-            # A defect of ours must not end the bus because its configuration was touched.
+            # A defect must not end the bus because its configuration was changed.
             self._journal.record(log_messages.INTERNAL_ERROR, error=error, where="reloading the configuration", reason=repr(error))
 
     def _reload(self) -> None:
-        """Read the files, and let them hold. Raises ConfigError, and has changed nothing, if they are wrong."""
+        """Read the files, and apply them. Raises ConfigError, and has changed nothing, if they are invalid."""
         configuration = self._read()
         settings = configuration.settings
         ownership = BusOwnership.of(settings, self._options.allowed_users, ends_when_empty=self._options.exit_after_last)
@@ -57,20 +57,20 @@ class Reloader:
         self._configuration = configuration
         self._journal.record(log_messages.RELOADED, files=configuration.file_names or "none, the defaults apply")
         self.report_faults()
-        # Against those that the bus was started with: what waits for a restart is said each time.
-        if waiting := changed_keys(self._settings, settings):
-            self._journal.record(log_messages.RESTART_NEEDED, keys=", ".join(waiting))
+        # Compared with the settings at the start, so that each reload reports what still requires a restart.
+        if keys := changed_keys(self._settings, settings):
+            self._journal.record(log_messages.RESTART_NEEDED, keys=", ".join(keys))
 
     def _read(self) -> Configuration:
-        """Return what the files say. Raises ConfigError, also where that would deny every key: what holds is better."""
-        held = self._configuration
-        configuration = load_configuration(self._options.main_file, required=self._options.config_file is not None, held=held)
+        """Return the configuration in the files. Raises ConfigError, also if it would deny every key: then the current one is better."""
+        current = self._configuration
+        configuration = load_configuration(self._options.main_file, required=self._options.config_file is not None, held=current)
         require_open(configuration)
         return configuration
 
 
 def changed_keys(running: DaemonSettings, read: DaemonSettings) -> list[str]:
-    """Return the keys, as sbusd.toml(5) spells them, that differ and hold only for a bus that is started anew."""
+    """Return the keys, as in sbusd.toml(5), that differ and require a restart."""
     changed = []
     for each in fields(DaemonSettings):
         before, after = getattr(running, each.name), getattr(read, each.name)

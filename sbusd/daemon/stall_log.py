@@ -1,4 +1,4 @@
-"""The file that the stalls of a bus are written to. Spec: sbusd(8), ``--stalls``."""
+"""The file with the stalls of the main loop. Spec: sbusd(8), ``--stalls``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from sbusd.protocol.printable import printable
 
 
 class StallFileError(SbusError, OSError):
-    """The file cannot be opened; its text is one line. The program exits with status 1."""
+    """The file cannot be opened; the text is one line. The program exits with status 1."""
 
 
-class Meter(Protocol):
-    """What measures the parts of the loop that are outside the switch."""
+class StallMeter(Protocol):
+    """Measures the parts of the loop outside the switch."""
 
     def note(self, name: str) -> None:
-        """Charge the time since the last step to the cause *name*."""
+        """Attribute the time since the last step to the cause *name*."""
 
     def rest(self) -> None:
-        """End the measurement of this turn: the loop has ended."""
+        """End the measurement of this turn, because the loop has ended."""
 
 
-class _Nothing:
+class _NoMeter:
     """Measures nothing."""
 
     def note(self, name: str) -> None:
@@ -40,19 +40,19 @@ class _Nothing:
 
 
 @contextmanager
-def measured(path: Path | None, switch: Switch) -> Iterator[Meter]:
+def measure_stalls(path: Path | None, switch: Switch) -> Iterator[StallMeter]:
     """Measure *switch* until the block ends, and write its stalls to *path*; measure nothing if that is None.
 
     Raises:
         StallFileError: the file cannot be opened.
     """
     if path is None:
-        yield _Nothing()
+        yield _NoMeter()
         return
-    # Imported only here: what is for tests costs the bus nothing.
+    # Imported here: a bus outside of tests does not need it.
     from sbusd.dataplane.stalls import Stalls  # noqa: PLC0415
 
-    # Opened before there is anything to write: where the bus was started, the error is still seen.
+    # Opened at once, so that an error still goes to the terminal.
     try:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:

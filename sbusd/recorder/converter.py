@@ -19,10 +19,11 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.schema import SCHEMA, Row, batch_of
 from sbusd.archive.record.segments import write_segments
 from sbusd.protocol.errors import SbusError
-from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED, Journal
+from sbusd.recorder.log_messages import ARCHIVE_AGAIN, ARCHIVE_FAILED, DAMAGED, REMOVED
 from sbusd.recorder.quota import bytes_by_user, listed_users, user_label
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.wal import WalContent, WalError, read_wal, set_aside
+from sbusd.systemd.service_log import Log
 
 RETRY_SECONDS = 5.0
 """Interval between attempts to write to an archive that cannot be written."""
@@ -38,7 +39,7 @@ class Converter:
         self,
         archive: Path,
         retention: Retention,
-        journal: Journal,
+        journal: Log,
         *,
         reserve_bytes: int = 0,
         wall_ns: Callable[[], int] = time.time_ns,
@@ -123,19 +124,19 @@ class Converter:
                     self._files.popleft()
                     self._waiting_bytes -= size
             for (because, uid), removed in self._retention.prune(self._wall_ns(), self._waiting_bytes + self._reserve_bytes).items():
-                self._journal.tell(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
+                self._journal.record(REMOVED, because=because, whose=user_label(uid), segments=removed.segments, bytes=removed.bytes)
         except OSError as error:
             self._failed(error)
             return
         if self._is_failing:
             self._is_failing = False
-            self._journal.tell(ARCHIVE_AGAIN)
+            self._journal.record(ARCHIVE_AGAIN)
 
     def _failed(self, error: OSError) -> None:
         """Log once that the archive cannot be written, and wait for the retry. Raises _AbandonedError when closed."""
         if not self._is_failing:
             self._is_failing = True
-            self._journal.tell(ARCHIVE_FAILED, reason=str(error))
+            self._journal.record(ARCHIVE_FAILED, reason=str(error))
         with self._changed:
             if self._closing:
                 raise _AbandonedError
@@ -149,10 +150,10 @@ class Converter:
             return
         except (WalError, pa.ArrowException) as error:
             reason = error.reason if isinstance(error, WalError) else str(error)
-            self._journal.tell(DAMAGED, file=str(path), reason=f"{reason}; renamed to {set_aside(path).name}")
+            self._journal.record(DAMAGED, file=str(path), reason=f"{reason}; renamed to {set_aside(path).name}")
             return
         if content.damaged_frames:
-            self._journal.tell(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
+            self._journal.record(DAMAGED, file=str(path), reason=f"frames with a wrong checksum: {content.damaged_frames}")
         self._retention.add(convert(self._archive, content, self._separate_users(content)))
         self.segments += 1
         path.unlink()

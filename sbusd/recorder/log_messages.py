@@ -1,83 +1,72 @@
-"""What the recorder tells whoever runs it. Spec: sbus-recorder(8)."""
+"""The log messages of the recorder. Spec: sbus-recorder(8)."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from sbusd.systemd.log_record import LogMessage, Priority
 
-from sbusd.systemd.journal import Event, EventJournal, Priority
-
-STARTED = Event("f83194e7ae9c4940ab42b7a193481e6d", Priority.INFO, "started", "started recording {address} into {archive} as host {host}")
-STOPPED = Event(
+STARTED = LogMessage(
+    "f83194e7ae9c4940ab42b7a193481e6d", Priority.INFO, "started", "started recording {address} into {archive} as host {host}"
+)
+STOPPED = LogMessage(
     "3efc5200544b44bb842c6d642f4f13c9",
     Priority.INFO,
     "stopped",
     "stopped recording: {rows} rows written in {files} files, {lost} rows missing",
 )
-SUSPENDED = Event(
+SUSPENDED = LogMessage(
     "11bdf7db962641029e02d23e69d01649",
     Priority.ERR,
     "suspended",
     "suspended recording: cannot write: {reason}; the bus is not affected, and missing rows are counted",
 )
-RESUMED = Event("79c71665d50a40a588afad34b4676374", Priority.NOTICE, "resumed", "resumed recording; rows missing: {lost}")
-TAP_LOSS = Event(
+RESUMED = LogMessage("79c71665d50a40a588afad34b4676374", Priority.NOTICE, "resumed", "resumed recording; rows missing: {lost}")
+TAP_LOSS = LogMessage(
     "a1a51c60818b49adb64f5998b438b80a",
     Priority.WARNING,
     "tap-loss",
     "lost {lost} rows since the last report: the recorder is too slow for the bus",
 )
-BUS_AWAY = Event("9d6525330db547798b8c92356789da53", Priority.NOTICE, "bus-away", "lost the connection to the bus: {reason}; reconnecting")
-BUS_BACK = Event("8be93d24400048d9b846ffd31f8d96ea", Priority.NOTICE, "bus-back", "reconnected to the bus after {seconds} s")
-RECOVERED = Event(
+BUS_AWAY = LogMessage(
+    "9d6525330db547798b8c92356789da53", Priority.NOTICE, "bus-away", "lost the connection to the bus: {reason}; reconnecting"
+)
+BUS_BACK = LogMessage("8be93d24400048d9b846ffd31f8d96ea", Priority.NOTICE, "bus-back", "reconnected to the bus after {seconds} s")
+RECOVERED = LogMessage(
     "fa4f0d2b4fe14a7eb794f67b176b2c1d",
     Priority.NOTICE,
     "recovered",
     "recovered {rows} rows from the write-ahead log of an earlier run; dropped {torn} bytes of an incomplete batch",
 )
-DAMAGED = Event(
+DAMAGED = LogMessage(
     "7a539332ce344dc7ab7fe578aa6eb940",
     Priority.ERR,
     "damaged",
     "found a damaged write-ahead log {file}: {reason}",
 )
-ARCHIVE_FAILED = Event(
+ARCHIVE_FAILED = LogMessage(
     "a39530bd0c104f5e90d99df988a2006d",
     Priority.ERR,
     "archive-failed",
     "failed to write to the archive: {reason}; the write-ahead log is kept, and the recorder retries",
 )
-ARCHIVE_AGAIN = Event("965c24b41c264ab2bfc222d060024b81", Priority.NOTICE, "archive-again", "resumed writing to the archive")
-REMOVED = Event(
+ARCHIVE_AGAIN = LogMessage("965c24b41c264ab2bfc222d060024b81", Priority.NOTICE, "archive-again", "resumed writing to the archive")
+REMOVED = LogMessage(
     "404f6ff6abc5411f9849dae80733034f",
     Priority.INFO,
     "removed",
     "removed {segments} segments of {whose}, {bytes} bytes, because of {because}",
 )
-UNREADABLE = Event(
+UNREADABLE = LogMessage(
     "121a6f41f2524e3590895cc9818ecfaf",
     Priority.WARNING,
     "unreadable",
     "received {count} packets so far that this recorder does not understand; the bus may be newer",
 )
-CROWDED = Event(
+CROWDED = LogMessage(
     "e90d668a17d5409e9e8532e71c11a081",
     Priority.WARNING,
     "crowded",
     "exceeded the limit of remembered subscriptions; not remembered so far: {count}",
 )
 
-EVENTS = tuple(value for value in vars().values() if isinstance(value, Event))
-"""All of them."""
-
-
-class Journal(Protocol):
-    """A place for what is told."""
-
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Tell that *event* happened, with its *facts*. Never raises."""
-
-
-class RecorderJournal(EventJournal):
-    """Tells what the recorder has to tell."""
-
-    identifier = "sbus-recorder"
+MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
+"""Every message."""

@@ -11,8 +11,7 @@ import typer
 
 from sbusd.archive.optional_packages import how_to_install, use_local_packages
 from sbusd.client import Scope, bus_address
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import default_main_file
+from sbusd.config.files import ConfigError, default_main_file
 from sbusd.config.loader import load_recorder_settings
 from sbusd.config.recorder import RecorderSettings
 from sbusd.helptext import PlainCommand
@@ -78,13 +77,14 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         import pyarrow  # noqa: F401, PLC0415 - only to say in one line that it is missing
     except ModuleNotFoundError:
         _fail(f"pyarrow is not installed. Install it with: {how_to_install('recorder')}", EX_CONFIG)
-    from sbusd.recorder.log_messages import RecorderJournal  # noqa: PLC0415 - behind the check
-    from sbusd.recorder.service import Recorder  # noqa: PLC0415
-    from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
+    from sbusd.recorder.service import Recorder  # noqa: PLC0415 - behind the check
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
+    from sbusd.systemd.service_log import ServiceLog  # noqa: PLC0415
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     tap = RecorderTap(address, settings.pattern.encode("utf-8", "surrogatepass"))
-    recorder = Recorder(settings, tap, RecorderJournal(), Supervision(), durable=_print_durable if verbose else lambda _seq: None)
+    log, manager = ServiceLog("sbus-recorder"), ServiceManager.of_environment()
+    recorder = Recorder(settings, tap, log, manager, durable=_print_durable if verbose else lambda _seq: None)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda _number, _frame: recorder.stop())
     try:

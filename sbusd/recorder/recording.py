@@ -16,8 +16,9 @@ from sbusd.archive.record.kinds import Kind
 from sbusd.archive.record.layout import HOUR_NS, hour_of
 from sbusd.archive.record.schema import Row, batch_of
 from sbusd.config.recorder import RecorderSettings
-from sbusd.recorder.log_messages import RESUMED, SUSPENDED, Journal
+from sbusd.recorder.log_messages import RESUMED, SUSPENDED
 from sbusd.recorder.wal import WalWriter
+from sbusd.systemd.service_log import Log
 
 MAX_BATCH_BYTES = 4 << 20
 """Bytes of payloads in memory after which a batch is written before the sync interval ends."""
@@ -55,7 +56,7 @@ class Recording:
         settings: RecorderSettings,
         host: str,
         next_seq: int,
-        journal: Journal,
+        journal: Log,
         finished: Callable[[Path], None],
         *,
         durable: Callable[[int], None] = lambda _seq: None,
@@ -203,7 +204,7 @@ class Recording:
         """Suspend recording, and log it once. The current file is passed on, because its conversion may free space."""
         if self._outage is None:
             self._outage = _Outage(self._clocks.wall_ns(), reason, 0.0)
-            self._journal.tell(SUSPENDED, reason=reason)
+            self._journal.record(SUSPENDED, reason=reason)
         self._outage.retry_at = self._clocks.monotonic() + RETRY_SECONDS
         self._end_file()
 
@@ -219,4 +220,4 @@ class Recording:
         gap = Row(now, 0, Kind.GAP, reason=outage.reason, lost=outage.lost, duration=max(0, now - outage.since_ns))
         if self._write([gap]):
             self._outage = None
-            self._journal.tell(RESUMED, lost=outage.lost)
+            self._journal.record(RESUMED, lost=outage.lost)

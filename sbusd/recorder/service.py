@@ -19,16 +19,18 @@ from sbusd.config.recorder import RecorderSettings
 from sbusd.protocol.errors import SbusError
 from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import Converter
-from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE, Journal
+from sbusd.recorder.log_messages import BUS_AWAY, BUS_BACK, CROWDED, DAMAGED, RECOVERED, STARTED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.quota import spool_limit, user_label
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowBuilder
 from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
-from sbusd.recorder.supervision import Supervision
+from sbusd.recorder.status import StatusReporter
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
+from sbusd.systemd.service_log import Log
+from sbusd.systemd.service_manager import ServiceManager
 
 TURN_PACKETS = 512
 """Maximum number of packets between checks for other work: a few milliseconds, a fortieth of a sync interval."""
@@ -69,8 +71,8 @@ class Recorder:
         self,
         settings: RecorderSettings,
         tap: RecorderTap,
-        journal: Journal,
-        supervision: Supervision,
+        journal: Log,
+        manager: ServiceManager,
         *,
         durable: Callable[[int], None] = lambda _seq: None,
         clocks: Clocks | None = None,
@@ -81,7 +83,8 @@ class Recorder:
         self._settings = settings
         self._tap = tap
         self._journal = journal
-        self._supervision = supervision
+        self._manager = manager
+        self._reporter = StatusReporter(manager)
         self._clocks = clocks or Clocks()
         self._durable = durable
         self._host = host_of(settings)
@@ -160,8 +163,8 @@ class Recorder:
         """
         recording, converter = self._prepared()
         self._is_counted = messages is not None
-        self._journal.tell(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
-        self._supervision.ready()
+        self._journal.record(STARTED, address=self._tap.address, archive=str(self._archive), host=self._host)
+        self._manager.notify("READY=1")
         end = None if seconds is None else self._clocks.monotonic() + seconds
         while not self._is_stopped():
             if (messages is not None and self.messages >= messages) or (end is not None and self._clocks.monotonic() >= end):
@@ -175,7 +178,7 @@ class Recorder:
             self._report_losses()
             if converter.failure is not None:
                 raise converter.failure
-            self._supervision.turn(self.status)
+            self._reporter.turn(self.status)
 
     def stop(self) -> None:
         """Make :meth:`run` return. Signal handlers may call it."""
@@ -186,7 +189,7 @@ class Recorder:
 
     def close(self, timeout: float | None = None) -> None:
         """Stop: write what the bus has queued, and convert it within *timeout* seconds. The next start converts the rest."""
-        self._supervision.stopping()
+        self._manager.stopping()
         if self._was_open and not self._is_counted:
             self._drain()
         self._tap.close()
@@ -195,7 +198,7 @@ class Recorder:
             self._recording.close()
             self._converter.close(timeout)
         if self._recording is not None and self._was_open:
-            self._journal.tell(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
+            self._journal.record(STOPPED, rows=self._recording.recorded, files=self._recording.files, lost=self.missing)
         for fd in (self._wake, self._woken, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -234,7 +237,7 @@ class Recorder:
         fd = self._tap.fileno()
         if fd is not None:
             poller.register(fd, select.POLLIN)
-        due = [each for each in (recording.due, self._tap.due, self._supervision.due, end) if each is not None]
+        due = [each for each in (recording.due, self._tap.due, self._reporter.due, end) if each is not None]
         timeout = max(0.0, min(due) - self._clocks.monotonic()) * 1_000 if due else None
         # Rounded up: a wait that ends just before the due time would cause a busy loop.
         poller.poll(None if timeout is None else int(timeout) + 1)
@@ -255,9 +258,9 @@ class Recorder:
                 self._tap_lost += count or 0
                 self._add(Row(now, 0, Kind.TAP_LOSS, lost=count, reason=None if count else "the bus does not know how many rows"))
             case BusLost(reason):
-                self._journal.tell(BUS_AWAY, reason=reason)
+                self._journal.record(BUS_AWAY, reason=reason)
             case BusRestored(duration_ns):
-                self._journal.tell(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
+                self._journal.record(BUS_BACK, seconds=f"{duration_ns / 1e9:.3f}")
                 self._builder.forget_peers()
                 self._subscriptions.clear()
                 self._record_restart("the recorder lost its connection to the bus", duration_ns)
@@ -292,16 +295,16 @@ class Recorder:
         if now < self._report_at and not at_once:
             return
         if self._unreported_loss:
-            self._journal.tell(TAP_LOSS, lost=self._unreported_loss)
+            self._journal.record(TAP_LOSS, lost=self._unreported_loss)
             self._unreported_loss = 0
             self._report_at = now + REPORT_SECONDS
         if self._builder.unreadable > self._reported_unreadable:
             self._reported_unreadable = self._builder.unreadable
-            self._journal.tell(UNREADABLE, count=self._reported_unreadable)
+            self._journal.record(UNREADABLE, count=self._reported_unreadable)
             self._report_at = now + REPORT_SECONDS
         if self._subscriptions.forgotten > self._reported_forgotten:
             self._reported_forgotten = self._subscriptions.forgotten
-            self._journal.tell(CROWDED, count=self._reported_forgotten)
+            self._journal.record(CROWDED, count=self._reported_forgotten)
             self._report_at = now + REPORT_SECONDS
 
     def _take_lock(self) -> None:
@@ -319,12 +322,12 @@ class Recorder:
         """Pass on the files of an earlier run; return the highest position in them, 0 if there is none."""
         last = rows = torn = 0
         for path in wal_files(self._spool):
-            self._supervision.extend()
+            self._manager.extend_timeout()
             try:
                 content = read_wal(path)
             except WalError as error:
                 # Renamed now: a file of this run can get the same name.
-                self._journal.tell(DAMAGED, file=str(path), reason=f"{error.reason}; renamed to {set_aside(path).name}")
+                self._journal.record(DAMAGED, file=str(path), reason=f"{error.reason}; renamed to {set_aside(path).name}")
                 continue
             last, rows, torn = max(last, content.last_seq), rows + content.rows, torn + content.torn_bytes
             if content.rows:
@@ -332,7 +335,7 @@ class Recorder:
             else:
                 path.unlink()
         if rows:
-            self._journal.tell(RECOVERED, rows=rows, torn=torn)
+            self._journal.record(RECOVERED, rows=rows, torn=torn)
         return last
 
     def _refusal(self, wal_bytes: int) -> str | None:

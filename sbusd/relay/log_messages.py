@@ -1,170 +1,171 @@
-"""What the relay tells whoever runs it. Spec: sbus-relay(8).
+"""The log messages of the relay, and its log. Spec: sbus-relay(8).
 
-Strangers cause some of the records: of the same cause at most one is told in a while, with how many there were.
+Remote hosts can cause some of these messages. Repeated ones of one cause are counted, and logged once per :data:`QUIET_SECONDS`.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from systemd import journal
-
-from sbusd.systemd.journal import Event, EventJournal, Priority, Send
+from sbusd.systemd.log_record import Fact, LogMessage, Priority
+from sbusd.systemd.log_sink import LogSink
+from sbusd.systemd.service_log import ServiceLog
 
 QUIET_SECONDS = 10.0
-"""How long the same event about the same thing is not told again: a flood of them is one record in a while."""
+"""Seconds for which the same message with the same cause is only counted: a flood becomes one record per interval."""
 
 MAX_CAUSES = 1_000
-"""Causes that are remembered as told; a stranger with more addresses than that is told under one name."""
+"""Maximum number of remembered causes. Further ones, such as the addresses of one attacker, share one."""
 
-STARTED = Event(
+STARTED = LogMessage(
     "573acebeaa324283a856fb8f1989b930",
     Priority.INFO,
     "started",
     "started relaying for host {twin}: Redis {redis}, listening on {listen}, {trust}",
 )
-STOPPED = Event("4845387d0a1044908ae91756a7dad1d3", Priority.INFO, "stopped", "stopped relaying for host {twin}")
-UNAUTHENTICATED = Event(
+STOPPED = LogMessage("4845387d0a1044908ae91756a7dad1d3", Priority.INFO, "stopped", "stopped relaying for host {twin}")
+UNAUTHENTICATED = LogMessage(
     "c4d92f07dd5d4b9b99c8865971d0cb30",
     Priority.WARNING,
     "unauthenticated",
     "remote hosts are not authenticated: serving this host only, on {listen}; configure [tls] or key_file in relay.toml",
 )
-REDIS_AWAY = Event("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; retrying, no message is lost")
-REDIS_BACK = Event("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "reconnected to Redis after {seconds} s")
-RECOVERED = Event(
+REDIS_AWAY = LogMessage("0152ced22e6f4078b0fd73f8ea776917", Priority.ERR, "redis-away", "{reason}; retrying, no message is lost")
+REDIS_BACK = LogMessage("29943bdda9314f00ac3975c927a9b69c", Priority.NOTICE, "redis-back", "reconnected to Redis after {seconds} s")
+RECOVERED = LogMessage(
     "03e5ad882385402cba1f7112b6a34db6",
     Priority.NOTICE,
     "recovered",
     "recovered {messages} messages held by a relay whose lease expired",
 )
-BUS_JOINED = Event("e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined bus {bus}: its users can call remote hosts")
-BUS_AWAY = Event(
+BUS_JOINED = LogMessage(
+    "e7b0bae54918440c85b5cf9939faded6", Priority.INFO, "bus-joined", "joined bus {bus}: its users can call remote hosts"
+)
+BUS_AWAY = LogMessage(
     "8e527ceaac144c0f90763779da9d571b",
     Priority.WARNING,
     "bus-away",
     "bus {bus} unavailable: {reason}; until it is back, requests of remote hosts go to Redis only",
 )
-BUS_TAKEN = Event(
+BUS_TAKEN = LogMessage(
     "c75cd3dcbecd4e6e9ccb003cfc17662f",
     Priority.NOTICE,
     "bus-taken",
     "another relay serves bus {bus}: connection {connection}, uid {uid}, pid {pid}; waiting until it disconnects",
 )
-BUS_REFUSAL = Event(
+BUS_REFUSAL = LogMessage(
     "24d751c00b314cd39d0161ff8611370c",
     Priority.WARNING,
     "bus-refusal",
     "bus {bus} refused {count} operations for remote hosts: {reason}",
 )
-PEER_AWAY = Event("1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "remote host {twin} unreachable: {reason}; retrying")
-PEER_BACK = Event("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "remote host {twin} reachable again")
-PEER_REFUSED = Event("acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "message {uid} to host {twin} failed: {reason}")
-STRANGER = Event(
+PEER_AWAY = LogMessage(
+    "1ebc25b2cd0146f6bde6a44e5ca4a238", Priority.NOTICE, "peer-away", "remote host {twin} unreachable: {reason}; retrying"
+)
+PEER_BACK = LogMessage("b5d7d2b6d02c4153812cca1d8605f6d1", Priority.NOTICE, "peer-back", "remote host {twin} reachable again")
+PEER_REFUSED = LogMessage(
+    "acdb1139d9464bfdbe924c9019b0c697", Priority.WARNING, "peer-refused", "message {uid} to host {twin} failed: {reason}"
+)
+STRANGER = LogMessage(
     "527a744b71d546fe9e9296a70e50ae31",
     Priority.WARNING,
     "stranger",
     "rejected {count} unauthenticated requests from {address}: {reason}",
 )
-REPLAYED = Event(
+REPLAYED = LogMessage(
     "0d98ee0218a6426ebcd27c024b2d8fdb",
     Priority.WARNING,
     "replayed",
     "rejected {count} replayed or wrongly timed messages of host {twin} from {address}: {reason}",
 )
-FORGED = Event(
+FORGED = LogMessage(
     "7344c10c61324fba9a908a9726009b78",
     Priority.WARNING,
     "forged",
     "rejected {count} forged or unexpected messages from {address}: {reason}",
 )
-UNWELCOME = Event(
+UNWELCOME = LogMessage(
     "054b534e5fe84da78e676e3822237b6b",
     Priority.NOTICE,
     "unwelcome",
     "rejected {count} messages from {address}: {reason}",
 )
-TOO_LARGE = Event(
+TOO_LARGE = LogMessage(
     "3f69871f058b4ccdbe23441a087e5adc",
     Priority.WARNING,
     "too-large",
     "rejected {count} oversized messages from {address}: {reason}",
 )
-TOO_SLOW = Event(
+TOO_SLOW = LogMessage(
     "23554d03375a4b68a13e9c88788711fd",
     Priority.WARNING,
     "too-slow",
     "closed {count} slow connections from {address}: {reason}",
 )
-CROWDED = Event(
+CROWDED = LogMessage(
     "639fcfc70c41421697a2bc0d99b7fa80", Priority.WARNING, "crowded", "closed {count} excess connections from {address}: {reason}"
 )
-MALFORMED = Event(
+MALFORMED = LogMessage(
     "31195c3da0714785af87434391a93e06",
     Priority.NOTICE,
     "malformed",
     "rejected {count} malformed messages in {queue}: {reason}",
 )
-FULL = Event(
+FULL = LogMessage(
     "b6ec441e4d4943eeba49b8b42c44bc25",
     Priority.WARNING,
     "full",
     "queue {queue} full, did not accept {count} messages: {reason}",
 )
-UNDELIVERED = Event(
+UNDELIVERED = LogMessage(
     "d36d946210f040068319f8b9e6095224",
     Priority.WARNING,
     "undelivered",
     "dropped {count} responses for return queue {queue}: it is full, not a list or reserved",
 )
-RESOLVER_AWAY = Event(
+RESOLVER_AWAY = LogMessage(
     "892372e37ffb488b85ffc87b622e619c",
     Priority.WARNING,
     "resolver-away",
     "address lookup failed {count} times: {reason}; using known addresses",
 )
-FAULT = Event(
+FAULT = LogMessage(
     "b94716575b6144b4a2c000d5c191dda2",
     Priority.ERR,
     "fault",
     "internal error in {where}: {reason}; occurrences: {count}",
 )
 
-EVENTS = tuple(value for value in vars().values() if isinstance(value, Event))
-"""All of them."""
+MESSAGES = tuple(value for value in vars().values() if isinstance(value, LogMessage))
+"""Every message."""
 
 
-class RelayJournal(EventJournal):
-    """Tells what the relay has to tell, and of the same not too often."""
+class RelayLog(ServiceLog):
+    """The log of the relay, with a rate limit for messages that remote hosts can cause."""
 
-    identifier = "sbus-relay"
-
-    def __init__(
-        self, environment: Mapping[str, str] = os.environ, send: Send = journal.send, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """*send* is systemd's, sd_journal_send(3)."""
-        super().__init__(environment, send)
+    def __init__(self, sink: LogSink | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """Write to *sink*, by default the journal or standard error; *clock* counts seconds, for tests."""
+        super().__init__("sbus-relay", sink)
         self._clock = clock
-        self._told: dict[tuple[str, str], float] = {}
-        self._untold: dict[tuple[str, str], int] = {}
+        self._quiet_until: dict[tuple[str, str], float] = {}
+        self._counts: dict[tuple[str, str], int] = {}
 
-    def tell_of(self, event: Event, about: str, **facts: str | int) -> None:
-        """Tell *event* unless the same *about* the same was told a moment ago; then it is counted, and the number told next time."""
-        cause = (event.name, about)
+    def record_limited(self, message: LogMessage, cause: str, /, **facts: Fact) -> None:
+        """Log *message* with its ``count`` since the last record, unless the same *cause* was logged less than QUIET_SECONDS ago."""
+        key = (message.name, cause)
         now = self._clock()
-        if cause not in self._told and len(self._told) >= MAX_CAUSES:
+        if key not in self._quiet_until and len(self._quiet_until) >= MAX_CAUSES:
             self._forget(now)
-            if len(self._told) >= MAX_CAUSES:
-                cause = (event.name, "")
-        self._untold[cause] = self._untold.get(cause, 0) + 1
-        if now < self._told.get(cause, now):
+            if len(self._quiet_until) >= MAX_CAUSES:
+                key = (message.name, "")
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if now < self._quiet_until.get(key, now):
             return
-        self._told[cause] = now + QUIET_SECONDS
-        self.tell(event, **facts, count=self._untold.pop(cause))
+        self._quiet_until[key] = now + QUIET_SECONDS
+        self.record(message, **facts, count=self._counts.pop(key))
 
     def _forget(self, now: float) -> None:
-        """Forget causes that may be told anew and have nothing untold."""
-        for cause in [cause for cause, quiet in self._told.items() if quiet <= now and cause not in self._untold]:
-            del self._told[cause]
+        """Forget causes that can be logged again and have nothing to count."""
+        for key in [key for key, until in self._quiet_until.items() if until <= now and key not in self._counts]:
+            del self._quiet_until[key]

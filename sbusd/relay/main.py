@@ -13,8 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import configuration_files, default_main_file
+from sbusd.config.files import ConfigError, configuration_files, default_main_file
 from sbusd.config.relay import MAX_TWIN, RelaySettings, WebAddress
 from sbusd.helptext import PlainCommand
 from sbusd.protocol.errors import SbusError
@@ -94,15 +93,22 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
     except ModuleNotFoundError as missing:
         _fail(NOT_INSTALLED.format(name=missing.name), NEEDS_PERSON)
     from sbusd.relay.attempts import print_attempt  # noqa: PLC0415 - behind the check
-    from sbusd.relay.log_messages import RelayJournal  # noqa: PLC0415 - behind the check
+    from sbusd.relay.log_messages import RelayLog  # noqa: PLC0415 - behind the check
     from sbusd.relay.service import Relay  # noqa: PLC0415
-    from sbusd.relay.supervision import Supervision  # noqa: PLC0415
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
-    supervision = Supervision()
+    manager = ServiceManager.of_environment()
     observer = print_attempt if debug else lambda _attempt: None
 
     async def run() -> None:
-        made = Relay(settings.twin, settings, RelayJournal(), ready=supervision.ready, alive=supervision.alive, observer=observer)
+        made = Relay(
+            settings.twin,
+            settings,
+            RelayLog(),
+            ready=lambda listen: manager.notify(f"READY=1\nSTATUS=other hosts at {listen}"),
+            alive=lambda: manager.notify("WATCHDOG=1"),
+            observer=observer,
+        )
         if check:
             typer.echo("configuration is valid")
             return
@@ -111,7 +117,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             asyncio.get_running_loop().add_signal_handler(number, task.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await task
-        supervision.stopping()
+        manager.notify("STOPPING=1")
 
     asyncio.run(run())
 

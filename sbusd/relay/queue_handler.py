@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.printable import printable
-from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED, RelayJournal
+from sbusd.relay.log_messages import FORGED, FULL, MALFORMED, UNDELIVERED, RelayLog
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage, is_reserved
 from sbusd.relay.redis import names
 from sbusd.relay.redis.store import Claim, OutgoingRequest, Store
@@ -53,7 +53,7 @@ class QueueHandler:
         twin: int,
         settings: RelaySettings,
         store: Store,
-        journal: RelayJournal,
+        journal: RelayLog,
         *,
         wake: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
@@ -130,7 +130,7 @@ class QueueHandler:
             if result == "accepted" and outgoing.action == "send":
                 self._begin(claim)
             elif result != "accepted":
-                self._journal.tell_of(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests are waiting for responses")
+                self._journal.record_limited(FULL, names.BACKLOG, queue=names.BACKLOG, reason="too many requests are waiting for responses")
 
     def _problem(self, request: RelayMessage, now: float) -> str:
         """Return why a client's request cannot be sent; empty if it can."""
@@ -157,7 +157,7 @@ class QueueHandler:
         """Deliver *request*, which is *raw* of *queue*, to the applications of its command; if their queue is full, decline it."""
         if await self._store.deliver(raw, request, queue) == "full":
             to = names.command_queue(request.cmd)
-            self._journal.tell_of(FULL, to, queue=to, reason="no application fetches its messages")
+            self._journal.record_limited(FULL, to, queue=to, reason="no application fetches its messages")
             await self.decline(raw, request, f"host {self._twin} has too many unfetched requests for {request.cmd}", queue)
 
     async def decline(self, raw: bytes, request: RelayMessage, words: str, queue: str) -> None:
@@ -228,7 +228,7 @@ class QueueHandler:
     def report_undeliverable(self, result: str, ret: str) -> None:
         """Log a response that could not be pushed to the return queue *ret*."""
         if result == "undeliverable":
-            self._journal.tell_of(UNDELIVERED, ret, queue=ret)
+            self._journal.record_limited(UNDELIVERED, ret, queue=ret)
 
     async def expire(self, most: int) -> int:
         """Respond to up to *most* expired requests; return how many there were."""
@@ -240,7 +240,7 @@ class QueueHandler:
 
     async def _discard(self, queue: str, raw: bytes, wrong: InvalidMessageError) -> None:
         """Discard a malformed message. If it names its client, respond with an error for each destination."""
-        self._journal.tell_of(MALFORMED, queue, queue=queue, reason=str(wrong))
+        self._journal.record_limited(MALFORMED, queue, queue=queue, reason=str(wrong))
         answers: list[tuple[str, RelayMessage]] = []
         if queue == names.LOCAL and wrong.ret:
             now = int(self._clock())
@@ -254,4 +254,4 @@ class QueueHandler:
 
     def _forged(self, whom: str, reason: str) -> None:
         """Log a response whose sender or content is not what it claims."""
-        self._journal.tell_of(FORGED, whom, address=f"{whom} on this host", reason=printable(reason))
+        self._journal.record_limited(FORGED, whom, address=f"{whom} on this host", reason=printable(reason))

@@ -12,7 +12,7 @@ from sbusd.protocol.envelope import call_digest
 from sbusd.relay.attempts import Attempt, AttemptObserver
 from sbusd.relay.http.client import HttpClient, PeerRejectedError, PeerUnreachableError
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH
-from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayJournal
+from sbusd.relay.log_messages import FAULT, PEER_AWAY, PEER_BACK, PEER_REFUSED, RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -40,7 +40,7 @@ class Sender:
         *,
         client: HttpClient,
         resolver: Resolver,
-        journal: RelayJournal,
+        journal: RelayLog,
         observer: AttemptObserver,
         call_of: Callable[[str], str | None] = lambda _uid: None,
     ) -> None:
@@ -128,7 +128,7 @@ class Sender:
         if not self._busy[twin]:
             del self._busy[twin]
         if error is not None and not isinstance(error, RedisUnavailableError):
-            self._journal.tell_of(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
+            self._journal.record_limited(FAULT, "sender", where="the sender", reason=f"{type(error).__name__}: {error}")
 
     async def _send(self, claim: Claim) -> bool:
         """Make one attempt to send a message, and store its result; return whether it was delivered."""
@@ -158,17 +158,17 @@ class Sender:
             await self._store.sent(claim)
             if claim.twin in self._away:
                 self._away.discard(claim.twin)
-                self._journal.tell(PEER_BACK, twin=claim.twin)
+                self._journal.record(PEER_BACK, twin=claim.twin)
             return
         if outcome == "away":
             if claim.twin not in self._away:
                 self._away.add(claim.twin)
-                self._journal.tell(PEER_AWAY, twin=claim.twin, reason=reason)
+                self._journal.record(PEER_AWAY, twin=claim.twin, reason=reason)
             if await self._store.postpone(claim, reason) != "exhausted":
                 return
             reason = f"destination not reached after {claim.attempt} attempts: {reason}"
         else:
-            self._journal.tell_of(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
+            self._journal.record_limited(PEER_REFUSED, str(claim.twin), twin=claim.twin, uid=message.uid, reason=reason)
         if claim.is_request:
             failure = message.with_(try_=claim.tries).failure(reason, time.time())
             self._handler.report_undeliverable(await self._store.answer(message, failure, "failed", token=claim.token), message.ret)

@@ -29,7 +29,7 @@ from sbusd.relay.log_messages import (
     STARTED,
     STOPPED,
     UNAUTHENTICATED,
-    RelayJournal,
+    RelayLog,
 )
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
@@ -55,7 +55,7 @@ class Relay:
         self,
         twin: int,
         settings: RelaySettings,
-        journal: RelayJournal,
+        journal: RelayLog,
         *,
         ready: Callable[[str], object] = lambda _listen: None,
         alive: Callable[[], object] = lambda: None,
@@ -93,7 +93,7 @@ class Relay:
         Raises:
             OSError: cannot listen on the address.
         """
-        resolver = make_resolver(self._settings, lambda reason: self._journal.tell_of(RESOLVER_AWAY, "resolver", reason=reason))
+        resolver = make_resolver(self._settings, lambda reason: self._journal.record_limited(RESOLVER_AWAY, "resolver", reason=reason))
         client = HttpClient(self._twin, self._settings, self._keys)
         self._sender = Sender(
             self._settings,
@@ -129,7 +129,7 @@ class Relay:
             await client.close()
             await resolver.close()
             await self._redis.close()
-            self._journal.tell(STOPPED, twin=self._twin)
+            self._journal.record(STOPPED, twin=self._twin)
 
     async def hasten(self) -> None:
         """Retry waiting messages at once: the network has changed."""
@@ -170,9 +170,9 @@ class Relay:
 
     def _log_started(self, listen: str) -> None:
         """Log the start, and how remote hosts are authenticated."""
-        self._journal.tell(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._authentication.trust)
+        self._journal.record(STARTED, twin=self._twin, redis=self._settings.redis, listen=listen, trust=self._authentication.trust)
         if not self._settings.is_authenticated:
-            self._journal.tell(UNAUTHENTICATED, listen=listen)
+            self._journal.record(UNAUTHENTICATED, listen=listen)
 
     async def _serve(self, queue: str) -> None:
         """Process the messages of *queue*."""
@@ -200,7 +200,7 @@ class Relay:
             recovered = await self._store.live()
             self._is_known.set()
             if recovered:
-                self._journal.tell(RECOVERED, messages=recovered)
+                self._journal.record(RECOVERED, messages=recovered)
             self._alive()
             await asyncio.sleep(self._settings.lease / 4)
 
@@ -212,14 +212,14 @@ class Relay:
             except RedisUnavailableError as error:
                 if self._away_since is None:
                     self._away_since = time.monotonic()
-                    self._journal.tell(REDIS_AWAY, reason=str(error))
+                    self._journal.record(REDIS_AWAY, reason=str(error))
                 self._alive()
             except Exception as mistake:
-                self._journal.tell_of(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
+                self._journal.record_limited(FAULT, "service", where="the service", reason=f"{type(mistake).__name__}: {mistake}")
             await asyncio.sleep(RETRY_SECONDS)
 
     def _log_redis_back(self) -> None:
         """Log that Redis is available again, if it was not."""
         if self._away_since is not None:
-            self._journal.tell(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
+            self._journal.record(REDIS_BACK, seconds=f"{time.monotonic() - self._away_since:.1f}")
             self._away_since = None

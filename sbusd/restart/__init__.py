@@ -1,1 +1,1 @@
-"""Restarts without loss: the state and the connections pass from one process to the next. Spec: sbusd(8), RESTARTS."""
+"""Restarts without loss: one process hands its state and its connections to the next. Spec: sbusd(8), RESTARTS."""

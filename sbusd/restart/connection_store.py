@@ -1,18 +1,18 @@
-"""A place for connections outside every process: their descriptors lie in the queue of a socket pair whose ends others hold too.
+"""A store of the connections outside every process: their descriptors are in the queues of socket pairs that others hold open too.
 
-The service manager compares each descriptor that it is given to keep with all that it has, which takes seconds for some thousand; it
-is given four, the ends of two pairs, and each connection costs one packet with its descriptor in it (SCM_RIGHTS). Source: unix(7).
+The service manager compares each descriptor that it stores with all that it has, which takes seconds for some thousands. So it stores only
+four, the ends of two socket pairs. Each connection costs one packet that contains its descriptor (SCM_RIGHTS). Source: unix(7).
 
 Rules:
 
-1. One pair is in use. When its queue is almost full, all live connections are put into the other, a few hundred in a packet, behind
-   them a mark that it is complete, and then the first is emptied. Of two marks the later holds. So a process may be killed at any
-   instant: one pair has all connections, and which one is known. A packet is a step: the bus serves its clients between them. If the
-   queue becomes full in that time, clients that connect are in no pair until the other one is complete.
-2. A descriptor that lies here keeps its connection open: to end it is to shutdown(2) it, which reaches the peer whoever holds what.
-3. Of one user's descriptors at most RLIMIT_NOFILE may lie in queues, unless the process has privileges. Who cannot be parked is
-   counted: for it, the end of this process is the end.
-4. Who looks what is here takes nothing out (MSG_PEEK).
+1. One pair is in use. When its queue is almost full, all live connections are copied to the other pair, a few hundred per packet, and a
+   mark after them says that it is complete. Then the first pair is emptied. The pair with the later mark counts. So a process may be killed
+   at any time: one pair has all connections, and the mark says which. A packet is one step, and the bus serves its clients between steps.
+   If the queue becomes full meanwhile, new clients are in no pair until the other one is complete.
+2. A stored descriptor keeps its connection open. So the bus ends a connection with shutdown(2), which reaches the peer in any case.
+3. A user without privileges may have at most RLIMIT_NOFILE descriptors in queues. Connections beyond that are counted as failures, and
+   close when this process ends.
+4. :meth:`ConnectionStore.peek` removes nothing (MSG_PEEK).
 """
 
 from __future__ import annotations
@@ -30,68 +30,68 @@ from sbusd.dataplane.closer import hang_up
 from sbusd.systemd.fdstore import PAIRS
 
 MAX_IN_PACKET = 250
-"""Descriptors in one packet; the kernel takes 253 (SCM_MAX_FD)."""
+"""Maximum number of descriptors in one packet; the kernel accepts 253 (SCM_MAX_FD)."""
 
 MOVE_AFTER = 128
-"""Connections that are parked one by one before all are put into the other pair: a queue takes some 270 packets."""
+"""Connections that are added one by one before all are copied to the other pair: a queue takes about 270 packets."""
 
 _SO_PEEK_OFF = 42
-"""Where the next MSG_PEEK looks, socket(7); not in Python."""
+"""The offset of the next MSG_PEEK, socket(7); Python does not have it."""
 
 _MARK = struct.Struct("<Q")
-_PARKED = b"\0"
+_CONNECTION = b"\0"
 
 
 @dataclass(slots=True)
-class _Sight:
-    """What lies in one pair: descriptors, the latest mark (0: none), and whether the kernel had no room for all descriptors."""
+class _Content:
+    """The content of one pair: descriptors, the latest mark (0: none), and whether the process could not receive all descriptors."""
 
     fds: list[int] = field(default_factory=list)
     mark: int = 0
     is_cut: bool = False
 
 
-class ParkingLot:
+class ConnectionStore:
     """Two socket pairs.
 
-    *live* returns an iterator over the descriptors of all connections that are to be kept, in the order in which they came. Connections
-    may come and go while it is in use.
+    *live* returns an iterator over the descriptors of all connections to store, oldest first. Connections may come and go while it is in
+    use.
     """
 
     def __init__(self, ends: list[socket.socket], live: Callable[[], Iterable[int]]) -> None:
-        """Take over the *ends*, in and out of each pair; use :meth:`create` or :meth:`adopt`."""
+        """Own the *ends*, input and output of each pair; use :meth:`create` or :meth:`adopt`."""
         self._pairs = [(ends[0], ends[1]), (ends[2], ends[3])]
         self._live = live
         self._mark = 0
         self._singles = 0
-        """Connections that were parked one by one in the pair in use."""
+        """Connections that were added one by one to the pair in use."""
         self._waiting = 0
-        """Connections that are in no pair until the other one is complete."""
-        self._moving: Iterator[int] | None = None
-        """What is still to be put into the other pair."""
+        """Connections that are in no pair until the other pair is complete."""
+        self._copying: Iterator[int] | None = None
+        """The connections that still have to be copied to the other pair."""
         self._is_emptying = False
-        """Whether the other pair is still to be emptied."""
-        self.unparked = 0
-        """How many connections could not be parked."""
+        """Whether the other pair still has to be emptied."""
+        self.failures = 0
+        """Number of connections that could not be stored."""
 
     @classmethod
-    def create(cls, live: Callable[[], Iterable[int]]) -> ParkingLot:
-        """Return an empty one. Raises OSError if there are no descriptors."""
+    def create(cls, live: Callable[[], Iterable[int]]) -> ConnectionStore:
+        """Return a new store with the live connections. Raises OSError if descriptors are short."""
         ends: list[socket.socket] = []
         for _ in range(PAIRS):
             ends += socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for each in ends:
             each.setblocking(False)
-        lot = cls(ends, live)
-        if not lot.park_all():
-            raise OSError("a new parking lot takes nothing")
-        return lot
+        store = cls(ends, live)
+        if not store.rewrite():
+            raise OSError("a new connection store accepts nothing")
+        return store
 
     @classmethod
-    def adopt(cls, descriptors: list[int], live: Callable[[], Iterable[int]]) -> ParkingLot:
-        """Return that of an earlier process, from duplicates of its *descriptors*. Raises OSError or ValueError if they are none."""
+    def adopt(cls, descriptors: list[int], live: Callable[[], Iterable[int]]) -> ConnectionStore:
+        """Return the store of the previous process, with duplicates of its *descriptors*. Raises OSError or ValueError."""
         if len(descriptors) != 2 * PAIRS:
-            raise ValueError(f"{len(descriptors)} ends, and not {2 * PAIRS}")
+            raise ValueError(f"{len(descriptors)} descriptors instead of {2 * PAIRS}")
         ends: list[socket.socket] = []
         try:
             for fd in descriptors:
@@ -105,34 +105,34 @@ class ParkingLot:
 
     @property
     def descriptors(self) -> list[int]:
-        """The four ends, which outlive this process where others hold them."""
+        """The four ends. They stay open after this process if another one holds them."""
         return [end.fileno() for pair in self._pairs for end in pair]
 
-    def park(self, fd: int) -> bool:
-        """Keep a connection beyond this process, and return whether that is possible. *fd* must be live already."""
+    def add(self, fd: int) -> bool:
+        """Store the connection *fd*, which must be live already, and return whether that is possible."""
         try:
             _send(self._pairs[0][0], [fd])
         except BlockingIOError:
-            # The queue is full: it is put into the other pair with all the others, in the next steps.
+            # The queue is full. The next steps copy it to the other pair with all live connections.
             self._waiting += 1
             self._singles = MOVE_AFTER
             return True
         except OSError:
-            self.unparked += 1
+            self.failures += 1
             return False
         self._singles += 1
         return True
 
-    def park_all(self) -> bool:
-        """Keep all live connections, and nothing else, and return whether that was possible; if not, what was kept is kept still."""
-        self._moving = None
+    def rewrite(self) -> bool:
+        """Store exactly the live connections, and return whether that was possible; if not, the stored ones stay stored."""
+        self._copying = None
         _empty(self._pairs[1][1])
         self._is_emptying = False
         before, self._singles = self._mark, 0
-        moving = iter(self._live())
-        self._moving = moving
-        while self._is_moving():
-            self._move(moving)
+        copying = iter(self._live())
+        self._copying = copying
+        while self._is_copying():
+            self._copy(copying)
         if self._mark == before:
             return False
         _empty(self._pairs[1][1])
@@ -141,71 +141,71 @@ class ParkingLot:
 
     @property
     def has_work(self) -> bool:
-        """Whether :meth:`step` has something to do."""
-        return self._moving is not None or self._is_emptying or self._singles >= MOVE_AFTER
+        """Whether :meth:`step` has work."""
+        return self._copying is not None or self._is_emptying or self._singles >= MOVE_AFTER
 
     def step(self) -> None:
-        """Put one packet into the other pair, or take one out of it; ``unparked`` counts those that could not be kept."""
-        if self._moving is not None:
-            self._move(self._moving)
+        """Copy one packet to the other pair, or remove one from it; :attr:`failures` counts connections that could not be stored."""
+        if self._copying is not None:
+            self._copy(self._copying)
         elif self._is_emptying:
-            self._is_emptying = _take_one(self._pairs[1][1])
+            self._is_emptying = _remove_one(self._pairs[1][1])
         elif self._singles >= MOVE_AFTER:
             # The other pair is empty.
             self._singles = 0
-            self._moving = iter(self._live())
+            self._copying = iter(self._live())
 
-    def _is_moving(self) -> bool:
-        """Return whether connections are still to be put into the other pair."""
-        return self._moving is not None
+    def _is_copying(self) -> bool:
+        """Return whether connections still have to be copied to the other pair."""
+        return self._copying is not None
 
-    def _move(self, live: Iterator[int]) -> None:
-        """Put some of *live* into the other pair; behind the last, use that pair."""
-        entrance, outlet = self._pairs[1]
+    def _copy(self, live: Iterator[int]) -> None:
+        """Copy some of *live* to the other pair; after the last one, use that pair."""
+        input_end, output_end = self._pairs[1]
         packet = list(islice(live, MAX_IN_PACKET))
         try:
             if packet:
-                _send(entrance, packet)
+                _send(input_end, packet)
             if len(packet) == MAX_IN_PACKET:
                 return
-            # At once: a client that connects between the last packet and the mark would be missing from this pair.
-            entrance.send(_MARK.pack(self._mark + 1), socket.MSG_DONTWAIT)
+            # In the same step: a client that connects between the last packet and the mark would be missing from this pair.
+            input_end.send(_MARK.pack(self._mark + 1), socket.MSG_DONTWAIT)
         except OSError:
-            self.unparked += self._waiting
-            self._moving, self._waiting = None, 0
-            _empty(outlet)
+            self.failures += self._waiting
+            self._copying, self._waiting = None, 0
+            _empty(output_end)
             return
-        self._moving, self._waiting = None, 0
+        self._copying, self._waiting = None, 0
         self._mark += 1
         self._pairs.reverse()
         self._is_emptying = True
 
-    def look(self) -> tuple[list[int], bool]:
-        """Return descriptors of all that lies here, each connection once, and whether some are missing for want of descriptors.
+    def peek(self) -> tuple[list[int], bool]:
+        """Return the descriptors of all stored connections, each once, and whether some are missing because of RLIMIT_NOFILE.
 
-        Nothing is taken out; :meth:`park_all` follows. Raise RLIMIT_NOFILE before. Raises ValueError if no pair is complete.
+        Removes nothing; raise RLIMIT_NOFILE before, and call :meth:`rewrite` afterwards. Raises ValueError if no pair is complete.
         """
-        sights = [_look_into(outlet) for _, outlet in self._pairs]
-        fds = _each_once(fd for sight in sights for fd in sight.fds)
-        self._mark = max(sight.mark for sight in sights)
+        contents = [_content_of(output_end) for _, output_end in self._pairs]
+        fds = _each_once(fd for content in contents for fd in content.fds)
+        self._mark = max(content.mark for content in contents)
         if not self._mark:
             for fd in fds:
                 os.close(fd)
-            raise ValueError("no part of the parking lot is complete")
-        if sights[1].mark == self._mark:
+            raise ValueError("no part of the connection store is complete")
+        if contents[1].mark == self._mark:
             self._pairs.reverse()
         _empty(self._pairs[1][1])
-        return fds, any(sight.is_cut for sight in sights)
+        return fds, any(content.is_cut for content in contents)
 
     def close(self) -> None:
-        """Close this process's ends."""
+        """Close the ends of this process."""
         for pair in self._pairs:
             for end in pair:
                 end.close()
 
 
 def _duplicate(fd: int) -> socket.socket:
-    """Return a duplicate of a socket. Raises OSError if it is none."""
+    """Return a duplicate of a socket. Raises OSError if *fd* is not a socket."""
     duplicate = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
     try:
         return socket.socket(fileno=duplicate)
@@ -215,31 +215,31 @@ def _duplicate(fd: int) -> socket.socket:
 
 
 def _check_end(end: socket.socket) -> None:
-    """Make an end usable. Raises ValueError if it is none."""
+    """Make *end* non-blocking. Raises ValueError if it is not an end of such a pair."""
     if (end.family, end.type) != (socket.AF_UNIX, socket.SOCK_SEQPACKET):
         raise ValueError("an end is another kind of socket")
     end.setblocking(False)
 
 
-def close_parked(end: int) -> int:
-    """Close what lies behind one end of a lot that cannot be used, so that peers see the end; return how many connections."""
+def close_stored(end: int) -> int:
+    """Close the connections at one end of an unusable store, so that their peers notice, and return their number."""
     closed = 0
     try:
-        with _duplicate(end) as outlet:
+        with _duplicate(end) as output_end:
             while True:
-                data, fds, _ = _receive(outlet)
+                data, fds, _ = _receive(output_end)
                 for fd in fds:
                     hang_up(fd)
                 closed += len(fds)
                 if not data:
                     return closed
     except OSError:
-        # Nothing more, or no such socket: then nothing lies behind it.
+        # The queue is empty, or the end is not open.
         return closed
 
 
 def _each_once(fds: Iterable[int]) -> list[int]:
-    """Return one of the descriptors of each socket, and close the others."""
+    """Return one descriptor of each socket, and close the others."""
     by_inode: dict[int, int] = {}
     for fd in fds:
         if by_inode.setdefault(os.fstat(fd).st_ino, fd) != fd:
@@ -247,38 +247,38 @@ def _each_once(fds: Iterable[int]) -> list[int]:
     return list(by_inode.values())
 
 
-def _look_into(outlet: socket.socket) -> _Sight:
-    """Return what lies in a queue, without taking it out."""
-    sight = _Sight()
-    outlet.setsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF, 0)
+def _content_of(output_end: socket.socket) -> _Content:
+    """Return the content of a queue, without removing it."""
+    content = _Content()
+    output_end.setsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF, 0)
     try:
         while True:
-            data, fds, is_cut = _receive(outlet, socket.MSG_PEEK)
+            data, fds, is_cut = _receive(output_end, socket.MSG_PEEK)
             if not data:
                 break
-            sight.fds += fds
-            sight.is_cut |= is_cut
+            content.fds += fds
+            content.is_cut |= is_cut
             if len(data) == _MARK.size:
-                (sight.mark,) = _MARK.unpack(data)
+                (content.mark,) = _MARK.unpack(data)
     except BlockingIOError:
         pass
     finally:
-        outlet.setsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF, -1)
-    return sight
+        output_end.setsockopt(socket.SOL_SOCKET, _SO_PEEK_OFF, -1)
+    return content
 
 
-# Not by socket.send_fds and recv_fds: they ignore their flags (Python 3.11).
+# Not with socket.send_fds and recv_fds: they ignore their flags (Python 3.11).
 
 
-def _send(entrance: socket.socket, fds: list[int]) -> None:
-    """Put descriptors into a queue. Raises OSError."""
-    entrance.sendmsg([_PARKED], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
+def _send(input_end: socket.socket, fds: list[int]) -> None:
+    """Add descriptors to a queue. Raises OSError."""
+    input_end.sendmsg([_CONNECTION], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))], socket.MSG_DONTWAIT)
 
 
-def _receive(outlet: socket.socket, flags: int = 0) -> tuple[bytes, list[int], bool]:
-    """Return the next packet of a queue, its descriptors, and whether some were lost. Raises BlockingIOError if there is none."""
+def _receive(output_end: socket.socket, flags: int = 0) -> tuple[bytes, list[int], bool]:
+    """Return the next packet of a queue, its descriptors, and whether some were lost. Raises BlockingIOError if the queue is empty."""
     room = socket.CMSG_LEN(MAX_IN_PACKET * array("i").itemsize)
-    data, parts, seen, _ = outlet.recvmsg(_MARK.size, room, flags | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+    data, parts, seen, _ = output_end.recvmsg(_MARK.size, room, flags | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
     fds = array("i")
     for level, kind, part in parts:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
@@ -286,18 +286,18 @@ def _receive(outlet: socket.socket, flags: int = 0) -> tuple[bytes, list[int], b
     return data, fds.tolist(), bool(seen & socket.MSG_CTRUNC)
 
 
-def _empty(outlet: socket.socket) -> None:
-    """Throw away what lies in a queue."""
-    while _take_one(outlet):
+def _empty(output_end: socket.socket) -> None:
+    """Empty a queue."""
+    while _remove_one(output_end):
         pass
 
 
-def _take_one(outlet: socket.socket) -> bool:
-    """Throw away one packet of a queue, and return whether there was one.
+def _remove_one(output_end: socket.socket) -> bool:
+    """Remove one packet from a queue, and return whether there was one.
 
-    Without room for descriptors the kernel drops them, and none are needed to receive them.
+    The kernel closes the descriptors in it, because the call has no buffer for them; so this works without free descriptors.
     """
     try:
-        return bool(outlet.recv(_MARK.size, socket.MSG_DONTWAIT))
+        return bool(output_end.recv(_MARK.size, socket.MSG_DONTWAIT))
     except BlockingIOError:
         return False

@@ -1,6 +1,6 @@
-"""What the process before this one has left: by the service manager's store, or by starting this one in its place.
+"""The state and the connections that the previous process left: in the service manager's store, or by a restart in place.
 
-In place is by execve(2): the process id stays, and all that is needed comes in one variable of the environment.
+A restart in place is execve(2): the process id stays the same, and one environment variable has all that the new program needs.
 """
 
 from __future__ import annotations
@@ -16,82 +16,83 @@ from sbusd.dataplane.bounds import Within
 from sbusd.systemd import fdstore
 
 VARIABLE = "SBUSD_HANDOVER"
-"""Where a process that starts anew in place tells itself what there is. Not for people."""
+"""The environment variable with the :class:`ReexecState` of a restart in place. Not for people."""
 
 Descriptor = Annotated[int, Within(0, 1 << 31)]
-"""What a descriptor can be."""
+"""A valid file descriptor."""
 
 
 @dataclass(frozen=True, slots=True)
-class InPlace:
-    """What a process knows of itself before it starts anew in place: descriptors, and what it must not do a second time."""
+class ReexecState:
+    """The state of this process that survives a restart in place: descriptors, and what the new program must not do again.
+
+    It is written as JSON, with the names of the fields, and may be read by a newer version: never rename them.
+    """
 
     listener: Descriptor
     listener_made: tuple[int, int] | None
-    """Device and inode of the socket's path, if the bus made it."""
+    """Device and inode of the socket's path, if the bus created it."""
     background: bool
     pid_file: tuple[int, int] | None
-    """Device and inode of the pid file, if the bus made it."""
+    """Device and inode of the pid file, if the bus created it."""
     folder: str
-    """Where the bus was started: relative paths of its command line begin there."""
+    """The working directory at the start, for relative paths of the command line."""
     state: Descriptor | Literal[-1] = -1
     lot: tuple[Descriptor, ...] = ()
+    """The ends of the connection store."""
     closing: tuple[tuple[Descriptor, int], ...] = ()
-    """Sockets that are not closed yet, because that may sleep, with their inodes: one that is closed meanwhile may be another's number."""
+    """Sockets that still have to be closed, because that may block, with their inodes: a number may since belong to another socket."""
 
 
 @dataclass(frozen=True, slots=True)
-class Heritage:
-    """The state and the parking lot of the process before, where there are any; ``in_place`` if this process is that one."""
+class InheritedState:
+    """The state file and the connection store of the previous process, if any; ``reexec`` is set after a restart in place."""
 
     state: int | None = None
-    lot: tuple[int, ...] = ()
-    in_place: InPlace | None = None
+    connection_store: tuple[int, ...] = ()
+    reexec: ReexecState | None = None
     sockets: dict[int, str] = field(default_factory=dict)
-    """What else systemd passed."""
+    """Other descriptors that systemd passed, with their names."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to go on with."""
-        return self.state is None and not self.lot
+        """Whether there is nothing to restore."""
+        return self.state is None and not self.connection_store
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """Those of the state and of the lot."""
-        return self.lot if self.state is None else (self.state, *self.lot)
+        """The descriptors of the state file and of the connection store."""
+        return self.connection_store if self.state is None else (self.state, *self.connection_store)
 
 
-def take_in_place(environment: MutableMapping[str, str]) -> InPlace | None:
-    """Return what this same process has left before it was started anew, and take it out of the environment; None if it was not.
-
-    A variable that says nothing sensible is nobody's: it is dropped.
-    """
+def take_reexec_state(environment: MutableMapping[str, str]) -> ReexecState | None:
+    """Return the state of a restart in place, and remove it from *environment*; None if there is none, or if it is invalid."""
     text = environment.pop(VARIABLE, None)
     if text is None:
         return None
-    # Imported here, where it is seldom needed: it takes longer to import than all else does.
+    # Imported here because it is slow to import and rarely needed.
     from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415
 
     try:
-        return TypeAdapter(InPlace).validate_json(text)
+        return TypeAdapter(ReexecState).validate_json(text)
     except ValidationError:
         return None
 
 
-def set_in_place(environment: MutableMapping[str, str], left: InPlace) -> None:
-    """Tell the process that is started in place of this one."""
+def set_reexec_state(environment: MutableMapping[str, str], left: ReexecState) -> None:
+    """Prepare *environment* and the descriptors of *left* for a restart in place."""
     environment[VARIABLE] = json.dumps(asdict(left))
     _set_inheritable(left, True)
 
 
-def unset_in_place(environment: MutableMapping[str, str], left: InPlace) -> None:
-    """Undo :func:`set_in_place`: this process goes on."""
+def unset_reexec_state(environment: MutableMapping[str, str], left: ReexecState) -> None:
+    """Undo :func:`set_reexec_state` after a restart that failed."""
     environment.pop(VARIABLE, None)
     _set_inheritable(left, False)
 
 
-def _set_inheritable(left: InPlace, on: bool) -> None:
-    """Set whether the descriptors of *left* outlive execve(2)."""
+def _set_inheritable(left: ReexecState, on: bool) -> None:
+    """Set whether the descriptors of *left* stay open over execve(2)."""
     for fd in (left.state, left.listener, *left.lot):
         os.set_inheritable(fd, on)
     for fd, _ in left.closing:
@@ -99,11 +100,11 @@ def _set_inheritable(left: InPlace, on: bool) -> None:
             os.set_inheritable(fd, on)
 
 
-def heritage_of(passed: Mapping[int, str], in_place: InPlace | None) -> Heritage:
-    """Return what there is, of what systemd *passed* by descriptor and name, and of what came *in_place*."""
+def inherited_state(passed: Mapping[int, str], reexec: ReexecState | None) -> InheritedState:
+    """Return what this process inherits: the descriptors that systemd *passed*, with their names, or the state *reexec*."""
     sockets = {fd: name for fd, name in passed.items() if name not in fdstore.NAMES}
-    if in_place is not None:
-        return Heritage(in_place.state, in_place.lot, in_place, sockets)
+    if reexec is not None:
+        return InheritedState(reexec.state, reexec.lot, reexec, sockets)
     by_name = {name: fd for fd, name in passed.items()}
-    lot = tuple(by_name[name] for name in fdstore.LOT if name in by_name)
-    return Heritage(by_name.get(fdstore.STATE), lot, None, sockets)
+    store = tuple(by_name[name] for name in fdstore.CONNECTION_STORE if name in by_name)
+    return InheritedState(by_name.get(fdstore.STATE), store, None, sockets)

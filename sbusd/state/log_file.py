@@ -1,20 +1,20 @@
-"""A log in anonymous memory that outlives the process: whoever holds its descriptor reads what was last committed, or learns
-that it is damaged. Source: memfd_create(2).
+"""A log in anonymous memory that outlives the process: any holder of its descriptor can read the last committed state, or learns that
+it is damaged. Source: memfd_create(2).
 
 ::
 
-    0       header: magic, format, where the log begins, how long it is, checksum of it, checksum of the header
-    4096    the log: records, each a length and so many bytes
+    0       header: magic, format, start of the log, its length, its checksum, checksum of the header
+    4096    the log: records, each a length and that many bytes
 
 Rules:
 
-1. What the header does not cover was never written: a record counts from when the header says so, and a new log replaces the old
-   one with one write of the header. The header is a part of one page, which the kernel copies in one go: it looks for a fatal signal
-   only between pages. So a process may be killed at any instant.
-2. A new log, the draft, is written to one area of the file while the log that counts is in the other: both can grow. The memory of a
-   log that does not count any more is given back before its area is used again. Writing a draft and giving memory back go in steps, so
-   that a bus can serve its clients between them.
-3. The checksums are against damage, not against malice: nobody but the bus's own user, and the service manager, can get at it.
+1. Only what the header covers exists: a record is committed by a write of the header, and so is a new log that replaces the old one. The
+   header is inside one page, which the kernel copies at once: it checks for a fatal signal only between pages. So a process may be killed
+   at any time.
+2. A new log, the draft, is written to one area of the file while the current log is in the other; both can grow. The memory of an obsolete
+   log is freed before its area is used again. A draft is written and memory is freed in steps, so that the bus serves its clients between
+   them.
+3. The checksums protect against damage, not against attacks: only the user of the bus and the service manager have access.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from sbusd.protocol.errors import SbusError
 from sbusd.state.syscalls import write_at
 
 FORMAT = 2
-"""Changed when an older bus must not read what a newer one writes."""
+"""Increased when an older bus must not read what a newer one writes."""
 
 READABLE_FORMATS = (1, FORMAT)
-"""Those that this bus reads. In format 1 the patterns of an image are strings in JSON, and a new log begins after the old one."""
+"""The formats that this bus reads. In format 1 the patterns of an image are JSON strings, and a new log starts after the old one."""
 
 PAGE = 4096
 
@@ -45,23 +45,23 @@ _HEADER = struct.Struct("<8sIQQI")
 _CHECK = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _MFD_NOEXEC_SEAL = 0x8
-"""Linux 6.3; not in Python."""
+"""Since Linux 6.3; Python does not have it."""
 _READ_AT_ONCE = 1 << 20
 
 _AREAS = (PAGE, 1 << 40)
-"""Where a log can begin. The file has holes, and no log is a terabyte long."""
+"""Where a log can start. The file has holes, and a log is always shorter than a terabyte."""
 
 FREED_AT_ONCE = 256 << 10
-"""Bytes of an old log whose memory one step gives back: some microseconds."""
+"""Bytes of an obsolete log that one step frees, in some microseconds."""
 
 
 class StateError(SbusError, ValueError):
-    """The state of an earlier bus cannot be used; its text is one line that says why. Its connections are to be closed."""
+    """The state of the previous process cannot be used; the text is one line. Its connections must be closed."""
 
 
 @dataclass(slots=True)
 class _Log:
-    """A log: where it begins, how long it is, and the checksum of its bytes."""
+    """The start of a log, its length, and the checksum of its bytes."""
 
     begin: int = PAGE
     length: int = 0
@@ -69,19 +69,19 @@ class _Log:
 
 
 class StateFile:
-    """One such log. Make it with :meth:`create` or :meth:`adopt`; not for two processes at a time."""
+    """One log. Use :meth:`create` or :meth:`adopt`. Only one process may use it at a time."""
 
     def __init__(self, fd: int) -> None:
-        """Take over the descriptor *fd*; use :meth:`create` or :meth:`adopt`."""
+        """Own the descriptor *fd*; use :meth:`create` or :meth:`adopt`."""
         self.fd = fd
         self._log = _Log()
         self._draft: _Log | None = None
-        self._waste: _Log | None = None
-        """A log that does not count, whose memory is not given back yet."""
+        self._obsolete: _Log | None = None
+        """An obsolete log whose memory is not freed yet."""
 
     @classmethod
     def create(cls) -> StateFile:
-        """Return a new, empty log. Raises OSError if the kernel gives no memory or descriptor."""
+        """Return a new, empty log. Raises OSError if memory or descriptors are short."""
         flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
         try:
             fd = os.memfd_create("sbusd-state", flags | _MFD_NOEXEC_SEAL)
@@ -90,18 +90,18 @@ class StateFile:
         file = cls(fd)
         os.fchmod(fd, 0o600)
         os.ftruncate(fd, PAGE)
-        # Nobody can cut it short under a reader any more, nor take this back.
+        # No process can truncate it under a reader, nor remove the seals.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
         file._commit()
         return file
 
     @classmethod
     def adopt(cls, fd: int) -> StateFile:
-        """Return the log of an earlier process, from a duplicate of its descriptor.
+        """Return the log of the previous process, with a duplicate of its descriptor.
 
         Raises:
-            StateError: it is none, of another format, or damaged.
-            OSError: there is no such descriptor, or none left.
+            StateError: it is not a log, has another format, or is damaged.
+            OSError: the descriptor is not open, or descriptors are short.
         """
         file = cls(fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
         try:
@@ -114,7 +114,7 @@ class StateFile:
 
     @property
     def size(self) -> int:
-        """Bytes of the log."""
+        """Size of the log in bytes."""
         return self._log.length
 
     @property
@@ -123,9 +123,9 @@ class StateFile:
         return self._draft is not None
 
     @property
-    def has_waste(self) -> bool:
-        """Whether an old log, or a draft that was dropped, still takes memory; see :meth:`free_some`."""
-        return self._waste is not None
+    def has_obsolete(self) -> bool:
+        """Whether an obsolete log or a dropped draft still uses memory; see :meth:`free_some`."""
+        return self._obsolete is not None
 
     def records(self) -> Iterator[bytes]:
         """Iterate over the records, oldest first."""
@@ -149,7 +149,7 @@ class StateFile:
             raise StateError("its last record is truncated")
 
     def append(self, record: bytes) -> None:
-        """Add a record, which counts once this returns. Raises OSError if there is no memory; then nothing has changed."""
+        """Append a record, which is committed when this returns. Raises OSError if memory is short; then nothing has changed."""
         framed = _LENGTH.pack(len(record)) + record
         _write(self.fd, framed, self._log.begin + self._log.length)
         self._log.length += len(framed)
@@ -157,13 +157,13 @@ class StateFile:
         self._commit()
 
     def begin_draft(self) -> None:
-        """Begin a new log, empty, which does not count until :meth:`commit_draft`. Not while there is waste."""
-        if self._waste is not None or self._draft is not None:
+        """Start a new, empty log, which is not valid before :meth:`commit_draft`. Not while there is an obsolete log."""
+        if self._obsolete is not None or self._draft is not None:
             raise ValueError("the area for a draft is in use")
         self._draft = _Log(_AREAS[self._log.begin < _AREAS[1]])
 
     def add_to_draft(self, records: Iterable[bytes]) -> int:
-        """Add *records* to the draft, and return their bytes. Raises OSError if memory is short; then drop the draft."""
+        """Append *records* to the draft, and return their size in bytes. Raises OSError if memory is short; then drop the draft."""
         draft = self._begun_draft()
         framed = b"".join([part for record in records for part in (_LENGTH.pack(len(record)), record)])
         _write(self.fd, framed, draft.begin + draft.length)
@@ -172,56 +172,56 @@ class StateFile:
         return len(framed)
 
     def commit_draft(self) -> None:
-        """Let the draft be the log from now on; the old log becomes waste."""
-        self._log, self._draft, self._waste = self._begun_draft(), None, self._log
+        """Replace the log by the draft; the old log becomes obsolete."""
+        self._log, self._draft, self._obsolete = self._begun_draft(), None, self._log
         self._commit()
 
     def revert(self) -> None:
-        """Undo :meth:`commit_draft`, before any step of :meth:`free_some`: the log that counted before counts again."""
-        if self._waste is None:
-            raise ValueError("the log before is gone")
-        self._log, self._waste = self._waste, self._log
+        """Undo :meth:`commit_draft`, before any step of :meth:`free_some`."""
+        if self._obsolete is None:
+            raise ValueError("the previous log is gone")
+        self._log, self._obsolete = self._obsolete, self._log
         self._commit()
 
     def drop_draft(self) -> None:
-        """Let the draft be waste, if there is one."""
+        """Make the draft obsolete, if there is one."""
         if self._draft is not None:
-            self._draft, self._waste = None, self._draft
+            self._draft, self._obsolete = None, self._draft
 
     def free_some(self) -> bool:
-        """Give back the memory of :data:`FREED_AT_ONCE` bytes of waste, and return whether any is left.
+        """Free :data:`FREED_AT_ONCE` bytes of the obsolete log, and return whether there is more.
 
-        Where that fails, the memory is only not given back.
+        A failure has no other effect than that the memory stays in use.
         """
-        waste = self._waste
-        if waste is None:
+        obsolete = self._obsolete
+        if obsolete is None:
             return False
-        size = min(_next_page(waste.length), FREED_AT_ONCE, max(0, os.fstat(self.fd).st_size - waste.begin))
+        size = min(_next_page(obsolete.length), FREED_AT_ONCE, max(0, os.fstat(self.fd).st_size - obsolete.begin))
         if size > 0:
-            with contextlib.suppress(OSError), mmap.mmap(self.fd, size, offset=waste.begin) as mapped:
+            with contextlib.suppress(OSError), mmap.mmap(self.fd, size, offset=obsolete.begin) as mapped:
                 mapped.madvise(mmap.MADV_REMOVE)
-        waste.begin += size
-        waste.length -= size
-        if waste.length <= 0 or not size:
-            self._waste = None
-        return self._waste is not None
+        obsolete.begin += size
+        obsolete.length -= size
+        if obsolete.length <= 0 or not size:
+            self._obsolete = None
+        return self._obsolete is not None
 
     def free_all(self) -> None:
-        """Give back the memory of all waste, at once."""
+        """Free the whole obsolete log at once."""
         while self.free_some():
             pass
 
     def free_rest(self) -> None:
-        """Give back all memory that the log does not take, at once: a process that was killed may have left some."""
+        """Free all memory outside the log at once: a process that was killed may have left some."""
         self.drop_draft()
         self.free_all()
         for start, end in ((PAGE, self._log.begin), (_next_page(self._log.begin + self._log.length), os.fstat(self.fd).st_size)):
             for begin, length in _data(self.fd, start, end):
-                self._waste = _Log(begin, length)
+                self._obsolete = _Log(begin, length)
                 self.free_all()
 
     def draft_all(self, records: Iterable[bytes]) -> None:
-        """Write a draft of *records* at once, in place of any other. Raises OSError, and there is no draft, if memory is short."""
+        """Write a draft of *records* at once, in place of any other. Raises OSError if memory is short; the draft is then dropped."""
         self.drop_draft()
         self.free_all()
         self.begin_draft()
@@ -236,35 +236,35 @@ class StateFile:
                     part, size = [], 0
             self.add_to_draft(part)
         except BaseException:
-            # What was written of it counts for nobody, and memory is short.
+            # The incomplete draft is useless, and there is not enough memory.
             self.drop_draft()
             self.free_all()
             raise
 
     def replace(self, records: Iterable[bytes]) -> None:
-        """Let *records* be the whole log, all at once. Raises OSError if there is no memory; then the old log still holds."""
+        """Replace the log by *records* at once. Raises OSError if memory is short; then the old log is still valid."""
         self.draft_all(records)
         self.commit_draft()
         self.free_all()
 
     def invalidate(self) -> None:
-        """Let nobody read what is there: it is not what the bus knows any more. A draft that is committed makes it good again."""
+        """Invalidate the log, because it no longer has the current state. Committing a draft makes the file valid again."""
         _write(self.fd, bytes(_HEADER.size + _CHECK.size), 0)
-        if self._draft is None and self._waste is None:
-            self._log, self._waste = _Log(self._log.begin), self._log
+        if self._draft is None and self._obsolete is None:
+            self._log, self._obsolete = _Log(self._log.begin), self._log
 
     def close(self) -> None:
-        """Close this process's descriptor."""
+        """Close the descriptor of this process."""
         os.close(self.fd)
 
     def _begun_draft(self) -> _Log:
         """Return the draft. Raises ValueError if there is none."""
         if self._draft is None:
-            raise ValueError("there is no draft")
+            raise ValueError("no draft was begun")
         return self._draft
 
     def _commit(self) -> None:
-        """Let what was written count."""
+        """Commit what was written."""
         header = _HEADER.pack(_MAGIC, FORMAT, self._log.begin, self._log.length, self._log.checksum)
         _write(self.fd, header + _CHECK.pack(zlib.crc32(header)), 0)
 
@@ -280,7 +280,7 @@ class StateFile:
             raise StateError("it is damaged")
 
     def _read_header(self) -> None:
-        """Learn where the log is. Raises StateError."""
+        """Read the header. Raises StateError."""
         status = os.fstat(self.fd)
         if not stat.S_ISREG(status.st_mode) or status.st_nlink:
             raise StateError("it is not anonymous memory")
@@ -289,7 +289,7 @@ class StateFile:
             raise StateError("it is not the state of a bus")
         header, check = data[: _HEADER.size], data[_HEADER.size :]
         if _CHECK.unpack(check)[0] != zlib.crc32(header):
-            raise StateError("its head is damaged")
+            raise StateError("its header is damaged")
         _, version, begin, length, checksum = _HEADER.unpack(header)
         if version not in READABLE_FORMATS:
             raise StateError(f"it is of format {version}, and this bus reads format {' and '.join(map(str, READABLE_FORMATS))}")
@@ -299,12 +299,12 @@ class StateFile:
 
 
 def _next_page(place: int) -> int:
-    """Return where the next page begins."""
+    """Return *place*, rounded up to the start of a page."""
     return -(-place // PAGE) * PAGE
 
 
 def _read(fd: int, place: int, length: int) -> bytes:
-    """Return *length* bytes, or fewer where the file ends."""
+    """Return *length* bytes, or fewer at the end of the file."""
     parts = []
     while length:
         part = os.pread(fd, min(length, _READ_AT_ONCE), place)
@@ -317,7 +317,7 @@ def _read(fd: int, place: int, length: int) -> bytes:
 
 
 def _data(fd: int, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Iterate over the parts of a file from *start* to *end* that take memory, as place and length. Source: lseek(2)."""
+    """Iterate over the parts of a file from *start* to *end* that use memory, as place and length. Source: lseek(2)."""
     while start < end:
         try:
             begin = os.lseek(fd, start, os.SEEK_DATA)

@@ -1,11 +1,11 @@
-"""What a bus knows, as records in the log that outlives it. Spec: sbusd(8), RESTARTS.
+"""The state of a bus, as records in the log that outlives it. Spec: sbusd(8), RESTARTS.
 
-A log begins with an image: one record of the bus, those of each connection, and, where the bus ended in order, those of what waits and
-of its users. After that come the changes, one by one. Each record begins with a byte that says its kind. An image that was written
-between turns of the bus has changes in it, of connections and patterns that it already had.
+A log starts with an image: one record of the bus, the records of each connection and, after a planned stop, those of pending packets and of
+users. The changes follow, one by one. The first byte of a record is its kind. An image that was written while the bus ran also contains
+changes of connections and patterns before them.
 
-Nothing of it is a client's but patterns and packets, which stand as they are at the end of their records: no client can write a
-record. Who a client is, the kernel is asked again; what is written of that only names one that did not come back.
+Clients provide only patterns and packets, which are unmodified at the end of their records; so no client can forge a record. Credentials
+are read again from the kernel. The ones in a record only identify a connection that was not restored.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 _FORBID_UNKNOWN: dict[str, object] = {"extra": "forbid"}
 
 BUS, CONNECTION, STORED, PACKET, QUEUE, ACCOUNT = b"B", b"C", b"I", b"P", b"Q", b"A"
-"""Kinds of records in an image; STORED is of one pattern, with how many instances are stored."""
+"""Kinds of records in an image. STORED is one pattern, with the number of its instances."""
 
 OPENED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED = b"C", b"G", b"S", b"U", b"M", b"W", b"V"
-"""Kinds of changes: a connection came or went, a pattern was added or removed, its settings changed, it has a tap or none any more."""
+"""Kinds of changes: a connection opened or closed, a pattern was added or removed, settings changed, a tap opened or closed."""
 
 RESERVED, TRIED = b"N", b"T"
-"""Numbers of connections were set aside; a process has begun to restore what is here."""
+"""Connection numbers were reserved; a process started to restore this log."""
 
 _OF_A_NUMBER = (STORED, CLOSED, SUBSCRIBED, UNSUBSCRIBED, CHANGED, TAPPED, UNTAPPED, RESERVED, QUEUE)
 
@@ -44,14 +44,14 @@ _COUNT = struct.Struct("<I")
 _INSTANCES = struct.Struct("<QI")
 
 STORED_BYTES = 4 + 1 + _INSTANCES.size
-"""What the record of a pattern takes in a log in addition to the pattern itself."""
+"""Size of the record of a pattern, without the pattern itself."""
 
 Tokens = Annotated[float, Within(0, 1 << 63)]
 
 
 @dataclass(slots=True)
 class BucketState:
-    """What a token bucket held at a time of the monotonic clock, which goes on over restarts."""
+    """The tokens of a token bucket at a time of the monotonic clock, which continues over restarts."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
@@ -61,7 +61,7 @@ class BucketState:
 
 @dataclass(frozen=True, slots=True)
 class HoldingState:
-    """What a connection has done that its user's quotas know of."""
+    """The part of the quota state of a user that belongs to a connection."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
@@ -74,7 +74,7 @@ _NO_PROGRESS, _NO_HOLDING = ConnectionProgress(), HoldingState()
 
 @dataclass(slots=True)
 class AccountState:
-    """What a user has used of its rates, and what was refused to it."""
+    """The rates of a user, and the requests that were rejected. The names of the fields are part of the format."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
@@ -88,7 +88,7 @@ class AccountState:
 
 @dataclass(slots=True)
 class ConnectionState:
-    """One connection. ``inode`` is its socket's, by which it is found again; ``since`` is Unix time in seconds."""
+    """One connection. ``inode`` identifies its socket after a restart; ``since`` is Unix time in seconds."""
 
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
@@ -97,13 +97,13 @@ class ConnectionState:
     since: float
     settings: ConnectionSettings = field(default_factory=ConnectionSettings)
     patterns: dict[Annotated[bytes, Latin1()], Annotated[int, Within(1, 1 << 32)]] = field(default_factory=dict)
-    """Each with how many instances are stored. In JSON only as format 1 has them, like ``tap``."""
+    """The number of instances of each pattern. Only format 1 has them in JSON, and ``tap`` too."""
     tap: Annotated[bytes, Latin1()] | None = None
-    """The pattern of its tap, if it has one."""
+    """The pattern of its tap, if any."""
     progress: ConnectionProgress = _NO_PROGRESS
     holding: HoldingState = _NO_HOLDING
     who: tuple[Count, Count, Count] | None = None
-    """Its process, user and group, to tell of its end if it does not come back."""
+    """Its process, user and group, for the disconnect event if it is not restored."""
 
 
 @dataclass(slots=True)
@@ -113,22 +113,22 @@ class BusState:
     __pydantic_config__: ClassVar[dict[str, object]] = _FORBID_UNKNOWN
 
     next_connection: Count
-    """All numbers of connections so far are below."""
+    """Greater than all connection numbers so far."""
     is_orderly: bool = False
-    """The bus has ended in order: this is all it knew, down to each packet. Otherwise it was killed."""
+    """The bus stopped as planned, and this is its full state, down to each packet. Otherwise it crashed."""
     tally: SwitchTotals = field(default_factory=SwitchTotals)
     counts: dict[str, Count] = field(default_factory=dict)
-    """The broker's counters."""
+    """The counters of the broker."""
     records: dict[str, Count] = field(default_factory=dict)
-    """The journal's."""
+    """The counters of the log."""
     forgotten_early: Count = 0
     started: Tokens | None = None
-    """When the bus was started first, in seconds of the monotonic clock."""
+    """When the bus first started, in seconds of the monotonic clock."""
 
 
 @dataclass(slots=True)
 class State:
-    """All of it."""
+    """The whole state."""
 
     bus: BusState
     connections: dict[int, ConnectionState] = field(default_factory=dict)
@@ -136,7 +136,7 @@ class State:
     queues: dict[int, Queue] = field(default_factory=dict)
     accounts: list[AccountState] = field(default_factory=list)
     tries: int = 0
-    """How often a process has begun to restore this."""
+    """Number of processes that started to restore this."""
 
 
 _Kind = TypeVar("_Kind")
@@ -160,12 +160,12 @@ def image(state: State) -> Iterator[bytes]:
 
 
 def begun(bus: BusState) -> bytes:
-    """Return the record that an image begins with."""
+    """Return the first record of an image."""
     return BUS + _dump(bus)
 
 
 def opened(connection: ConnectionState) -> bytes:
-    """Return the record of a connection that is there from now on, without its patterns and its tap."""
+    """Return the record of a new connection, without its patterns and its tap."""
     facts: dict[str, object] = {
         "number": connection.number,
         "inode": connection.inode,
@@ -173,7 +173,7 @@ def opened(connection: ConnectionState) -> bytes:
         "settings": connection.settings,
         "who": connection.who,
     }
-    # While the bus works neither is written down, and to write what is not known takes most of the time.
+    # A running bus writes neither, and encoding default values would take most of the time.
     if connection.progress is not _NO_PROGRESS and connection.progress != _NO_PROGRESS:
         facts["progress"] = connection.progress
     if connection.holding is not _NO_HOLDING and connection.holding != _NO_HOLDING:
@@ -182,47 +182,47 @@ def opened(connection: ConnectionState) -> bytes:
 
 
 def stored(number: int, pattern: bytes, count: int) -> bytes:
-    """Return the record of all *count* instances of a pattern that a connection has stored."""
+    """Return the record of all *count* instances of a pattern of a connection."""
     return STORED + _INSTANCES.pack(number, count) + pattern
 
 
 def closed(number: int) -> bytes:
-    """Return the record of a connection's end."""
+    """Return the record of the end of a connection."""
     return CLOSED + _NUMBER.pack(number)
 
 
 def subscribed(number: int, pattern: bytes) -> bytes:
-    """Return the record of one more stored instance of a pattern."""
+    """Return the record of one more instance of a pattern."""
     return SUBSCRIBED + _NUMBER.pack(number) + pattern
 
 
 def unsubscribed(number: int, pattern: bytes) -> bytes:
-    """Return the record of one instance less."""
+    """Return the record of one instance of a pattern less."""
     return UNSUBSCRIBED + _NUMBER.pack(number) + pattern
 
 
 def changed(number: int, settings: ConnectionSettings) -> bytes:
-    """Return the record of what a connection has asked for itself."""
+    """Return the record of changed settings of a connection."""
     return CHANGED + _NUMBER.pack(number) + _dump(settings)
 
 
 def tapped(number: int, pattern: bytes | None) -> bytes:
-    """Return the record of a tap, or with None of its end."""
+    """Return the record of a tap, or of its end for None."""
     return UNTAPPED + _NUMBER.pack(number) if pattern is None else TAPPED + _NUMBER.pack(number) + pattern
 
 
 def reserved(number: int) -> bytes:
-    """Return the record that numbers of connections below *number* may be in use."""
+    """Return the record that reserves the connection numbers below *number*."""
     return RESERVED + _NUMBER.pack(number)
 
 
 def tried() -> bytes:
-    """Return the record of a try to restore."""
+    """Return the record of an attempt to restore."""
     return TRIED
 
 
 def replay(records: Iterable[bytes]) -> State:
-    """Return the state that *records* tell of. Raises StateError where they make no sense; it is never guessed what was meant."""
+    """Return the state in *records*. Raises StateError if they are inconsistent; the bus never guesses."""
     each = iter(records)
     first = next(each, b"")
     if first[:1] != BUS:
@@ -240,7 +240,7 @@ def replay(records: Iterable[bytes]) -> State:
 
 
 def _apply(state: State, kind: bytes, body: bytes) -> None:
-    """Do to *state* what a record tells."""
+    """Apply a record to *state*."""
     if kind == OPENED:
         _open(state, _load(ConnectionState, body))
     elif kind == PACKET:
@@ -256,7 +256,7 @@ def _apply(state: State, kind: bytes, body: bytes) -> None:
 
 
 def _apply_to(state: State, kind: bytes, number: int, rest: bytes) -> None:
-    """Do to a connection, or to the numbers of connections, what a record tells."""
+    """Apply a record of a connection, or of connection numbers."""
     if kind == RESERVED:
         state.bus.next_connection = max(state.bus.next_connection, number)
         return
@@ -300,7 +300,7 @@ def _open(state: State, connection: ConnectionState) -> None:
 
 
 def _is_bytes(text: str) -> bool:
-    """Return whether the characters of *text* are the numbers of bytes."""
+    """Return whether each character of *text* can be a byte."""
     try:
         text.encode("latin-1")
     except UnicodeEncodeError:
@@ -325,26 +325,26 @@ def _dump(value: object) -> bytes:
 
 
 def _fields(value: object) -> dict[str, object]:
-    """Return what a dataclass holds, by name."""
+    """Return the fields of a dataclass, by name."""
     return {name: getattr(value, name) for name in _names(type(cast("DataclassInstance", value)))}
 
 
 @functools.cache
 def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
-    """Return the names of a dataclass's fields."""
+    """Return the names of the fields of a dataclass."""
     return tuple(each.name for each in fields(kind))
 
 
 _ENCODER = json.JSONEncoder(default=_fields, allow_nan=False, separators=(",", ":"))
-"""One for all: json.dumps makes another for each record."""
+"""Shared, because json.dumps creates an encoder for each call."""
 
 
 _ADAPTERS: dict[type, TypeAdapter[object]] = {}
 
 
 def _adapter(kind: type) -> TypeAdapter[object]:
-    """Return what reads a *kind*, made once: that takes longer than to read."""
-    # Imported here: pydantic takes longer to import than all else does, and a bus that goes on after no other reads nothing.
+    """Return the validator of a *kind*. It is cached, because creating it takes longer than using it."""
+    # Imported here because pydantic is slow to import, and a bus without inherited state does not need it.
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     if kind not in _ADAPTERS:
@@ -353,13 +353,13 @@ def _adapter(kind: type) -> TypeAdapter[object]:
 
 
 def _load(kind: type[_Kind], data: bytes) -> _Kind:
-    """Return the value of *kind* that *data* tells. Raises StateError."""
+    """Return the value of *kind* in the JSON *data*. Raises StateError."""
     from pydantic import ValidationError  # noqa: PLC0415
 
     try:
         return cast(_Kind, _adapter(kind).validate_json(data))
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
-        # A pattern can be a part of the place.
+        # The location can contain a pattern, which a client chose.
         place = printable(".".join(str(part) for part in problem["loc"]))
         raise StateError(f"its {kind.__name__} record is invalid: {place} {problem['msg']}".strip()) from None

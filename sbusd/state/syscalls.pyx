@@ -1,9 +1,9 @@
 # cython: language_level=3
 """System calls that never sleep, made with the interpreter's lock held. Source: pwrite(2), fstat(2).
 
-Python's own give the lock up around the call. Another thread may take it then and be preempted by the kernel, and the loop, which is back
-within a microsecond, waits until that thread runs again: 19 ms were measured on a busy machine. For files in memory, and descriptors of
-which the kernel only looks something up.
+Python's own functions release the lock around the call. Another thread can then take it and be preempted by the kernel, and the loop, whose
+call takes a microsecond, waits until that thread runs again: 19 ms on a busy machine. Use these functions only for files in memory, and for
+calls that only look up a descriptor.
 """
 
 from libc.errno cimport EINTR, errno
@@ -22,7 +22,7 @@ def inode_of(int fd):
 
 
 def write_at(int fd, const unsigned char[::1] data, long long place):
-    """Write *data*, at least one byte, to *fd* from *place* on, and return how many bytes were written. Raises OSError."""
+    """Write *data*, at least one byte, to *fd* at the offset *place*, and return the number of bytes written. Raises OSError."""
     cdef ssize_t written
     while True:
         written = posix_pwrite(fd, &data[0], data.shape[0], place)

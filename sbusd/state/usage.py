@@ -1,6 +1,6 @@
-"""What each user has written to the log of the kept state, which is memory until the log is rewritten. Spec: sbusd.toml(5), state_bytes.
+"""The memory that the changes of each user take in the state log, until it is rewritten. Spec: sbusd.toml(5), state_bytes.
 
-The patterns in an image are not counted here: ``pattern_bytes`` bounds them.
+The patterns in an image are not counted here: ``pattern_bytes`` limits them.
 """
 
 from __future__ import annotations
@@ -9,24 +9,24 @@ from collections import Counter
 
 
 class StateUsage:
-    """The bytes of changes, by user: in the log that counts, in the draft of the next one, and in the one whose memory is being freed."""
+    """The size of changes in bytes, by user: in the current log, in the draft of the next one, and in the obsolete one."""
 
     def __init__(self) -> None:
         self._log: Counter[int] = Counter()
         self._draft: Counter[int] = Counter()
-        self._waste: Counter[int] = Counter()
+        self._obsolete: Counter[int] = Counter()
 
     def of(self, uid: int) -> int:
-        """Return how many bytes a user's changes take."""
-        # Not by []: a Counter makes a call of Python's for each key that it does not have.
-        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._waste.get(uid, 0)
+        """Return the size of all changes of a user."""
+        # Not with []: for a missing key, a Counter calls a Python function.
+        return self._log.get(uid, 0) + self._draft.get(uid, 0) + self._obsolete.get(uid, 0)
 
     def in_log(self, uid: int) -> int:
-        """Return how many of them are in the log that counts: those that a new log would do without."""
+        """Return the size of those in the current log: a rewrite would remove them."""
         return self._log[uid]
 
     def add_to_log(self, uid: int, size: int) -> None:
-        """Count a change in the log that counts."""
+        """Count a change in the current log."""
         self._log[uid] += size
 
     def add_to_draft(self, uid: int, size: int) -> None:
@@ -34,20 +34,20 @@ class StateUsage:
         self._draft[uid] += size
 
     def commit(self) -> None:
-        """Let the draft be the log that counts, and that be what is freed."""
-        self._waste += self._log
+        """Make the draft the current log, and the current log obsolete."""
+        self._obsolete += self._log
         self._log, self._draft = self._draft, Counter()
 
     def drop_draft(self) -> None:
-        """Let the draft be what is freed."""
-        self._waste += self._draft
+        """Make the draft obsolete."""
+        self._obsolete += self._draft
         self._draft = Counter()
 
     def drop_log(self) -> None:
-        """Let the log be what is freed: it does not count any more."""
-        self._waste += self._log
+        """Make the current log obsolete."""
+        self._obsolete += self._log
         self._log = Counter()
 
     def free(self) -> None:
-        """Forget what is freed."""
-        self._waste = Counter()
+        """Forget the obsolete log: it is freed."""
+        self._obsolete = Counter()

@@ -1,1 +1,1 @@
-"""What sbusd uses of systemd: notification, the journal, the descriptor store, control groups."""
+"""The interfaces to systemd: notification, watchdog, journal, file descriptor store, socket activation, control groups."""

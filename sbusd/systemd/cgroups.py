@@ -1,5 +1,5 @@
-"""What the kernel says of a process by its number: when it began, and its systemd unit. Source: proc(5), cgroups(7); systemd's "Control
-Group APIs and Delegation"."""
+"""Facts about a process from its number: its start time and its systemd unit. Source: proc(5), cgroups(7); systemd's "Control Group
+APIs and Delegation"."""
 
 from __future__ import annotations
 
@@ -9,41 +9,45 @@ import time
 from pathlib import Path
 
 _CGROUP_BYTES = 64 << 10
-"""More of ``/proc/PID/cgroup`` is not looked at; the user that made the groups chose their names."""
+"""Maximum number of bytes that are read of ``/proc/PID/cgroup``: the user that created the control groups chose their names."""
 
 _UNIT = re.compile(r"_?([A-Za-z0-9:_.\\@-]{1,255}\.(?:service|scope|socket|mount|swap))")
-"""A folder of a unit; systemd puts a ``_`` before names that the kernel could take for its own files."""
+"""The directory of a unit. systemd adds a ``_`` before names that could be files of the kernel."""
 
 _USER_MANAGER = re.compile(r"user@[0-9]+\.service")
 
 _CLOCK_SLACK_SECONDS = 2.0
-"""By how much a process may seem to have begun after its own connection: the system's clock is set now and then."""
+"""How much later than its own connection a process may seem to have started, because the system clock was adjusted."""
 
 
 def start_ticks(pid: int | None) -> int | None:
-    """Return when the process that has the number *pid* now began, in ticks since the machine did, or None if there is none."""
+    """Return when the process *pid* started, in clock ticks since boot, or None if it does not exist."""
     if pid is None or pid <= 0:
         return None
     try:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return None
-    # A process chooses its name, which stands in parentheses and may hold some.
+    # The process chooses its name, which is in parentheses and may contain parentheses.
     fields = text.rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[19].isdigit() else None
 
 
 def is_older(begun: int, since: float) -> bool:
-    """Return whether a process that began at the tick *begun* was there at *since*, in seconds since 1970: one that began later is another
-    one with the same number."""
-    # The clock's step may be off by some ticks, and the bus tells when it accepted, a moment after connect(2).
+    """Return whether a process that started at tick *begun* existed at *since*, in seconds since 1970.
+
+    A process that started later is another one with the same number.
+    """
+    # An adjusted clock may be wrong by some ticks, and the bus reports the time of accept(2), a moment after connect(2).
     then = time.clock_gettime(time.CLOCK_BOOTTIME) - (time.time() - since)
     return begun / os.sysconf("SC_CLK_TCK") <= then + _CLOCK_SLACK_SECONDS
 
 
 def unit_at(pid: int | None, since: float | None) -> str | None:
-    """Return the unit of the process that had the number *pid* at *since*, in seconds since 1970; None if it is in none, has ended, may not
-    be read, or *since* is None."""
+    """Return the unit of the process that had the number *pid* at *since*, in seconds since 1970.
+
+    Returns None if it is in no unit, has ended or is not readable, or if *since* is None.
+    """
     begun = start_ticks(pid)
     if begun is None or since is None or not is_older(begun, since):
         return None
@@ -52,7 +56,7 @@ def unit_at(pid: int | None, since: float | None) -> str | None:
 
 
 def unit_of_process(pid: int | None) -> str | None:
-    """Return the unit of the process that has the number *pid* now; None if it is in none, has ended, or may not be read."""
+    """Return the unit of the process *pid*, or None if it is in no unit, has ended or is not readable."""
     if pid is None or pid <= 0:
         return None
     try:
@@ -63,11 +67,10 @@ def unit_of_process(pid: int | None) -> str | None:
 
 
 def unit_of_cgroups(text: str) -> str | None:
-    """Return the unit in the text of ``/proc/PID/cgroup``.
+    """Return the unit in the *text* of ``/proc/PID/cgroup``.
 
-    The outermost one is the system's word. What lies below it, the unit itself may have made, under any name: it counts only
-    below a user's service manager, and behind that one's name: ``user@1000.service/app.service``. So nobody passes for a unit of
-    the system.
+    Only the outermost unit is set by the system. The unit itself can create control groups with any name below it, so these count only
+    below a user's service manager, and with its name in front: ``user@1000.service/app.service``. No user can imitate a system unit.
     """
     paths = {}
     for line in text.splitlines():

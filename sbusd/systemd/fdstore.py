@@ -1,6 +1,6 @@
-"""The service manager's store of descriptors, which outlives the process. Source: sd_pid_notify_with_fds(3), systemd.service(5).
+"""The file descriptor store of the service manager, which outlives the process. Source: sd_pid_notify_with_fds(3), systemd.service(5).
 
-It is emptied when the service is stopped or has failed for good, not when it is restarted; that is not for the bus to tell apart.
+systemd empties it when the service is stopped or has finally failed, but not on a restart. The bus does not need to know which.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from systemd import daemon
 from sbusd.protocol.errors import SbusError
 
 PAIRS = 2
-"""Socket pairs that hold the connections, two descriptors each."""
+"""Socket pairs of the connection store, two descriptors each."""
 
 STATE = "sbus-state"
-"""Name of the state in the store."""
+"""FDNAME of the state file."""
 
-LOT = tuple(f"sbus-lot-{number}" for number in range(2 * PAIRS))
-"""Names of the ends of the parking lot."""
+CONNECTION_STORE = tuple(f"sbus-lot-{number}" for number in range(2 * PAIRS))
+"""FDNAMEs of the ends of the connection store. Never rename them: after an upgrade the new process finds what the old one stored."""
 
-NAMES = frozenset({STATE, *LOT})
+NAMES = frozenset({STATE, *CONNECTION_STORE})
 
 
 class StoreError(SbusError, OSError):
-    """The service manager cannot be told; its text is one line."""
+    """The service manager cannot be notified; the text is one line."""
 
 
 def is_there(environment: Mapping[str, str]) -> bool:
-    """Return whether what is stored outlives this process, as far as the service manager says.
+    """Return whether the service manager keeps stored descriptors after this process ends.
 
-    Since systemd 254 $FDSTORE says how many descriptors it keeps. Older ones say nothing; then it is tried, for where they keep none
-    they close what they are given, and nothing is worse than without.
+    Since systemd 254, $FDSTORE is the maximum number of descriptors. Older versions do not set it; then the bus assumes that there is
+    a store. Without a store, systemd closes what it receives, which does no harm.
     """
     if not environment.get("NOTIFY_SOCKET"):
         return False
     return environment.get("FDSTORE", "") != "0"
 
 
-def put(state: int, lot: list[int]) -> None:
-    """Store these, in place of what was stored under their names. Raises StoreError."""
+def put(state: int, connection_store: list[int]) -> None:
+    """Store these descriptors, and remove what was stored under their names. Raises StoreError."""
     try:
-        for name, fd in zip((STATE, *LOT), (state, *lot), strict=True):
+        for name, fd in zip((STATE, *CONNECTION_STORE), (state, *connection_store), strict=True):
             daemon.notify(f"FDSTOREREMOVE=1\nFDNAME={name}")
             daemon.notify(f"FDSTORE=1\nFDNAME={name}", fds=[fd])
     except OSError as error:

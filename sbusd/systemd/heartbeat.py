@@ -1,9 +1,9 @@
-"""The signs of life that the bus gives its service manager: that its loop turns, and how much goes through it. Spec: sbusd(8).
+"""Watchdog and status notifications of the bus to its service manager. Spec: sbusd(8).
 
-They come from the loop itself, between two turns, never from a thread: a loop that hangs gives none, and the watchdog ends it.
+The loop sends them itself, between two turns, never a thread: a loop that hangs sends none, and the watchdog restarts it.
 
-An idle bus is woken for half of the watchdog's time, and for nothing else. What it has done last is told once it has come to rest,
-so a bus that was busy is woken twice more, :data:`STATUS_SECONDS` apart.
+An idle bus wakes up only every half watchdog interval. The status of a busy bus is sent once more after it has become idle, so it
+wakes up twice more, :data:`STATUS_SECONDS` apart.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import NamedTuple
 from sbusd.systemd.service_manager import ServiceManager
 
 STATUS_SECONDS = 5.0
-"""How often the status changes at most: as often as somebody who watches can read it, and nothing for systemd to do."""
+"""The shortest interval between two changes of the status: readable for people, and no load for systemd."""
 
 RETRY_SECONDS = 0.1
-"""How soon a sign of life is given again that found no room: often, within the shortest watchdog that makes sense."""
+"""Interval after which a notification that found no room is sent again; short compared with any useful watchdog."""
 
 
 class Traffic(NamedTuple):
-    """What the status tells about."""
+    """The numbers in the status."""
 
     clients: int
     messages: int
@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
 
 
 class Heartbeat:
-    """The signs of life of one loop. Call :meth:`beat` before each turn, and wait no longer in it than that says."""
+    """The notifications of one loop. Call :meth:`beat` before each turn, and wait no longer in it than the returned time."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class Heartbeat:
         warning: Callable[[], str] = str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Tell *manager* what *measure* says; *failed* is called for each sign of life that it did not take.
+        """Notify *manager* of what *measure* returns; call *failed* for each notification that could not be sent.
 
-        *warning* says in a few words what a person should see in the status besides, if anything.
+        *warning* returns a short text that is added to the status, or an empty one.
         """
         self._manager = manager
         self._measure = measure
@@ -52,60 +52,60 @@ class Heartbeat:
         self._warning = warning
         self._clock = clock
         now = clock()
-        self._alive_seconds = manager.watchdog_seconds / 2 or math.inf
-        self._alive_at = now + self._alive_seconds
+        self._watchdog_interval = manager.watchdog_seconds / 2 or math.inf
+        self._watchdog_at = now + self._watchdog_interval
         self._status_at = now + STATUS_SECONDS
-        self._due_at = min(self._alive_at, self._status_at)
+        self._due_at = min(self._watchdog_at, self._status_at)
         self._traffic = Traffic(0, 0)
         self._measured_at = now
-        self._told = ""
+        self._status = ""
         self.is_settled = False
-        """Whether the status holds until something happens: the loop must then return as soon as anything does."""
+        """Whether the status stays correct until something happens: the loop must then return as soon as anything does."""
 
     def beat(self) -> int:
-        """Give the signs of life that are due, and return for how many ms the loop may wait at most; -1 is for ever."""
+        """Send the notifications that are due, and return the maximum time that the loop may wait, in ms; -1 means no maximum."""
         if not self._manager.is_there:
             return -1
         now = self._clock()
         if self.is_settled and now < self._due_at:
-            # Something has happened: a turn has ended before it had to.
+            # The turn ended early, so something has happened.
             self.is_settled = False
-            self._due_at = min(self._alive_at, self._status_at)
+            self._due_at = min(self._watchdog_at, self._status_at)
         if now >= self._due_at:
-            self._give(now)
+            self._notify(now)
         return -1 if self._due_at == math.inf else math.ceil((self._due_at - now) * 1000)
 
-    def _give(self, now: float) -> None:
-        """Tell what is due, and say when the next is."""
-        is_alive, states = now >= self._alive_at, []
-        if is_alive:
+    def _notify(self, now: float) -> None:
+        """Send what is due, and compute the next due time."""
+        is_watchdog, states = now >= self._watchdog_at, []
+        if is_watchdog:
             states.append("WATCHDOG=1")
-        status, traffic = self._told, self._traffic
+        status, traffic = self._status, self._traffic
         if is_status := now >= self._status_at:
             traffic = self._measure()
             status = _status(traffic, (traffic.messages - self._traffic.messages) / (now - self._measured_at), self._warning())
-            if status != self._told:
+            if status != self._status:
                 states.append(f"STATUS={status}")
         if states and not self._manager.offer("\n".join(states)):
             self._failed()
             self.is_settled = False
             self._due_at = now + RETRY_SECONDS
             return
-        if is_alive:
-            self._alive_at = now + self._alive_seconds
+        if is_watchdog:
+            self._watchdog_at = now + self._watchdog_interval
         if is_status:
-            # A rate holds only while messages come; that there are none is told before the bus may rest.
+            # A rate is only correct while messages come; the bus reports a rate of 0 before it rests.
             self.is_settled = traffic.messages == self._traffic.messages
-            self._traffic, self._measured_at, self._told = traffic, now, status
+            self._traffic, self._measured_at, self._status = traffic, now, status
             self._status_at = now + STATUS_SECONDS
-        self._due_at = self._alive_at if self.is_settled else min(self._alive_at, self._status_at)
+        self._due_at = self._watchdog_at if self.is_settled else min(self._watchdog_at, self._status_at)
 
 
 def _status(traffic: Traffic, rate: float, warning: str) -> str:
-    """Return the words for *traffic*, with so many messages a second, and for the *warning*, if there is one."""
+    """Return the status for *traffic*, at *rate* messages per second, with the *warning*, if there is one."""
     return f"{_counted(traffic.clients, 'client')}, {_counted(round(rate), 'message')}/s{f'; {warning}' if warning else ''}"
 
 
 def _counted(number: int, noun: str) -> str:
-    """Return the number with its noun."""
+    """Return *number* with its noun."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,7 +1,7 @@
-"""What the service manager is told of the bus, if one wants to be told. Spec: sbusd(8); sd_notify(3), sd_watchdog_enabled(3).
+"""Notifications to the service manager. Spec: sbusd(8); sd_notify(3), sd_watchdog_enabled(3).
 
-What happens once (ready, reloading, stopping) is told until it is taken. What is told again and again goes through a socket that
-never waits: everybody can write to systemd's, and a bus that waited for room in it would be held up by any user.
+Single events (ready, reloading, stopping) wait until the service manager takes them. Repeated notifications use a socket that never
+blocks: every user can fill systemd's queue, and a bus that waited for room in it could be stopped by any user.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from systemd import daemon
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.printable import printable
 
-PROLONG_SECONDS = 30.0
-"""How long a start or an end may take from each :meth:`ServiceManager.prolong` on, whatever the unit allows: the slowest step's time."""
+EXTEND_SECONDS = 30.0
+"""How long a start or stop may take after each :meth:`ServiceManager.extend_timeout`, whatever the unit allows: its slowest step."""
 
-PROLONG_PACE_SECONDS = 1.0
-"""How often that is told at most."""
+EXTEND_INTERVAL_SECONDS = 1.0
+"""The shortest interval between two such notifications."""
 
 
 class ServiceManagerError(SbusError, OSError):
-    """The service manager cannot be told, or its environment is wrong; its text is one line. The program exits with status 1."""
+    """The service manager cannot be notified, or its environment is wrong; the text is one line. The program exits with status 1."""
 
 
 class ServiceManager:
-    """The service manager of this process, or none: then telling does nothing. Call :meth:`close` at the end."""
+    """The service manager of this process, or none: then notifications have no effect. Call :meth:`close` at the end."""
 
-    def __init__(self, address: str, watchdog_seconds: float, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Talk to *address*, empty for none; *watchdog_seconds* is 0 without a watchdog; *clock* counts seconds, and is for tests."""
+    def __init__(self, address: str = "", watchdog_seconds: float = 0.0, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Notify *address*, empty for none; *watchdog_seconds* is 0 without a watchdog; *clock* counts seconds, for tests."""
         self.watchdog_seconds = watchdog_seconds if address else 0.0
-        """How long the bus may be silent before it is killed; 0 for ever."""
+        """Seconds without a watchdog notification after which the process is killed; 0 without a watchdog."""
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._clock = clock
-        self._prolonged = float("-inf")
+        self._extended = float("-inf")
         self._socket: socket.socket | None = None
         if address:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -45,10 +45,10 @@ class ServiceManager:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ServiceManager:
-        """Return the service manager that *environment* tells of; one whose watchdog is another process's has none here.
+        """Return the service manager of *environment*. The watchdog of another process is ignored.
 
         Raises:
-            ServiceManagerError: what it says of the watchdog is no number.
+            ServiceManagerError: $WATCHDOG_USEC or $WATCHDOG_PID is not a number.
         """
         address = environment.get("NOTIFY_SOCKET", "")
         usec, pid = environment.get("WATCHDOG_USEC", "0"), environment.get("WATCHDOG_PID", "")
@@ -60,60 +60,60 @@ class ServiceManager:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether a service manager wants notifications."""
         return self._socket is not None
 
     def ready(self, status: str) -> None:
-        """Tell that the bus can be used; *status* is for people.
+        """Notify that the service is ready, with *status* for people. Waits until it is taken.
 
         Raises:
-            ServiceManagerError: it cannot be told.
+            ServiceManagerError: the notification cannot be sent.
         """
-        self._tell(f"READY=1\nSTATUS={printable(status)}")
+        self._send(f"READY=1\nSTATUS={printable(status)}")
 
     def reloading(self) -> None:
-        """Tell that the configuration is read again; :meth:`reloaded` must follow. Never raises, as that does not."""
-        self._try_to_tell(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        """Notify that a reload began; :meth:`reloaded` must follow. Never raises."""
+        self.notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
     def reloaded(self) -> None:
-        """Tell that what :meth:`reloading` told of is done."""
-        self._try_to_tell("READY=1")
+        """Notify that the reload is complete. Never raises."""
+        self.notify("READY=1")
 
     def stopping(self) -> None:
-        """Tell that the bus is about to end, and that it may take a while. Never raises: systemd will see the end itself."""
-        self._try_to_tell(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={PROLONG_SECONDS * 1e6:.0f}")
+        """Notify that the service stops, which may take a while. Never raises: systemd sees the end of the process anyway."""
+        self.notify(f"STOPPING=1\nEXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}")
 
-    def prolong(self) -> None:
-        """Tell that a long start or end goes on: call it with each step; most calls do nothing."""
+    def extend_timeout(self) -> None:
+        """Notify that a long start or stop makes progress. Call it in each step; most calls do nothing."""
         now = self._clock()
-        if now - self._prolonged >= PROLONG_PACE_SECONDS:
-            self._prolonged = now
-            self.offer(f"EXTEND_TIMEOUT_USEC={PROLONG_SECONDS * 1e6:.0f}\nWATCHDOG=1")
+        if now - self._extended >= EXTEND_INTERVAL_SECONDS:
+            self._extended = now
+            self.offer(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}\nWATCHDOG=1")
 
     def offer(self, state: str) -> bool:
-        """Tell *state* if that takes no waiting, and return whether it did; True if there is nobody to tell."""
+        """Send *state* without waiting, and return whether it was sent; True without a service manager."""
         if self._socket is None:
             return True
         try:
-            # Not connected: what was there at the start may have been replaced since.
+            # The socket is not connected: systemd may have replaced the one that was there at the start.
             self._socket.sendto(state.encode(), self._address)
         except OSError:
             return False
         return True
 
+    def notify(self, state: str) -> None:
+        """Send *state*, and wait until it is taken. Never raises: a service does not end because of a lost notification."""
+        with contextlib.suppress(ServiceManagerError):
+            self._send(state)
+
     def close(self) -> None:
-        """Let go of the socket; there is nobody to tell any more."""
+        """Close the socket. Later notifications have no effect."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
-    def _try_to_tell(self, state: str) -> None:
-        """Tell *state*; a bus that serves does not end because somebody did not want to know."""
-        with contextlib.suppress(ServiceManagerError):
-            self._tell(state)
-
-    def _tell(self, state: str) -> None:
-        """Tell *state*, and wait until it is taken. Raises ServiceManagerError."""
+    def _send(self, state: str) -> None:
+        """Send *state*, and wait until it is taken. Raises ServiceManagerError."""
         if self._socket is None:
             return
         try:

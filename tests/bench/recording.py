@@ -19,11 +19,11 @@ from sbusd.archive.record.reader import RecordReader
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.calls import CallRecognizer
 from sbusd.recorder.converter import convert
-from sbusd.recorder.log_messages import RecorderJournal
 from sbusd.recorder.payloads import PayloadPolicy
 from sbusd.recorder.recording import Recording
 from sbusd.recorder.rows import RowBuilder
 from sbusd.recorder.wal import read_wal
+from sbusd.systemd.service_log import ServiceLog
 
 KEYS = 10_000
 CONNECTIONS = 200
@@ -56,7 +56,7 @@ def measure(rows: int, folder: Path) -> dict[str, float]:
     archive.mkdir()
     settings = dataclasses.replace(RecorderSettings(spool=str(spool), archive=str(archive)), rotate_bytes=1 << 30, rotate_rows=10_000_000)
     files: list[Path] = []
-    recording = Recording(settings, "bench", 1, RecorderJournal(), files.append)
+    recording = Recording(settings, "bench", 1, ServiceLog("sbus-recorder"), files.append)
     maker = RowBuilder(PayloadPolicy(), CallRecognizer("bench", "boot"), unit_at=lambda *_: None)
     told = packets()
     begun, busy = time.perf_counter(), time.process_time()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.quantities import NO_BOUND, Bound, Count, Duration, Size
 from sbusd.config.rules import MAX_PUBLISH_RULES
 from sbusd.config.settings import LEVELS, DaemonSettings

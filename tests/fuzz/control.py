@@ -13,12 +13,12 @@ from collections.abc import Iterator
 
 from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.broker.log_messages import INTERNAL_ERROR
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.packets import Publish, parse_packet
-from sbusd.systemd.log_sink import Record, journal_datagram, standard_error_line
+from sbusd.systemd.log_record import Record, journal_datagram, standard_error_line
 
 LIMITS = (LimitSettings(), LimitSettings(queue_packets=3, queue_bytes=409_600, key_bytes=16, batch_packets=2, cache_bytes=65_536))
 
@@ -33,7 +33,7 @@ def check(data: bytes) -> None:
     """The bus lives, internal_errors stays 0, the books balance, and each reply is a CMSG with a NUL or a MSG that was sent."""
     sink = _Records()
     # A clock that stands still: what is recorded depends on the input alone.
-    journal = Journal(sink, LogSettings(level="debug"), clock=lambda: 0.0)
+    journal = BusLog(sink, LogSettings(level="debug"), clock=lambda: 0.0)
     bus = _Bus(data[0] if data else 0, journal)
     try:
         for action, packet in _steps(data[1:]):
@@ -44,8 +44,8 @@ def check(data: bytes) -> None:
         journal.close(60)
     for record in sink.written:
         assert record.message is not INTERNAL_ERROR, record.trace
-        assert standard_error_line(record).isprintable()
-        assert journal_datagram(record)
+        assert standard_error_line(record, "sbusd").isprintable()
+        assert journal_datagram(record, "sbusd")
     assert journal.counters.dropped == 0
 
 
@@ -75,7 +75,7 @@ class _Records:
 class _Bus:
     """A broker with a switch, and clients on socket pairs."""
 
-    def __init__(self, choices: int, journal: Journal) -> None:
+    def __init__(self, choices: int, journal: BusLog) -> None:
         settings = (
             DaemonSettings(limits=LIMITS[choices >> 1 & 1]),
             DaemonSettings(limits=LIMITS[choices >> 1 & 1], separator="."),

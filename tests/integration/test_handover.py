@@ -94,7 +94,7 @@ class Load:
             writer.publish(key, b"%d" % number)
             number += 1
             if number % 50 == 0:
-                # A barrier keeps it from running ahead of the bus for ever; after a kill the answer may be lost.
+                # A barrier keeps it from running ahead of the bus; after a kill the response may be lost.
                 writer.control(controls.PING, b"%d" % number)
                 while (packet := writer.receive()) not in (LOST, b"CMSG " + controls.PING + b"\0%d" % number):
                     assert packet, "the connection has ended"
@@ -154,7 +154,7 @@ def test_after_a_kill_at_any_point_connections_and_subscriptions_are_there(manag
 
 
 def test_all_that_was_under_way_goes_on(manager: Manager) -> None:
-    """What waits for a slow reader, its modes, the counters, and the number of the next connection."""
+    """The packets pending for a slow reader, its modes, the counters, and the number of the next connection."""
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")
     reader.control(b"echo/off")
@@ -269,7 +269,7 @@ def test_a_peer_that_hangs_up_while_the_bus_is_away_has_gone_and_its_last_words_
 
 
 def test_who_was_disconnected_does_not_come_back(manager: Manager) -> None:
-    """A duplicate of its socket lies in the parking lot still."""
+    """The connection store still has a duplicate of its socket."""
     stays, ended = manager.client(), manager.client()
     assert stays.barrier() == []
     ended.send(b"rubbish")
@@ -319,7 +319,7 @@ def test_a_wrong_configuration_is_found_before_anything_is_given_up(folder: Path
         manager.wait_said("connections after a planned restart")
 
 
-@pytest.mark.parametrize("damage", ["flipped", "zeroed", "newer", "without the lot", "without the state"])
+@pytest.mark.parametrize("damage", ["flipped", "zeroed", "newer", "without the store", "without the state"])
 def test_a_state_that_cannot_be_used_is_refused_and_its_connections_are_closed(folder: Path, damage: str) -> None:
     with Manager(folder) as manager:
         manager.start()
@@ -329,7 +329,7 @@ def test_a_state_that_cannot_be_used_is_refused_and_its_connections_are_closed(f
         manager.end(signal.SIGKILL)
         _damage(manager, damage)
         manager.start()
-        if damage != "without the lot":
+        if damage != "without the store":
             assert client.receive() == b""
         manager.wait_said("rejected the state of the previous process")
         again = manager.client()
@@ -348,7 +348,7 @@ def _damage(manager: Manager, damage: str) -> None:
         os.pwrite(fd, bytes(64), 0)
     elif damage == "newer":
         os.pwrite(fd, b"\xff", 8)
-    elif damage == "without the lot":
+    elif damage == "without the store":
         os.close(manager.store.pop("sbus-lot-1")[0])
     else:
         os.close(manager.store.pop("sbus-state")[0])
@@ -380,7 +380,7 @@ def test_a_stop_ends_the_connections(manager: Manager) -> None:
 
 
 def test_many_connections_come_back_after_a_kill(folder: Path) -> None:
-    """More than fit into the parking lot one by one, and all alive."""
+    """More than fit into the connection store one by one, and all alive."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     try:

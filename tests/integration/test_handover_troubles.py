@@ -1,4 +1,4 @@
-"""Restarts at the wrong moment, and without room: nothing that the bus was told is forgotten, and nobody is cut off for it."""
+"""Restarts at the wrong moment, and without memory: the bus forgets no request, and disconnects no client."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _has_ended(pid: int) -> bool:
 
 
 def test_a_stop_that_comes_with_the_restart_in_place_stops(manager: Manager) -> None:
-    """The signal comes while the bus is about to give its place up: who starts anew must not forget that it was told to end."""
+    """The signal comes just before the restart in place: the new program must not forget that it has to stop."""
     client = manager.client()
     assert client.barrier() == []
     os.kill(manager.pid, signal.SIGUSR2)
@@ -65,7 +65,7 @@ def test_a_stop_that_comes_with_the_restart_in_place_stops(manager: Manager) -> 
 
 
 def test_without_room_for_what_waits_a_restart_is_as_a_kill(manager: Manager) -> None:
-    """What waits is lost, which is told; connections and subscriptions are not."""
+    """Pending packets are lost and reported; connections and subscriptions are kept."""
     reader, writer = manager.client(), manager.client()
     reader.subscribe(b"a")
     assert reader.barrier() == []

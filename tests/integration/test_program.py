@@ -154,7 +154,7 @@ def test_with_c_the_bus_ends_after_its_last_client(program: Program) -> None:
     path = program.folder / "socket"
     process = program.start("-f", "-c", "-a", str(path))
     assert wait_ready(process) == b""
-    # Nobody has come yet, so nobody was the last.
+    # No client has connected yet, so there was no last one.
     assert process.poll() is None
     first, second = connect(path), connect(path)
     second.barrier()
@@ -216,7 +216,7 @@ def start_with_records(program: Program) -> tuple[subprocess.Popen[bytes], RawCl
 
 
 def cause_records(client: RawClient, count: int) -> None:
-    """Cause *count* records, and fail unless each error is told."""
+    """Cause *count* records, and fail unless each error is reported."""
     for number in range(count):
         client.subscribe(b"!/no/%d" % number)
         if number % 50 == 49:

@@ -21,7 +21,7 @@ _NOT_IMPORTED = {
     ),
     *(
         "sbusd.config",
-        "sbusd.systemd.journal",
+        "sbusd.systemd.service_log",
         "sbusd.archive.record",
         "sbusd.recorder",
         "sbusd.relay",

@@ -1,4 +1,4 @@
-"""What a real daemon tells the service manager over its life, which a socket stands for here; tests/system/ has a real one."""
+"""The notifications of a real daemon to a service manager, here a socket; tests/system/ has a real one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def hear(systemd: socket.socket, wanted: bytes) -> bytes:
 
 
 def hears_any(systemd: socket.socket) -> bool:
-    """Return whether anything is told in the time of the watchdog, several times over."""
+    """Return whether a notification is sent in several watchdog intervals."""
     try:
         systemd.recv(4096)
     except TimeoutError:
@@ -90,7 +90,7 @@ def test_a_bus_whose_loop_hangs_gives_no_sign_of_life(watched: Daemon, systemd: 
     os.waitid(os.P_PID, watched.pid, os.WSTOPPED)
     try:
         systemd.settimeout(WATCHDOG_SECONDS * 2)
-        # What was told before it hung is one sign of each kind at most.
+        # Before it hung it sent at most one notification of each kind.
         assert not all(hears_any(systemd) for _ in range(3))
     finally:
         watched.process.send_signal(signal.SIGCONT)

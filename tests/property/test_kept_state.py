@@ -1,4 +1,4 @@
-"""For any changes, steps of state keeping between them, and a kill at any write: what is restored is how things stood."""
+"""For any changes, any steps of the state log between them, and a kill at any write, the next process restores the exact state."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sbusd.restart import snapshot
-from sbusd.restart.connection_store import ParkingLot
-from sbusd.restart.state_log import KeptChronicle
+from sbusd.restart.connection_store import ConnectionStore
+from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import records as state
 from sbusd.state.log_file import StateFile
@@ -42,7 +42,7 @@ class Killed(BaseException):
 
 @dataclass
 class Client:
-    """A client, and what it has asked for."""
+    """A client and its settings."""
 
     guest: Guest | None = None
     patterns: Counter[bytes] = field(default_factory=Counter)
@@ -59,24 +59,24 @@ class Client:
 
 
 class Machine:
-    """A bus whose state is kept, and a model of what it is to say."""
+    """A bus with a state log, and a model of its state."""
 
     def __init__(self) -> None:
         self.parlour = Parlour()
-        self.lot = ParkingLot.create(lambda: [client.fd for client in self.parlour.broker.parts().roster])
+        self.store = ConnectionStore.create(lambda: [client.fd for client in self.parlour.broker.components().roster])
         self.file = StateFile.create()
-        self.kept = KeptChronicle(self.file, self.lot, self.parlour.broker.parts)
+        self.kept = StateLog(self.file, self.store, self.parlour.broker.components)
         self.kept.begin()
         self.parlour.broker.set_change_log(self.kept)
         self.clients: dict[int, Client] = {}
 
     def close(self) -> None:
         self.parlour.close()
-        self.lot.close()
+        self.store.close()
         self.file.close()
 
     def model(self) -> Standing:
-        """Return how things stand."""
+        """Return the state of the model."""
         return {number: (dict(+each.patterns), each.echo, each.tap) for number, each in self.clients.items()}
 
     def do(self, action: tuple[object, ...]) -> None:
@@ -107,7 +107,7 @@ class Machine:
         self.parlour.run()
 
     def send(self, client: Client, name: object, what: object) -> None:
-        """Let a client ask for something."""
+        """Send a request of a client."""
         if name == "echo":
             client.echo = bool(what)
             client.send(b"CMSG echo/on" if what else b"CMSG echo/off")
@@ -122,7 +122,7 @@ class Machine:
             client.send(name + b" " + what)
 
     def read(self) -> Standing:
-        """Return what the next process would restore."""
+        """Return the state that the next process would restore."""
         file = StateFile.adopt(self.file.fd)
         try:
             left = state.replay(file.records())
@@ -134,7 +134,7 @@ class Machine:
 
 @contextmanager
 def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """End the process with the write behind so many of the file."""
+    """Kill the process at the write after *writes* writes of the file."""
     left = writes
     write = statefile._write
 
@@ -152,7 +152,7 @@ def kill_after(writes: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(actions=st.lists(ACTIONS, max_size=60), writes=st.integers(0, 200))
-def test_what_is_restored_is_how_things_stood(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_restored_state_is_exact(actions: list[tuple[object, ...]], writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "STEP_PATTERNS", 2)
     monkeypatch.setattr(statefile, "FREED_AT_ONCE", statefile.PAGE)
     machine = Machine()
@@ -226,10 +226,10 @@ def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.
         machine.do(("rewrite",))
         freed = []
         while machine.kept.has_work:
-            calls, waste = len(written), machine.file._waste.length if machine.file._waste else 0
+            calls, obsolete = len(written), machine.file._obsolete.length if machine.file._obsolete else 0
             machine.kept.step()
             assert len(written) - calls <= 1
-            freed.append(waste - (machine.file._waste.length if machine.file._waste else 0))
+            freed.append(obsolete - (machine.file._obsolete.length if machine.file._obsolete else 0))
         longest = 4_100
         assert max(records for records, _ in written) <= snapshot.STEP_PATTERNS + 2
         assert max(size for _, size in written) <= snapshot.STEP_BYTES + longest + 1_024
@@ -240,8 +240,8 @@ def test_the_work_of_a_step_is_bounded_in_records_and_bytes(monkeypatch: pytest.
         machine.close()
 
 
-def test_a_change_that_no_draft_holds_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests above can fail: a snapshot that believes it has been nowhere loses what changes behind it."""
+def test_a_change_that_is_missing_from_the_draft_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests above can fail: a snapshot that does not know its position loses changes before it."""
     monkeypatch.setattr(snapshot.Snapshot, "covers", lambda *_: False)
     machine = Machine()
     monkeypatch.setattr("sbusd.broker.fast_path.credentials_of", machine.parlour.credentials_of)

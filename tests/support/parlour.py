@@ -11,11 +11,11 @@ from typing import Protocol, cast
 
 from sbusd.broker.admission import BusOwnership
 from sbusd.broker.broker import Broker
-from sbusd.broker.log import Journal
+from sbusd.broker.log import BusLog
 from sbusd.config.settings import DaemonSettings
 from sbusd.dataplane.switch import Switch
 from sbusd.protocol.credentials import Credentials
-from sbusd.systemd.log_sink import Record
+from sbusd.systemd.log_record import Record
 from tests.support.wire import RawClient
 from tests.support.world import come_to_rest
 
@@ -69,7 +69,7 @@ class Parlour:
     def __init__(self, settings: DaemonSettings | None = None, ownership: BusOwnership | None = None) -> None:
         settings = settings or DaemonSettings()
         self.records = Records()
-        self.journal = Journal(self.records, settings.log)
+        self.journal = BusLog(self.records, settings.log)
         self.broker = Broker(settings, ownership or BusOwnership(0, None, frozenset({0})), self.journal, Switch)
         self.switch = self.broker.switch
         self.arriving: Credentials | OSError = Credentials(1, 0, 0)

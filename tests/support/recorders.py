@@ -9,23 +9,23 @@ from pathlib import Path
 from sbusd.archive.record.reader import RecordReader
 from sbusd.archive.record.schema import Row, rows_of
 from sbusd.recorder.recording import Clocks
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import Fact, LogMessage
 from tests.support.records import NOON
 
 
 class Book:
-    """A journal that remembers."""
+    """A log that remembers its messages."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Event, dict[str, str | int]]] = []
+        self.records: list[tuple[LogMessage, dict[str, Fact]]] = []
 
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Remember that *event* was told."""
-        self.told.append((event, facts))
+    def record(self, message: LogMessage, /, **facts: Fact) -> None:
+        """Remember *message*."""
+        self.records.append((message, facts))
 
-    def facts(self, event: Event) -> list[dict[str, str | int]]:
-        """Return the facts of each time that *event* was told."""
-        return [facts for each, facts in self.told if each is event]
+    def facts(self, message: LogMessage) -> list[dict[str, Fact]]:
+        """Return the facts of each record of *message*."""
+        return [facts for each, facts in self.records if each is message]
 
 
 class Durable:

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from sbusd.config.relay import PeerSettings, RelaySettings
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.redis import names as queues
 from sbusd.relay.service import Relay
 from tests.support.bus_hosts import FIRST, SECOND
@@ -92,7 +92,7 @@ class RelayPair:
             bus="",
             peers=(PeerSettings(other, self.addresses[other], str(self.key)),),
         )
-        return Relay(twin, settings, RelayJournal({}), ready=lambda _listen: ready.set())
+        return Relay(twin, settings, RelayLog(), ready=lambda _listen: ready.set())
 
     async def start(self, twin: int, step: Step | None = None) -> None:
         """Start a relay of host *twin*, watched for *step*."""

@@ -1,30 +1,52 @@
-"""The message catalog has an entry for each record of the bus, and says of it what a reader needs. tests/system/ has journald read it."""
+"""Each message catalog has one entry for each log message of its program, with all facts. tests/system/ has journald read it."""
 
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 import pytest
 
-from sbusd.broker.log_messages import MESSAGES
-from sbusd.systemd.log_message import LogMessage
+from sbusd.broker.log_messages import MESSAGES as BUS
+from sbusd.recorder.log_messages import MESSAGES as RECORDER
+from sbusd.relay.log_messages import MESSAGES as RELAY
+from sbusd.systemd.log_record import LogMessage
 from tests.support.catalog import CATALOG, Entry, entries
 from tools.stage import ROOT
 
+PROGRAMS = {"sbusd": BUS, "sbus-recorder": RECORDER, "sbus-relay": RELAY}
+
+ENTRIES = {program: entries(CATALOG.with_name(f"{program}.catalog")) for program in PROGRAMS}
+
+ALL = list(chain.from_iterable(ENTRIES.values()))
+
 OF_EVERY_RECORD = {"SBUS_PEER_UID", "SBUS_PEER_PID", "SBUS_CONNECTION", "SBUS_KEY"}
-"""Fields that are there where they are known, sbusd(8)."""
+"""Fields that records of the bus have if they are known, sbusd(8)."""
+
+EXTRA = {"quota-refused": {"SBUS_QUOTA"}}
+"""Facts of a record that its template leaves out."""
+
+OTHER_PAGES = {"systemd.exec", "systemd.service", "unix", "journald.conf"}
 
 
-def test_each_record_has_one_entry_and_no_other_is_there() -> None:
-    found = [entry.id for entry in entries()]
-    wanted = {message.id: message.name for message in MESSAGES}
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_each_message_has_one_entry_and_no_other_is_there(program: str) -> None:
+    found = [entry.id for entry in ENTRIES[program]]
+    wanted = {message.id: message.name for message in PROGRAMS[program]}
     assert len(found) == len(set(found))
-    missing = [f"{wanted[each]} {each}: write an entry for it in {CATALOG.name}" for each in wanted.keys() - set(found)]
+    missing = [f"{wanted[each]} {each}: write an entry for it in {program}.catalog" for each in wanted.keys() - set(found)]
     assert missing == []
     assert set(found) - wanted.keys() == set()
 
 
-@pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.id[:8])
+@pytest.mark.parametrize("attribute", ["id", "name"])
+def test_ids_are_unique_in_all_programs_and_names_in_each(attribute: str) -> None:
+    for messages in [*PROGRAMS.values(), tuple(chain(*PROGRAMS.values()))] if attribute == "id" else PROGRAMS.values():
+        values = [getattr(message, attribute) for message in messages]
+        assert len(values) == len(set(values)) > 10
+
+
+@pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.id[:8])
 def test_an_entry_says_what_happened_and_where_to_read_on(entry: Entry) -> None:
     assert set(entry.headers) == {"Subject", "Defined-By", "Documentation"}
     assert entry.headers["Defined-By"] == "sbusd"
@@ -35,18 +57,24 @@ def test_an_entry_says_what_happened_and_where_to_read_on(entry: Entry) -> None:
         found = re.fullmatch(r"man:([\w.-]+)\((\d)\)", page)
         assert found, page
         name, section = found.groups()
-        assert (ROOT / "man" / f"{name}.{section}").exists() or name in {"systemd.exec", "systemd.service", "unix", "journald.conf"}
+        assert (ROOT / "man" / f"{name}.{section}").exists() or name in OTHER_PAGES
 
 
-@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.name)
-def test_an_entry_names_fields_that_the_record_has_and_all_its_facts(message: LogMessage) -> None:
-    facts = {f"SBUS_{name.upper()}" for name in re.findall(r"\{(\w+)\}", message.words)}
-    (entry,) = [entry for entry in entries() if entry.id == message.id]
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_an_entry_names_the_page_of_its_program(program: str) -> None:
+    for entry in ENTRIES[program]:
+        assert f"man:{program}(8)" in entry.headers["Documentation"] or program == "sbusd"
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [(program, message) for program, messages in PROGRAMS.items() for message in messages],
+    ids=lambda value: value if isinstance(value, str) else value.name,
+)
+def test_an_entry_names_fields_that_the_record_has_and_all_its_facts(program: str, message: LogMessage) -> None:
+    facts = {f"SBUS_{name.upper()}" for name in re.findall(r"\{(\w+)\}", message.template)}
+    (entry,) = [entry for entry in ENTRIES[program] if entry.id == message.id]
     named = set(re.findall(r"@(\w+)@", entry.body))
     assert facts <= named
-    extra = named - facts - OF_EVERY_RECORD
-    assert extra <= EXTRA.get(message.name, set())
-
-
-EXTRA = {"quota-refused": {"SBUS_QUOTA"}}
-"""Facts of a record that its words leave out."""
+    extra = named - facts - (OF_EVERY_RECORD if program == "sbusd" else set())
+    assert extra <= (EXTRA.get(message.name, set()) if program == "sbusd" else set())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.broker import blocking_report, connection_settings, control_messages, recipients, subscription_list, tap_events
-from sbusd.broker.log import JournalCounters
+from sbusd.broker.log import LogCounters
 from sbusd.client.address import ADDRESS_VARIABLE, SYSTEM_ADDRESS
 from sbusd.config.quantities import NO_BOUND, show_size
 from sbusd.config.quotas import QuotaSettings
@@ -139,7 +139,7 @@ def test_the_counters_are_the_codes() -> None:
     assert _names("A connection is an object with\n") == described | set(ConnectionCounters._fields)
     assert _names(".Cm counters\nof the bus are\n") == set(SwitchCounters._fields)
     records = _section(6).split(".Cm log\nhas")[1].split(".Ss ")[0]
-    assert tuple(re.findall(r"^\.Cm (\w+)", records, re.MULTILINE)) == JournalCounters._fields
+    assert tuple(re.findall(r"^\.Cm (\w+)", records, re.MULTILINE)) == LogCounters._fields
 
 
 def test_the_bounds_are_the_defaults_of_the_code() -> None:

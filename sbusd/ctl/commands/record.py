@@ -15,7 +15,7 @@ from sbusd.ctl.quantities import human_plural
 from sbusd.ctl.settings import settings_of
 
 if TYPE_CHECKING:
-    from sbusd.systemd.journal import Event
+    from sbusd.systemd.log_record import Fact, LogMessage
 
 DEFAULT_ARCHIVE = Path("sbus-record")
 
@@ -32,12 +32,12 @@ _UNBOUNDED = 1 << 50
 class WarningPrinter:
     """Prints warnings and errors of the recorder."""
 
-    def tell(self, event: Event, **facts: str | int) -> None:
-        """Print *event* if it is a warning or worse."""
-        from sbusd.systemd.journal import Priority  # noqa: PLC0415 - most calls of sbusctl do without
+    def record(self, message: LogMessage, /, **facts: Fact) -> None:
+        """Print *message* if it is a warning or worse."""
+        from sbusd.systemd.log_record import Priority  # noqa: PLC0415 - most calls of sbusctl do without
 
-        if event.priority <= Priority.WARNING:
-            print_error(event.text(facts))
+        if message.priority <= Priority.WARNING:
+            print_error(message.text(facts))
 
 
 def command(
@@ -58,8 +58,8 @@ def command(
     require_pyarrow()
     from sbusd.config.recorder import RecorderSettings  # noqa: PLC0415 - behind the check
     from sbusd.recorder.service import Recorder  # noqa: PLC0415
-    from sbusd.recorder.supervision import Supervision  # noqa: PLC0415
     from sbusd.recorder.tap import RecorderTap  # noqa: PLC0415
+    from sbusd.systemd.service_manager import ServiceManager  # noqa: PLC0415
 
     folder = archive.absolute()
     settings = settings_of(context)
@@ -72,7 +72,7 @@ def command(
         retention=_FOR_EVER,
     )
     recorder = Recorder(
-        wanted, RecorderTap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), WarningPrinter(), Supervision({})
+        wanted, RecorderTap(settings.bus_address(), pattern.encode("utf-8", "surrogateescape")), WarningPrinter(), ServiceManager()
     )
     # Before a directory is created: that there is no bus is the most likely error.
     open_socket(parse_target(settings.bus_address(), reconnect=True), CONNECT_SECONDS).close()

@@ -12,7 +12,7 @@ from sbusd.relay.bus.client import RelayBus
 from sbusd.relay.bus.outgoing_calls import OutgoingCalls
 from sbusd.relay.bus.services import BusServices
 from sbusd.relay.concurrency_limit import ConcurrencyLimit
-from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayJournal
+from sbusd.relay.log_messages import BUS_AWAY, BUS_JOINED, BUS_TAKEN, RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
@@ -36,7 +36,7 @@ class BusMembership:
     Repeat each after RedisUnavailableError.
     """
 
-    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayJournal) -> None:
+    def __init__(self, twin: int, settings: RelaySettings, *, store: Store, handler: QueueHandler, journal: RelayLog) -> None:
         """*twin* is the number of this host. From now on *handler* passes requests of remote hosts to the services of the bus."""
         self.bus: RelayBus | None = None
         """The connection while the relay is joined."""
@@ -57,7 +57,7 @@ class BusMembership:
                 reason = await self._stay()
                 if not self._is_away:
                     self._is_away = True
-                    self._journal.tell(BUS_AWAY, bus=self._address, reason=reason)
+                    self._journal.record(BUS_AWAY, bus=self._address, reason=reason)
                 await asyncio.sleep(RETRY_SECONDS)
         finally:
             await self._services.close()
@@ -108,7 +108,7 @@ class BusMembership:
             if not is_logged:
                 is_logged = True
                 self._is_away = False
-                self._journal.tell(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
+                self._journal.record(BUS_TAKEN, bus=self._address, connection=rivals[0].connection, uid=rivals[0].uid, pid=rivals[0].pid)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _serve(self, bus: RelayBus) -> None:
@@ -123,7 +123,7 @@ class BusMembership:
                 if any(rival.connection < own for rival in await bus.rivals(self._twin)):
                     return
                 self._is_away = False
-                self._journal.tell(BUS_JOINED, bus=self._address)
+                self._journal.record(BUS_JOINED, bus=self._address)
             await serving
         finally:
             for task in (serving, waiting):

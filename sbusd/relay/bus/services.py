@@ -20,7 +20,7 @@ from sbusd.protocol.envelope import decode_data, relayed_key
 from sbusd.protocol.errors import SbusError
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
 from sbusd.relay.concurrency_limit import ConcurrencyLimit
-from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayJournal
+from sbusd.relay.log_messages import BUS_REFUSAL, FAULT, RelayLog
 from sbusd.relay.message_model import MAX_ERROR_CHARACTERS, RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
@@ -75,7 +75,7 @@ class BusServices:
         *,
         store: Store,
         handler: QueueHandler,
-        journal: RelayJournal,
+        journal: RelayLog,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """*twin* is the number of this host; *handler* stores responses."""
@@ -124,7 +124,7 @@ class BusServices:
         except TimeoutError:
             await self._membership.reconnect(bus, f"no response for {ASK_SECONDS:g} s")
         except RemoteRefusal as refusal:
-            self._journal.tell_of(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
+            self._journal.record_limited(BUS_REFUSAL, "members", bus=self._settings.bus, reason=refusal.said)
         except (SbusError, OSError):
             pass  # Disconnected: the owner of the connection reports it.
         return False
@@ -197,7 +197,7 @@ class BusServices:
             case PeerDisconnected():
                 return f"the service {here} ended before it responded; it may have run the request"
             case RemoteRefusal():
-                self._journal.tell_of(BUS_REFUSAL, "call", bus=self._settings.bus, reason=error.said)
+                self._journal.record_limited(BUS_REFUSAL, "call", bus=self._settings.bus, reason=error.said)
                 return f"the bus rejected a call of its relay {here}"
             case PayloadTooLarge():
                 return f"the request {here} is too large for the bus: {error}"
@@ -207,4 +207,4 @@ class BusServices:
         """Log an unexpected error."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._journal.tell_of(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")
+            self._journal.record_limited(FAULT, "services", where="the bus services", reason=f"{type(error).__name__}: {error}")

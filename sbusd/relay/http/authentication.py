@@ -25,13 +25,13 @@ from sbusd.relay.http.signature import (
 from sbusd.relay.http.socket_owner import is_trusted
 from sbusd.relay.log_messages import REPLAYED, STRANGER
 from sbusd.relay.redis.store import Nonce
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 
 class RejectedRequestError(Exception):
     """A rejected HTTP request: status and text of the response, event for the log, and counter."""
 
-    def __init__(self, status: int, words: str, event: Event, counted: str) -> None:
+    def __init__(self, status: int, words: str, event: LogMessage, counted: str) -> None:
         """*counted* is the name of the counter."""
         super().__init__(words)
         self.status = status

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.relay import MAX_TWIN, TlsSettings
 from sbusd.relay.http.signature import check_private
 

@@ -22,12 +22,12 @@ from sbusd.protocol.printable import printable
 from sbusd.relay.addresses import AddressGroups
 from sbusd.relay.http.socket_owner import client_user
 from sbusd.relay.log_messages import CROWDED, FAULT, TOO_SLOW, UNWELCOME
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 PEER_ERRORS = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
 """Raised by aiohttp if a client disconnects within a message, or does not send HTTP."""
 
-RejectionReporter = Callable[[Event, str, str, str], None]
+RejectionReporter = Callable[[LogMessage, str, str, str], None]
 """Called with event, address, reason and name of the counter."""
 
 

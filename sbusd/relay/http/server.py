@@ -29,12 +29,12 @@ from sbusd.relay.http.authentication import (
 )
 from sbusd.relay.http.connections import PEER_ERRORS, HttpConnection
 from sbusd.relay.http.unverified_bytes import UnverifiedBody, UnverifiedBytes
-from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayJournal
+from sbusd.relay.log_messages import FAULT, FORGED, FULL, TOO_LARGE, TOO_SLOW, UNWELCOME, RelayLog
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 REMOTE_PATH, REPLY_PATH = "/zbus-remote", "/zbus-reply"
 
@@ -64,7 +64,7 @@ class HttpServer:
         settings: RelaySettings,
         store: Store,
         authentication: Authentication,
-        journal: RelayJournal,
+        journal: RelayLog,
         *,
         keys: Mapping[int, bytes],
     ) -> None:
@@ -83,10 +83,10 @@ class HttpServer:
         """Return the aiohttp server, which needs connections."""
         return web.Server(self._serve)
 
-    def report_rejection(self, event: Event, address: str, reason: str, counted: str) -> None:
+    def report_rejection(self, event: LogMessage, address: str, reason: str, counted: str) -> None:
         """Log and count a rejection."""
         facts = {"where": "HTTP"} if event is FAULT else {"address": address}
-        self._journal.tell_of(event, f"{address} {counted}", reason=reason, **facts)
+        self._journal.record_limited(event, f"{address} {counted}", reason=reason, **facts)
         task = asyncio.get_running_loop().create_task(self._count(counted))
         _COUNTING.add(task)
         task.add_done_callback(_COUNTING.discard)
@@ -104,15 +104,15 @@ class HttpServer:
         except RejectedRequestError as refusal:
             status, result = refusal.status, refusal.words
             close = True  # the rest of the body is not read
-            facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.words else {}
-            self._journal.tell_of(
+            facts = {"twin": request.headers.get("Sbus-Twin", "?")[:12]} if "{twin}" in refusal.event.template else {}
+            self._journal.record_limited(
                 refusal.event, f"{unverified.client[0]} {refusal.counted}", address=unverified.client[0], reason=refusal.words, **facts
             )
             await self._count(refusal.counted)
         except RedisUnavailableError:
             status, result = 503, "Redis is unavailable on this host; try again later"
         except Exception as mistake:  # the journal gets the error, the remote host does not
-            self._journal.tell_of(FAULT, "http server", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
+            self._journal.record_limited(FAULT, "http server", where="the HTTP server", reason=f"{type(mistake).__name__}: {mistake}")
             status, result = 500, "internal error in this relay; see its journal"
         body = json.dumps({"status" if status == 200 else "error": result}).encode()
         headers = response_headers(self._twin, self._keys, exchange.sender, status, body)
@@ -264,7 +264,7 @@ def _unwelcome(status: int, words: str) -> RejectedRequestError:
     return RejectedRequestError(status, words, UNWELCOME, "messages-refused")
 
 
-def _full_event(journal: RelayJournal, queue: str) -> Event:
+def _full_event(journal: RelayLog, queue: str) -> LogMessage:
     """Log that *queue* is full; return the event for the rejection itself."""
-    journal.tell_of(FULL, queue, queue=queue, reason="no application fetches its messages")
+    journal.record_limited(FULL, queue, queue=queue, reason="no application fetches its messages")
     return UNWELCOME

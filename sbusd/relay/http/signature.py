@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sbusd.config.content import NotRegularError, open_regular
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 
 FROM, TIME, NONCE, SIGNATURE = "Sbus-Twin", "Sbus-Time", "Sbus-Nonce", "Sbus-Signature"
 """The HTTP headers."""

@@ -13,7 +13,7 @@ from sbusd.config.rules import Origin, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings
 from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode
-from sbusd.systemd.log_message import Priority
+from sbusd.systemd.log_record import Priority
 from tests.support.parlour import MakeParlour, Parlour
 from tests.support.wire import error_code, message
 

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from sbusd.broker.durable_state import complete
+from sbusd.broker.durable_state import full_state
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.settings import DaemonSettings
 from sbusd.restart import state_log as state_keeping
-from sbusd.restart.connection_store import ParkingLot
-from sbusd.restart.state_log import KeptChronicle
+from sbusd.restart.connection_store import ConnectionStore
+from sbusd.restart.state_log import StateLog
 from sbusd.state import records
 from sbusd.state.log_file import StateError, StateFile
 from sbusd.state.records import State
@@ -22,20 +22,20 @@ from tests.support.parlour import MakeParlour, Parlour
 
 
 @contextmanager
-def keep(parlour: Parlour) -> Iterator[KeptChronicle]:
+def keep(parlour: Parlour) -> Iterator[StateLog]:
     """Let the state of a bus be kept."""
-    lot = ParkingLot.create(lambda: [client.fd for client in parlour.broker.parts().roster])
+    store = ConnectionStore.create(lambda: [client.fd for client in parlour.broker.components().roster])
     file = StateFile.create()
-    made = KeptChronicle(file, lot, parlour.broker.parts)
+    made = StateLog(file, store, parlour.broker.components)
     made.begin()
     parlour.broker.set_change_log(made)
     yield made
     file.close()
-    lot.close()
+    store.close()
 
 
 @pytest.fixture
-def kept(make_parlour: MakeParlour) -> Iterator[tuple[Parlour, KeptChronicle]]:
+def kept(make_parlour: MakeParlour) -> Iterator[tuple[Parlour, StateLog]]:
     parlour = make_parlour()
     with keep(parlour) as made:
         yield parlour, made
@@ -47,7 +47,7 @@ def settle(parlour: Parlour) -> None:
         parlour.broker.settle()
 
 
-def _read(made: KeptChronicle) -> State:
+def _read(made: StateLog) -> State:
     file = StateFile.adopt(made.file.fd)
     try:
         return records.replay(file.records())
@@ -55,7 +55,7 @@ def _read(made: KeptChronicle) -> State:
         file.close()
 
 
-def test_every_change_is_there_at_once(kept: tuple[Parlour, KeptChronicle]) -> None:
+def test_every_change_is_there_at_once(kept: tuple[Parlour, StateLog]) -> None:
     parlour, made = kept
     guest, other = parlour.guest(), parlour.guest(uid=7)
     for packet in (b"SUB a", b"SUB a", b"SUB b", b"UNSUB b", b"CMSG echo/off", b"CMSG sender/on", b"CMSG tap/on\0t"):
@@ -69,7 +69,7 @@ def test_every_change_is_there_at_once(kept: tuple[Parlour, KeptChronicle]) -> N
     assert _read(made) == records.replay(records.image(_read(made)))
 
 
-def test_a_long_log_is_written_anew(kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_log_is_rewritten(kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch) -> None:
     parlour, made = kept
     monkeypatch.setattr(state_keeping, "LEAST_BYTES", 1_000)
     guest = parlour.guest()
@@ -84,7 +84,7 @@ def test_a_long_log_is_written_anew(kept: tuple[Parlour, KeptChronicle], monkeyp
 
 
 def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
-    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parlour, made = kept
     guest = parlour.guest()
@@ -104,13 +104,13 @@ def test_a_state_that_cannot_be_written_is_not_believed_until_it_can(
     settle(parlour)
     with pytest.raises(StateError):
         _read(made)
-    monkeypatch.setattr(made, "_rests_until", 0.0)
+    monkeypatch.setattr(made, "_retry_at", 0.0)
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {b"a": 1, b"b": 1}
     assert [record.message.name for record in parlour.recorded()].count("state-unkept") == 1
 
 
-def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch) -> None:
     parlour, made = kept
     guest = parlour.guest()
     for pattern in (b"a", b"b"):
@@ -121,7 +121,7 @@ def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour
         raise OSError(errno.ENOSPC, "No space left on device")
 
     for steps in range(2):
-        made._is_due, made._rests_until = True, 0.0
+        made._is_due, made._retry_at = True, 0.0
         for _ in range(steps):
             made.step()
         with monkeypatch.context() as patch:
@@ -137,7 +137,7 @@ def test_a_new_log_that_cannot_be_written_leaves_the_old_one(kept: tuple[Parlour
 
 
 def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
-    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parlour, made = kept
     guest = parlour.guest()
@@ -156,13 +156,13 @@ def test_a_change_that_the_draft_does_not_take_ends_the_draft_alone(
         parlour.run()
     assert not made.file.is_drafting
     assert _read(made).connections[guest.connection].patterns == {}
-    made._rests_until = 0.0
+    made._retry_at = 0.0
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {}
     assert made.counts() == {"connections_unparked": 0, "state_failures": 1, "state_rewrites": 2}
 
 
-def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: tuple[Parlour, KeptChronicle]) -> None:
+def test_a_handover_that_failed_is_undone(kept: tuple[Parlour, StateLog]) -> None:
     parlour, made = kept
     guest = parlour.guest()
     guest.send(b"SUB a")
@@ -170,26 +170,26 @@ def test_what_was_written_for_a_process_that_did_not_follow_is_taken_back(kept: 
     for is_good in (True, False):
         if not is_good:
             made._fail(OSError(errno.ENOSPC, "No space left on device"))
-        made.write_aside(records.image(complete(parlour.broker.parts())))
+        made.write_handover(records.image(full_state(parlour.broker.components())))
         assert _read(made).bus.is_orderly
-        made.take_back()
+        made.undo_handover()
         if is_good:
             assert not _read(made).bus.is_orderly
         else:
             with pytest.raises(StateError):
                 _read(made)
-    made._rests_until = 0.0
+    made._retry_at = 0.0
     settle(parlour)
     assert _read(made).connections[guest.connection].patterns == {b"a": 1}
 
 
-def test_what_a_user_s_changes_take_is_the_users_and_bounded(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_changes_of_a_user_are_charged_and_limited(make_parlour: MakeParlour, monkeypatch: pytest.MonkeyPatch) -> None:
     """One who churns is refused while the log is rewritten, and no other user is; the memory of the file agrees with what is charged."""
     quotas = QuotaSettings(state_bytes=1 << 20, owner_factor=1)
     parlour = make_parlour(DaemonSettings(quotas=quotas))
     with keep(parlour) as made:
         churner, other = parlour.guest(uid=7), parlour.guest(uid=8)
-        usage = parlour.broker.parts().quotas.state_usage
+        usage = parlour.broker.components().quotas.state_usage
         refused, sizes = 0, []
         for number in range(400):
             pattern = b"%d" % number + b"x" * 4_000

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.broker.log import MAX_FACT_BYTES, MAX_WAITING, Journal, JournalCounters
+from sbusd.broker.log import MAX_FACT_BYTES, MAX_WAITING, BusLog, LogCounters
 from sbusd.broker.log_messages import (
     CLIENT_CONNECTED,
     INTERNAL_ERROR,
@@ -19,8 +19,8 @@ from sbusd.broker.log_messages import (
     SUPPRESSED,
 )
 from sbusd.config import LogSettings, RateSettings
-from sbusd.systemd.log_message import Priority
-from sbusd.systemd.log_sink import Record, StandardErrorSink
+from sbusd.systemd.log_record import Priority, Record
+from sbusd.systemd.log_sink import StandardErrorSink
 
 WAIT = 30.0
 """When a thread that does not answer is a failure; no test waits that long when it succeeds."""
@@ -39,7 +39,7 @@ class Clock:
 
 
 class Sink:
-    """A sink that keeps what it is given, and hangs or fails when it is told to."""
+    """A sink that keeps its records, and hangs or fails on request."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -81,8 +81,8 @@ def sink() -> Iterator[Sink]:
     sink.may_go_on.set()
 
 
-def _journal(sink: Sink, settings: LogSettings = PLENTY, clock: Clock | None = None) -> Journal:
-    return Journal(sink, settings, clock=clock or Clock())
+def _journal(sink: Sink, settings: LogSettings = PLENTY, clock: Clock | None = None) -> BusLog:
+    return BusLog(sink, settings, clock=clock or Clock())
 
 
 def _summary(sink: Sink) -> list[Any]:
@@ -99,7 +99,7 @@ def test_records_are_written_in_order_with_all_they_say(sink: Sink) -> None:
         Record(STARTED, facts={"address": "/run/s", "version": "1"}),
         Record(SECRET_REFUSED, uid=5, pid=6, connection=7, key=b"k", facts={"reason": "no"}),
     ]
-    assert journal.counters == JournalCounters(written=2, suppressed=0, dropped=0, waiting=0)
+    assert journal.counters == LogCounters(written=2, suppressed=0, dropped=0, waiting=0)
 
 
 def test_no_thread_is_started_before_the_first_record(sink: Sink) -> None:
@@ -117,11 +117,11 @@ def test_a_journal_that_was_never_used_closes(sink: Sink) -> None:
     assert sink.records == []
 
 
-def test_what_is_less_urgent_than_the_level_is_not_recorded(sink: Sink) -> None:
+def test_a_message_below_the_level_is_not_recorded(sink: Sink) -> None:
     journal = _journal(sink)
     journal.record(CLIENT_CONNECTED)
     journal.close(WAIT)
-    assert journal.counters == JournalCounters(0, 0, 0, 0)
+    assert journal.counters == LogCounters(0, 0, 0, 0)
     debug = _journal(sink, LogSettings(level="debug"))
     debug.record(CLIENT_CONNECTED, uid=1)
     debug.close(WAIT)
@@ -139,7 +139,7 @@ def test_an_error_of_the_bus_carries_its_traceback(sink: Sink) -> None:
     assert sink.records[0].trace.endswith("ValueError: invalid literal for int() with base 10: 'by the test'\n")
 
 
-def test_what_strangers_wrote_is_cut(sink: Sink) -> None:
+def test_long_facts_are_cut(sink: Sink) -> None:
     journal = _journal(sink)
     journal.record(SECRET_REFUSED, key=b"k" * 5000, reason="r" * 5000, count=10**30)
     journal.close(WAIT)
@@ -153,7 +153,7 @@ class TestRate:
 
     SETTINGS = LogSettings(rate_per_cause_per_user=RateSettings(burst=2, interval=10.0))
 
-    def test_what_is_left_out_is_told_with_the_next_record(self, sink: Sink) -> None:
+    def test_suppressed_records_are_reported_with_the_next_record(self, sink: Sink) -> None:
         clock = Clock()
         journal = _journal(sink, self.SETTINGS, clock)
         for _ in range(5):
@@ -168,37 +168,37 @@ class TestRate:
         assert told.text == "suppressed 3 records of type malformed-packet from uid 5"
         assert told.priority == MALFORMED_PACKET.priority == Priority.NOTICE
 
-    def test_it_is_told_when_the_interval_ends_and_nothing_else_happens(self, sink: Sink) -> None:
+    def test_they_are_reported_at_the_end_of_an_idle_interval(self, sink: Sink) -> None:
         # With the real clock, and an interval as short as it can be: how long it takes does not matter, only that it comes.
-        journal = Journal(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1, interval=0.1)))
+        journal = BusLog(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1, interval=0.1)))
         while not journal.counters.suppressed:
             journal.record(MALFORMED_PACKET, uid=5)
         assert sink.summed_up.wait(WAIT)
         journal.close(WAIT)
 
-    def test_it_is_told_at_the_end(self, sink: Sink) -> None:
+    def test_they_are_reported_at_the_end(self, sink: Sink) -> None:
         journal = _journal(sink, self.SETTINGS)
         for _ in range(5):
             journal.record(MALFORMED_PACKET, uid=5)
         journal.close(WAIT)
         assert sink.records[-1].text == "suppressed 3 records of type malformed-packet from uid 5"
-        assert journal.counters == JournalCounters(written=3, suppressed=3, dropped=0, waiting=0)
+        assert journal.counters == LogCounters(written=3, suppressed=3, dropped=0, waiting=0)
 
 
 class TestTrouble:
     """A journal that fails or hangs."""
 
-    def test_a_journal_that_hangs_holds_up_nobody(self, sink: Sink) -> None:
+    def test_a_journal_that_hangs_blocks_nothing(self, sink: Sink) -> None:
         journal = _journal(sink)
         sink.hang()
         journal.record(STARTED)
         sink.wait_for_writes(1)
         for _ in range(MAX_WAITING + 7):
             journal.record(MALFORMED_PACKET)
-        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=7, waiting=MAX_WAITING + 1)
+        assert journal.counters == LogCounters(written=0, suppressed=0, dropped=7, waiting=MAX_WAITING + 1)
         sink.may_go_on.set()
         journal.close(WAIT)
-        assert journal.counters == JournalCounters(written=MAX_WAITING + 2, suppressed=0, dropped=7, waiting=0)
+        assert journal.counters == LogCounters(written=MAX_WAITING + 2, suppressed=0, dropped=7, waiting=0)
         assert [record.message for record in sink.records[:3]] == [STARTED, RECORDS_DROPPED, MALFORMED_PACKET]
         assert sink.records[1].text == "lost 7 records that could not be written"
 
@@ -209,10 +209,10 @@ class TestTrouble:
         sink.wait_for_writes(1)
         journal.record(MALFORMED_PACKET)
         journal.close(0.0)
-        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=1)
+        assert journal.counters == LogCounters(written=0, suppressed=0, dropped=1, waiting=1)
         assert not sink.closed  # it is still in use
 
-    def test_a_journal_that_fails_is_told_when_it_works_again(self, sink: Sink) -> None:
+    def test_dropped_records_are_reported_when_the_journal_works_again(self, sink: Sink) -> None:
         journal = _journal(sink)
         sink.fails = True
         sink.hang()
@@ -223,20 +223,20 @@ class TestTrouble:
         sink.wait_for_writes(1)
         while journal.counters.waiting:
             pass
-        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=2, waiting=0)
+        assert journal.counters == LogCounters(written=0, suppressed=0, dropped=2, waiting=0)
         sink.fails = False
         journal.record(MALFORMED_PACKET)
         journal.close(WAIT)
         assert [record.message for record in sink.records] == [MALFORMED_PACKET, RECORDS_DROPPED]
         assert sink.records[1].facts == {"count": 2}
-        assert journal.counters == JournalCounters(written=2, suppressed=0, dropped=2, waiting=0)
+        assert journal.counters == LogCounters(written=2, suppressed=0, dropped=2, waiting=0)
 
     def test_a_sink_that_is_wrong_does_not_end_the_writer(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
         journal = _journal(sink)
         monkeypatch.setattr(sink, "write", None)
         journal.record(STARTED)
         journal.close(WAIT)
-        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=0)
+        assert journal.counters == LogCounters(written=0, suppressed=0, dropped=1, waiting=0)
 
     def test_without_a_thread_records_wait_for_one(self, sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(thread: threading.Thread) -> None:
@@ -251,25 +251,25 @@ class TestTrouble:
         journal.close(WAIT)
         assert [record.message for record in sink.records] == [STARTED, MALFORMED_PACKET]
 
-    def test_what_comes_after_the_end_is_counted(self, sink: Sink) -> None:
+    def test_records_after_the_end_are_counted(self, sink: Sink) -> None:
         journal = _journal(sink)
         journal.close(WAIT)
         journal.record(STARTED)
-        assert journal.counters == JournalCounters(written=0, suppressed=0, dropped=1, waiting=0)
+        assert journal.counters == LogCounters(written=0, suppressed=0, dropped=1, waiting=0)
 
 
 def test_a_journal_is_opened_for_where_the_bus_runs(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-    journal = Journal.open(LogSettings(), background=False)
+    journal = BusLog.open(LogSettings(), background=False)
     journal.record(STARTED, address="/run/s", version="1")
     journal.close(WAIT)
     assert capfd.readouterr().err == "sbusd: ready at /run/s, version 1\n"
     assert StandardErrorSink.__name__ in repr(vars(journal))
 
 
-def test_a_new_level_and_rate_hold_at_once_and_what_was_left_out_is_told() -> None:
+def test_a_new_level_and_rate_apply_at_once_after_a_report_of_suppressed_records() -> None:
     sink = Sink()
-    journal = Journal(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1)), clock=Clock())
+    journal = BusLog(sink, LogSettings(rate_per_cause_per_user=RateSettings(burst=1)), clock=Clock())
     for _ in range(3):
         journal.record(SECRET_REFUSED, uid=5, reason="r")
     journal.configure(LogSettings(level="debug", rate_per_cause_per_user=RateSettings(burst=2)))

@@ -9,7 +9,7 @@ import pytest
 
 from sbusd.broker import log_messages as messages
 from sbusd.broker.log_messages import MESSAGES
-from sbusd.systemd.log_message import LogMessage
+from sbusd.systemd.log_record import LogMessage
 
 
 def test_every_message_is_listed() -> None:
@@ -18,7 +18,7 @@ def test_every_message_is_listed() -> None:
 
 
 def test_no_two_messages_share_an_id_or_a_name() -> None:
-    for attribute in ("id", "name", "words"):
+    for attribute in ("id", "name", "template"):
         counts = Counter(getattr(each, attribute) for each in MESSAGES)
         assert max(counts.values()) == 1
 
@@ -29,11 +29,11 @@ def test_an_id_is_a_random_uuid_in_hex(message: LogMessage) -> None:
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.name)
-def test_words_are_one_line_with_plain_names_in_braces(message: LogMessage) -> None:
-    assert message.words.isprintable()
-    names = re.findall(r"\{(.*?)\}", message.words)
+def test_a_template_is_one_line_with_plain_names_in_braces(message: LogMessage) -> None:
+    assert message.template.isprintable()
+    names = re.findall(r"\{(.*?)\}", message.template)
     assert all(re.fullmatch(r"[a-z_]+", name) for name in names)
-    assert message.words.format(**dict.fromkeys(names, "x"))
+    assert message.template.format(**dict.fromkeys(names, "x"))
     # What the journal's other fields are called is no fact's name.
     assert not set(names) & {"peer_uid", "peer_pid", "connection", "key", "event", "traceback"}
 

@@ -37,7 +37,7 @@ def test_windows_end_in_the_order_in_which_they_were_opened() -> None:
     assert limiter.next_end() == 12.0
 
 
-def test_a_crowd_costs_no_more_memory_and_silences_nobody_who_is_known() -> None:
+def test_many_users_cost_no_more_memory_and_do_not_suppress_known_ones() -> None:
     limiter: RateLimiter[str] = RateLimiter(2, 10.0, max_windows=3)
     assert limiter.allows("a", 0, 0.0)
     passed = sum(limiter.allows("a", uid, 1.0) for uid in range(1, 1001))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sbusd.config.content import MAX_FILE_BYTES
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.rules import RightsSettings, Subjects
 from sbusd.config.settings import DaemonSettings, LimitSettings, LogSettings, RateSettings
 
@@ -74,7 +74,7 @@ def test_the_last_file_has_the_last_word_for_each_key(tmp_path: Path) -> None:
     assert settings.log.rate_per_cause_per_user == RateSettings(2, 1.0)
 
 
-def test_a_table_replaces_what_was_none(tmp_path: Path) -> None:
+def test_a_table_replaces_another_value(tmp_path: Path) -> None:
     assert _settings(tmp_path, "limits = 3", "[limits]\nqueue_packets = 4").limits.queue_packets == 4
 
 
@@ -167,27 +167,27 @@ def test_rules_of_later_files_stand_behind_those_of_earlier_ones_and_know_their_
     assert {(each.users, each.groups, each.publish, each.subscribe) for each in settings.policy} == {((0, 7), (0,), "deny", None)}
 
 
-def test_a_wrong_rule_is_told_of_its_own_file_and_by_its_number_there(tmp_path: Path) -> None:
+def test_an_invalid_rule_is_named_by_its_file_and_its_number_there(tmp_path: Path) -> None:
     good, wrong = '[[policy]]\nkeys = "a"\npublish = "deny"\n', '[[policy]]\nkeys = 1\npublish = "deny"\n'
     with pytest.raises(ConfigError) as refusal:
         _settings(tmp_path, good * 3, good + wrong)
     assert str(refusal.value).startswith(f"{tmp_path}/1.toml: policy.2.keys: must be a prefix of keys")
 
 
-def test_a_mistake_is_told_of_the_file_that_has_it(tmp_path: Path) -> None:
+def test_an_error_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as refusal:
         _settings(tmp_path, "[limits]\nqueue_packets = 1", "[limits]\nqueue_packets = 0", "[limits]\nbatch_packets = 2")
     assert refusal.value.file == tmp_path / "1.toml"
     assert refusal.value.key == "limits.queue_packets"
 
 
-def test_a_mistake_of_two_files_together_is_told_of_the_last(tmp_path: Path) -> None:
+def test_an_error_of_two_files_together_names_the_last(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="credential_prefix requires") as refusal:
         _settings(tmp_path, 'separator = "."', 'credential_prefix = "!/cred/1/2/3"')
     assert refusal.value.file == tmp_path / "1.toml"
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read it: Is a directory; let the user of the service read it"):
         read_settings([tmp_path], DaemonSettings)
 

@@ -53,7 +53,7 @@ def test_a_file_without_rules_keeps_those_of_the_files_before_it(tmp_path: Path,
 
 
 @pytest.mark.parametrize("is_link", [False, True])
-def test_a_fifo_is_a_fault_and_nobody_waits_for_its_writer(tmp_path: Path, is_link: bool) -> None:
+def test_a_fifo_is_a_fault_and_does_not_block(tmp_path: Path, is_link: bool) -> None:
     _load(tmp_path, "", a="")
     file = tmp_path / "x.toml.d" / "b.toml"
     fifo = tmp_path / "fifo" if is_link else file
@@ -69,7 +69,7 @@ def test_a_fifo_is_a_fault_and_nobody_waits_for_its_writer(tmp_path: Path, is_li
         pytest.fail("waits for a writer")
     (fault,) = found[0].faults
     assert fault.reason == "not a regular file; replace or remove it"
-    assert found[0].closes_everything
+    assert found[0].denies_everything
 
 
 def test_a_socket_is_a_fault(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_a_link_to_dev_null_masks_and_no_other_device_does(tmp_path: Path) -> No
         (PUBLISH_RULES + RULES[: RULES.index('[[policy]]\nkeys = "main/900/"')], DENIAL),
     ],
 )
-def test_what_has_no_room_for_a_denial_is_closed_from_its_last_rules_on(tmp_path: Path, main: str, drop_in: str) -> None:
+def test_without_room_for_a_denial_the_last_rules_are_replaced(tmp_path: Path, main: str, drop_in: str) -> None:
     found = _load(tmp_path, main, a=drop_in, b="admins = [7]\n")
     rules = found.settings.policy
     assert len(rules) <= MAX_RULES
@@ -128,7 +128,7 @@ def test_a_directory_has_no_room_either(tmp_path: Path) -> None:
     _load(tmp_path, PUBLISH_RULES)
     (tmp_path / "x.toml.d" / "a.toml").mkdir()
     found = load_configuration(tmp_path / "x.toml")
-    assert found.closes_everything
+    assert found.denies_everything
     assert not _may_publish(found, b"other")
 
 
@@ -179,7 +179,7 @@ def test_a_rule_that_cannot_be_split_in_two_allows_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("broken", [None, "[", "allowed_users = [", "allowed_users = []\nx = 1\n", "x = 1\n"])
-def test_who_may_connect_is_remembered_of_a_drop_in_that_breaks(tmp_path: Path, broken: str | None) -> None:
+def test_the_allowed_users_of_a_drop_in_that_breaks_are_kept(tmp_path: Path, broken: str | None) -> None:
     before = _load(tmp_path, "", a='allowed_users = ["root", 7]\n')
     assert before.settings.allowed_users == (0, 7)
     _load(tmp_path, "", a=broken)
@@ -189,26 +189,26 @@ def test_who_may_connect_is_remembered_of_a_drop_in_that_breaks(tmp_path: Path, 
         assert len(before.faults) == 1
 
 
-def test_nobody_is_remembered_too(tmp_path: Path) -> None:
+def test_an_empty_list_of_users_is_kept_too(tmp_path: Path) -> None:
     before = _load(tmp_path, "", a='allowed_users = ["no-such-user"]\n')
     _load(tmp_path, "", a=None)
     assert load_configuration(tmp_path / "x.toml", held=before).settings.allowed_users == (NO_ID,)
 
 
-def test_who_may_connect_is_remembered_of_each_file(tmp_path: Path) -> None:
+def test_the_allowed_users_of_each_file_are_kept(tmp_path: Path) -> None:
     before = _load(tmp_path, "", a="allowed_users = [5]\n", b="allowed_users = [6]\n")
     _load(tmp_path, "", a=None, b="")
     assert load_configuration(tmp_path / "x.toml", held=before).settings.allowed_users == (5,)
 
 
-def test_who_may_connect_by_another_file_is_not_remembered_for_a_broken_one(tmp_path: Path) -> None:
+def test_the_allowed_users_of_another_file_do_not_replace_those_of_a_broken_one(tmp_path: Path) -> None:
     before = _load(tmp_path, "allowed_users = [5]\n", a="")
     _load(tmp_path, "allowed_users = [6]\n", a=None)
     assert load_configuration(tmp_path / "x.toml", held=before).settings.allowed_users == (6,)
 
 
 @pytest.mark.parametrize("broken", [None, "[", "x = 1\n"])
-def test_who_may_connect_by_the_overridden_file_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str | None) -> None:
+def test_the_allowed_users_of_the_overridden_file_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str | None) -> None:
     monkeypatch.setattr("sbusd.config.files.SYSTEM_FOLDER", tmp_path)
     monkeypatch.setattr("sbusd.config.files.OTHER_FOLDERS", (tmp_path / "lib",))
     (tmp_path / "lib" / "x.toml.d").mkdir(parents=True)

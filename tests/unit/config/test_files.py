@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.errors import ConfigError
-from sbusd.config.files import configuration_files, default_main_file, drop_in_folders, overridden
+from sbusd.config.files import ConfigError, configuration_files, default_main_file, drop_in_folders, overridden
 from sbusd.config.loader import load_daemon_settings
 from sbusd.config.settings import DaemonSettings
+from sbusd.protocol.errors import SbusError
 
 
 def test_the_systems_file_is_in_etc() -> None:
@@ -31,7 +31,7 @@ def test_a_users_file_is_where_xdg_says(environment: dict[str, str], file: str) 
     assert default_main_file(user_bus=True, environment=environment) == Path(file)
 
 
-def test_no_file_is_no_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_an_error(tmp_path: Path) -> None:
     assert configuration_files(tmp_path / "x.toml") == []
     assert configuration_files(tmp_path / "none" / "x.toml") == []
 
@@ -57,12 +57,12 @@ def test_a_link_that_leads_nowhere_counts_as_a_file(tmp_path: Path) -> None:
     assert configuration_files(tmp_path / "x.toml") == [tmp_path / "x.toml"]
 
 
-def test_a_file_in_the_folders_place_is_no_folder(tmp_path: Path) -> None:
+def test_a_file_instead_of_the_directory_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "x.toml.d").touch()
     assert configuration_files(tmp_path / "x.toml") == []
 
 
-def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_directory_is_an_error(tmp_path: Path) -> None:
     # A loop of links cannot be followed, not even by root.
     (tmp_path / "x.toml.d").symlink_to("x.toml.d")
     assert configuration_files(tmp_path / "x.toml") == [tmp_path / "x.toml.d"]
@@ -70,7 +70,7 @@ def test_a_folder_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         load_daemon_settings(tmp_path / "x.toml")
 
 
-def test_a_path_that_cannot_be_looked_at_is_told(tmp_path: Path) -> None:
+def test_an_unreadable_path_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read it: File name too long"):
         configuration_files(tmp_path / ("x" * 300))
 
@@ -112,3 +112,18 @@ def test_the_folders_of_the_system_are_those_of_systemd() -> None:
         Path("/run/sbus/sbusd.toml.d"),
         Path("/usr/lib/sbus/sbusd.toml.d"),
     ]
+
+
+def test_the_text_names_file_key_and_reason() -> None:
+    assert str(ConfigError(Path("/etc/x.toml"), "limits.queue_bytes", "is wrong")) == "/etc/x.toml: limits.queue_bytes: is wrong"
+    assert str(ConfigError(Path("/etc/x.toml"), "", "is not TOML")) == "/etc/x.toml: is not TOML"
+
+
+def test_the_facts_are_fields() -> None:
+    error = ConfigError(Path("/etc/x.toml"), "a", "b")
+    assert (error.file, error.key, error.reason) == (Path("/etc/x.toml"), "a", "b")
+    assert isinstance(error, SbusError)
+
+
+def test_a_file_cannot_break_the_line() -> None:
+    assert str(ConfigError(Path("/a\nb"), "", "c")) == r"/a\x0ab: c"

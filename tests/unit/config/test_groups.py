@@ -36,6 +36,6 @@ def test_a_group_in_a_file_is_a_name_or_a_number(value: object, gid: int) -> Non
 
 
 @pytest.mark.parametrize("value", [True, {}, -1, 1 << 32, None, 1.5])
-def test_what_cannot_be_a_group_is_refused(value: object) -> None:
+def test_an_invalid_group_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="group"):
         GroupId().parse(value)

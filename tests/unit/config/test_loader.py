@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.loader import check_daemon_settings, describe, load_daemon_settings
 from sbusd.config.settings import DaemonSettings
 from tools.stage import ROOT

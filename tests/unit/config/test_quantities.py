@@ -66,7 +66,7 @@ def test_a_quantity_is_understood(spelling: Spelling, value: object, meaning: fl
         (DURATION, [], 'must be a duration, not an array: a number with us, ms, s, min, h, d, such as "30s"'),
     ],
 )
-def test_a_wrong_quantity_is_refused_with_what_would_be_right(spelling: Spelling, value: object, reason: str) -> None:
+def test_an_invalid_quantity_is_rejected_with_the_valid_form(spelling: Spelling, value: object, reason: str) -> None:
     with pytest.raises(ValueError) as refusal:
         spelling.parse(value)
     assert str(refusal.value) == reason

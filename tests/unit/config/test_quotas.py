@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.quantities import NO_BOUND
 from sbusd.config.quotas import QuotaOverride, Quotas, QuotaSettings
 from sbusd.config.settings import DaemonSettings
@@ -60,7 +60,7 @@ def test_an_override_is_not_multiplied_for_an_owner() -> None:
     ],
 )
 def test_whom_an_override_concerns(override: QuotaOverride, concerned: bool) -> None:
-    assert override.concerns(ALICE) is concerned
+    assert override.applies_to(ALICE) is concerned
 
 
 def _read(folder: Path, *texts: str) -> QuotaSettings:

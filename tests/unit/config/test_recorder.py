@@ -1,4 +1,4 @@
-"""recorder.toml: what may stand in it, and what is said of what may not."""
+"""recorder.toml: its valid keys, and the errors of invalid ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_setting_can_be_given(tmp_path: Path) -> None:
         ('pattern = "\\u0000"', "", "contains a NUL"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, text: str, key: str, says: str) -> None:
+def test_an_error_names_its_key(tmp_path: Path, text: str, key: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         read(tmp_path, text)
     assert caught.value.key == key
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_told_with_its_key(tmp_path: Path, text: str, key: str,
 
 
 @pytest.mark.parametrize("name", ["alpha", "a.b", "a-b_c", "0", "a" * 64, "a" * 65, ".a", "a..b", "a.", "ä", "a b", "-a", "_a", "a/b"])
-def test_a_host_is_what_the_archive_takes(name: str) -> None:
+def test_a_host_name_is_valid_in_the_archive(name: str) -> None:
     try:
         HostName().parse(name)
     except ValueError:

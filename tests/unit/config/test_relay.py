@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sbusd.config.documents import read_settings
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.config.relay import RelaySettings, is_loopback, split_address
 
 

@@ -13,20 +13,20 @@ def test_a_prefix_is_taken(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", [1, None, [], "a\0", "lab/*", "ä" * (MAX_PREFIX_BYTES // 2 + 1)])
-def test_what_is_no_prefix_is_refused_in_one_line(value: object) -> None:
+def test_an_invalid_prefix_is_rejected_in_one_line(value: object) -> None:
     with pytest.raises(ValueError) as refusal:
         KeyPrefix().parse(value)
     assert str(refusal.value).isprintable()
 
 
 @pytest.mark.parametrize("value", [1, "a\nb", "\x1b[2J", "x" * 201])
-def test_what_is_no_comment_is_refused(value: object) -> None:
+def test_an_invalid_comment_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match="must be one line of at most 200 characters"):
         Comment().parse(value)
     assert Comment().parse("x" * 200) == "x" * 200
 
 
-def test_nobody_writes_where_a_rule_stands() -> None:
+def test_no_file_can_set_the_origin_of_a_rule() -> None:
     assert Origin().parse(Origin("f", 2)) == Origin("f", 2)
     with pytest.raises(ValueError, match="unknown key"):
         Origin().parse("f")

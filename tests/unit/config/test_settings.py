@@ -18,7 +18,7 @@ def test_settings_cannot_be_changed() -> None:
             setattr(settings, each.name, None)
 
 
-def test_the_keyspace_is_what_the_settings_say() -> None:
+def test_the_key_space_follows_the_settings() -> None:
     assert DaemonSettings().keyspace == KeySpace(b"/", b"")
     assert DaemonSettings(separator=".").keyspace == KeySpace(b".", b"")
     assert DaemonSettings(credential_prefix="!/cred/1/2/3").keyspace == KeySpace(b"/", b"!/cred/1/2/3")
@@ -40,7 +40,7 @@ def test_a_credential_prefix_is_taken(value: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["x", "!/cred/1/2", "!/cred/1/2/3/", "!/cred//2/3", 3, None, "\ud800"])
-def test_what_is_no_credential_prefix_is_refused(value: object) -> None:
+def test_an_invalid_credential_prefix_is_rejected(value: object) -> None:
     with pytest.raises(ValueError, match='must be "!/cred/'):
         CredentialPrefix().parse(value)
 

@@ -44,7 +44,7 @@ def test_a_user_in_a_file_is_a_name_or_a_number(value: object, uid: int) -> None
         (1 << 32, "invalid user id 4294967296: must be 0 to 4294967294"),
     ],
 )
-def test_what_cannot_be_a_user_is_refused(value: object, reason: str) -> None:
+def test_an_invalid_user_is_rejected(value: object, reason: str) -> None:
     with pytest.raises(ValueError) as refusal:
         UserId().parse(value)
     assert str(refusal.value) == reason

@@ -1,4 +1,4 @@
-"""The bus goes to the background, and whoever started it learns how that went. Each test runs a small daemon of its own."""
+"""The bus goes to the background, and the caller learns whether that worked. Each test runs a small daemon of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.daemon.daemonize import Presence, PresenceError, open_standard_streams
+from sbusd.daemon.daemonize import Daemonizer, PidFileError, open_standard_streams
 from sbusd.daemon.options import Options
 from tools.stage import ROOT
 
@@ -19,7 +19,7 @@ WAIT = 30.0
 
 DAEMON = """
 import os, signal, sys
-from sbusd.daemon.daemonize import Presence, open_standard_streams
+from sbusd.daemon.daemonize import Daemonizer, open_standard_streams
 from sbusd.daemon.options import parse_options
 from sbusd.protocol.errors import SbusError
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
@@ -27,26 +27,26 @@ control, *arguments = sys.argv[1:]
 open_standard_streams()
 options = parse_options(arguments)
 try:
-    presence = Presence.enter(options)
+    daemonizer = Daemonizer.enter(options)
     with open(control) as commands:
         if commands.read() == "fail":
             sys.exit("the daemon has failed")
-    presence.ready()
+    daemonizer.ready()
     with open(control, "w") as told:
         streams = " ".join(os.readlink(f"/proc/self/fd/{fd}") for fd in range(3))
-        print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), presence.is_background, streams, file=told)
+        print(os.getpid(), os.getppid(), os.getsid(0), os.getcwd(), daemonizer.is_background, streams, file=told)
     signal.sigwait({signal.SIGTERM})
-    presence.leave()
+    daemonizer.leave()
     with open(control, "w") as told:
         print("has left", file=told)
 except SbusError as error:
     sys.exit(f"sbusd: {error}")
 """
-"""Waits for a word on the named pipe *control* before it is ready, tells there what it has become, and ends by SIGTERM."""
+"""Waits for a line on the named pipe *control* before it is ready, writes its facts there, and stops on SIGTERM."""
 
 
-class Run:
-    """A small daemon that has been started, and its named pipe."""
+class SmallDaemon:
+    """A small daemon and its named pipe."""
 
     def __init__(self, folder: Path, *arguments: str, environment: dict[str, str] | None = None) -> None:
         self.control = folder / "control"
@@ -59,26 +59,26 @@ class Run:
         )
 
     def let(self, word: str = "go") -> None:
-        """Let the daemon get ready, or fail."""
+        """Make the daemon ready, or let it fail."""
         self.control.write_text(word)
 
     def told(self) -> list[str]:
-        """Return what the daemon says next."""
+        """Return the next line of the daemon."""
         return self.control.read_text().split()
 
     def end(self, pid: int) -> None:
-        """End the daemon, and see that it did."""
+        """Stop the daemon, and check that it has ended."""
         os.kill(pid, signal.SIGTERM)
         assert self.told() == ["has", "left"]
 
     def outcome(self) -> tuple[int, str]:
-        """Return the status of the process that was started, and what was said on standard error by the end of all."""
+        """Return the exit status of the parent, and the standard error of all processes."""
         _, errors = self.process.communicate(timeout=WAIT)
         return self.process.returncode, errors
 
 
 def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+    run = SmallDaemon(tmp_path)
     run.let()
     pid, parent, session, folder, background, *streams = run.told()
     assert run.process.wait(WAIT) == 0
@@ -96,7 +96,7 @@ def test_in_the_background_the_parent_exits_when_the_bus_is_ready(tmp_path: Path
 
 
 def test_a_reader_of_the_output_sees_the_end_when_the_bus_is_ready_in_the_foreground(tmp_path: Path) -> None:
-    run = Run(tmp_path, "-f")
+    run = SmallDaemon(tmp_path, "-f")
     run.let()
     pid, parent, _, folder, background, *streams = run.told()
     assert run.process.stdout is not None
@@ -109,22 +109,22 @@ def test_a_reader_of_the_output_sees_the_end_when_the_bus_is_ready_in_the_foregr
     assert run.outcome() == (0, "")
 
 
-def test_a_bus_that_fails_before_it_is_ready_is_told_by_the_parent(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+def test_the_parent_reports_a_bus_that_fails_before_it_is_ready(tmp_path: Path) -> None:
+    run = SmallDaemon(tmp_path)
     run.let("fail")
     assert run.outcome() == (1, "the daemon has failed\n")
 
 
-def test_a_pid_file_that_is_there_is_not_touched(tmp_path: Path) -> None:
+def test_an_existing_pid_file_is_not_changed(tmp_path: Path) -> None:
     (tmp_path / "pid").write_text("1\n")
-    status, errors = Run(tmp_path).outcome()
+    status, errors = SmallDaemon(tmp_path).outcome()
     assert status == 1
     assert errors == (f"sbusd: pid file {tmp_path}/pid already exists; stop that bus, remove the file if no bus runs, or use -p\n")
     assert (tmp_path / "pid").read_text() == "1\n"
 
 
-def test_no_pid_file_is_made_when_none_is_wanted(tmp_path: Path) -> None:
-    run = Run(tmp_path, "-p", "/dev/null")
+def test_with_dev_null_there_is_no_pid_file(tmp_path: Path) -> None:
+    run = SmallDaemon(tmp_path, "-p", "/dev/null")
     run.let()
     pid = int(run.told()[0])
     assert not run.pid_file.exists()
@@ -133,62 +133,62 @@ def test_no_pid_file_is_made_when_none_is_wanted(tmp_path: Path) -> None:
 
 
 class TestPidFile:
-    """Made for this process, without a fork."""
+    """The pid file of this process, without a fork."""
 
     @staticmethod
-    def _presence(pid_file: Path) -> Presence:
-        return Presence(parent=None, pid_file=pid_file)
+    def _daemonizer(pid_file: Path) -> Daemonizer:
+        return Daemonizer(parent=None, pid_file=pid_file)
 
-    def test_only_the_file_that_was_made_is_removed(self, tmp_path: Path) -> None:
-        presence = self._presence(tmp_path / "pid")
-        presence.write_pid_file()
+    def test_only_the_created_file_is_removed(self, tmp_path: Path) -> None:
+        daemonizer = self._daemonizer(tmp_path / "pid")
+        daemonizer.write_pid_file()
         other = tmp_path / "other"
         other.write_text("2\n")
         other.rename(tmp_path / "pid")
-        presence.leave()
+        daemonizer.leave()
         assert (tmp_path / "pid").read_text() == "2\n"
 
-    def test_a_file_that_is_gone_is_no_matter(self, tmp_path: Path) -> None:
-        presence = self._presence(tmp_path / "pid")
-        presence.write_pid_file()
+    def test_a_removed_file_is_not_an_error(self, tmp_path: Path) -> None:
+        daemonizer = self._daemonizer(tmp_path / "pid")
+        daemonizer.write_pid_file()
         (tmp_path / "pid").unlink()
-        presence.leave()
-        presence.leave()
+        daemonizer.leave()
+        daemonizer.leave()
 
     def test_a_link_is_not_followed(self, tmp_path: Path) -> None:
         (tmp_path / "pid").symlink_to("elsewhere")
-        with pytest.raises(PresenceError, match="already exists"):
-            self._presence(tmp_path / "pid").write_pid_file()
+        with pytest.raises(PidFileError, match="already exists"):
+            self._daemonizer(tmp_path / "pid").write_pid_file()
         assert not (tmp_path / "elsewhere").exists()
 
-    def test_a_folder_that_is_not_there_is_told(self, tmp_path: Path) -> None:
-        with pytest.raises(PresenceError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
-            self._presence(tmp_path / "none" / "pid").write_pid_file()
+    def test_a_missing_directory_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(PidFileError, match=r"cannot create pid file .*: No such file or directory; choose another with -p"):
+            self._daemonizer(tmp_path / "none" / "pid").write_pid_file()
 
-    def test_a_full_disk_is_told_and_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_full_disk_is_an_error_and_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def fail(fd: int, text: bytes) -> int:
             raise OSError(28, "No space left on device")
 
         monkeypatch.setattr(os, "write", fail)
-        with pytest.raises(PresenceError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
-            self._presence(tmp_path / "pid").write_pid_file()
+        with pytest.raises(PidFileError, match=r"cannot write pid file .*: No space left on device; choose another with -p"):
+            self._daemonizer(tmp_path / "pid").write_pid_file()
         assert list(tmp_path.iterdir()) == []
 
 
-def test_in_the_foreground_nothing_is_made(tmp_path: Path) -> None:
-    presence = Presence.enter(Options(foreground=True, pid_file=tmp_path / "pid"))
-    assert not presence.is_background
-    presence.leave()
+def test_in_the_foreground_no_file_is_created(tmp_path: Path) -> None:
+    daemonizer = Daemonizer.enter(Options(foreground=True, pid_file=tmp_path / "pid"))
+    assert not daemonizer.is_background
+    daemonizer.leave()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_streams_that_are_open_stay_as_they_are() -> None:
+def test_open_streams_do_not_change() -> None:
     before = set(os.listdir("/proc/self/fd"))
     open_standard_streams()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_streams_that_are_closed_are_opened() -> None:
+def test_closed_streams_are_opened() -> None:
     code = (
         "import os; from sbusd.daemon.daemonize import open_standard_streams as f; os.close(0); os.close(2); f();"
         "os.write(1, repr([os.readlink(f'/proc/self/fd/{fd}') for fd in (0, 2)]).encode())"

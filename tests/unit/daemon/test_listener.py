@@ -90,7 +90,7 @@ class TestPath:
         listener.close()
         assert not (folder / "s").exists()
 
-    def test_a_path_that_somebody_else_made_is_not_removed(self, path: Path) -> None:
+    def test_the_path_of_another_process_is_not_removed(self, path: Path) -> None:
         first = open_listener(_options(path))
         second = open_listener(_options(path, reuse=True))
         first.close()
@@ -98,7 +98,7 @@ class TestPath:
         second.close()
         assert not path.exists()
 
-    def test_a_path_that_is_gone_is_no_matter(self, path: Path) -> None:
+    def test_a_removed_path_is_not_an_error(self, path: Path) -> None:
         listener = open_listener(_options(path))
         path.unlink()
         listener.close()
@@ -111,7 +111,7 @@ class TestPath:
         )
         listener.close()
 
-    def test_a_stale_socket_is_told_as_such(self, path: Path) -> None:
+    def test_a_stale_socket_is_reported_as_such(self, path: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as stale:
             stale.bind(str(path))
         assert _refusal(_options(path)) == f"cannot listen on {path}: the path is a socket that no process uses; replace it with -r"
@@ -161,7 +161,7 @@ class TestPath:
         assert path.is_symlink()
         assert target.is_file()
 
-    def test_a_folder_that_is_not_there_is_told(self, path: Path) -> None:
+    def test_a_missing_directory_is_an_error(self, path: Path) -> None:
         said = _refusal(_options(path / "none"))
         assert said.startswith(f"cannot listen on {path}/none: No such file or directory; choose another address with -a")
 
@@ -345,7 +345,7 @@ class TestActivated:
         assert said.endswith("names: Invalid argument; only systemd may set them")
         assert said.isprintable()
 
-    def test_what_is_for_another_process_is_left_alone(self, path: Path) -> None:
+    def test_sockets_for_another_process_are_ignored(self, path: Path) -> None:
         environment = {"LISTEN_FDS": "1", "LISTEN_PID": "1", "XDG_RUNTIME_DIR": str(path.parent)}
         assert self._in_child([], environment) == f"{path.parent}/sbus.socket"
 
@@ -355,7 +355,7 @@ class TestActivated:
             assert self._in_child([passed], environment, UnixName(os.fsencode(path))) == str(path)
 
 
-def test_a_listener_that_cannot_listen_is_told() -> None:
+def test_a_socket_that_cannot_listen_is_an_error() -> None:
     listener = Listener(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
     assert listener.address == "an unnamed socket"
     with pytest.raises(ListenError, match="cannot listen on an unnamed socket: Operation not supported"):

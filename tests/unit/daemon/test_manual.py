@@ -90,7 +90,7 @@ def test_the_journals_bounds_are_those_documented() -> None:
 def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:
     text = " ".join(_section(PROGRAM, "ACTIVATION").split())
     assert f"averaged over at least the last {heartbeat.STATUS_SECONDS:.0f} seconds" in text
-    assert f"may take {service_manager.PROLONG_SECONDS:.0f} seconds even if" in text
+    assert f"may take {service_manager.EXTEND_SECONDS:.0f} seconds even if" in text
 
 
 def test_every_key_is_documented_once_and_no_other() -> None:

@@ -119,11 +119,11 @@ def test_an_archive_that_cannot_be_written_is_said_once_and_tried_again(
     converter.start()
     for _ in range(3):
         assert tries.acquire(timeout=30)
-    assert [event for event, _ in book.told] == [ARCHIVE_FAILED]
+    assert [event for event, _ in book.records] == [ARCHIVE_FAILED]
     full.clear()
     assert tries.acquire(timeout=30)
     assert converter.close(30)
-    assert [event for event, _ in book.told] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
+    assert [event for event, _ in book.records] == [ARCHIVE_FAILED, ARCHIVE_AGAIN]
     assert [row.seq for row in recorded(tmp_path / "archive")] == [1, 2, 3]
 
 

@@ -22,7 +22,7 @@ from sbusd.config.quantities import Count, Duration, Size, show_duration, show_s
 from sbusd.config.recorder import MAX_PAYLOAD_RULES, PayloadRule, RecorderSettings
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from sbusd.recorder import main, quota, subscription_snapshot
-from sbusd.recorder.log_messages import EVENTS
+from sbusd.recorder.log_messages import MESSAGES
 from sbusd.recorder.recording import MAX_BATCH_BYTES
 from tests.support import skips
 from tools.stage import ROOT
@@ -96,7 +96,7 @@ def test_the_rule_that_the_page_speaks_of_lets_the_service_listen(tmp_path: Path
 
 def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section(PROGRAM, "LOG MESSAGES"), re.MULTILINE)
-    assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
+    assert {name for item in items for name in item.split(" , ")} == {event.name for event in MESSAGES}
     assert f"more than {subscription_snapshot.MAX_PATTERNS} subscriptions" in words(section(PROGRAM, "LOG MESSAGES"))
 
 

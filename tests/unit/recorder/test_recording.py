@@ -161,7 +161,7 @@ def test_a_full_disk_is_said_once_and_what_is_missing_is_recorded(setup: Setup, 
         for _ in range(3):
             setup.wait()
         setup.recording.add(message(0))
-        assert setup.book.told == [(SUSPENDED, {"reason": "No space left on device"})]
+        assert setup.book.records == [(SUSPENDED, {"reason": "No space left on device"})]
         assert setup.recording.due == pytest.approx(setup.hands.seconds + RETRY_SECONDS)
     begun = setup.hands.wall_ns
     setup.wait()
@@ -191,7 +191,7 @@ def test_a_quota_that_is_used_up_is_as_a_full_disk(setup: Setup) -> None:
     setup.refusal = "no room"
     setup.recording.add(message(0))
     setup.wait()
-    assert setup.book.told == [(SUSPENDED, {"reason": "no room"})]
+    assert setup.book.records == [(SUSPENDED, {"reason": "no room"})]
     setup.refusal = None
     setup.wait()
     assert [(row.kind, row.lost, row.reason) for row in setup.rows()] == [(Kind.GAP, 1, "no room")]

@@ -20,9 +20,9 @@ from sbusd.archive.record.schema import batch_of
 from sbusd.config.recorder import RecorderSettings
 from sbusd.recorder.log_messages import DAMAGED, RECOVERED, STOPPED, TAP_LOSS, UNREADABLE
 from sbusd.recorder.service import BadHostError, Recorder, SpoolInUseError, host_of
-from sbusd.recorder.supervision import Supervision
 from sbusd.recorder.tap import RecorderTap
 from sbusd.recorder.wal import WalWriter, wal_files, wal_path
+from sbusd.systemd.service_manager import ServiceManager
 from tests.support.recorders import Book, Durable, recorded
 from tests.support.records import NOON, message
 from tests.support.tapped import FEATURES, OWN_ID, TappedBus, fact, message_packet, tap_packet
@@ -45,7 +45,7 @@ def book() -> Book:
 
 
 def make(settings: RecorderSettings, bus: TappedBus, book: Book, durable: Callable[[int], None] = lambda _seq: None) -> Recorder:
-    return Recorder(settings, RecorderTap(str(bus.path), b""), book, Supervision({}), durable=durable)
+    return Recorder(settings, RecorderTap(str(bus.path), b""), book, ServiceManager(), durable=durable)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ def test_what_the_bus_tells_is_in_the_archive_once(settings: RecorderSettings, b
 
 
 def test_the_pattern_is_what_the_bus_is_asked_for(settings: RecorderSettings, bus: TappedBus, book: Book) -> None:
-    recorder = Recorder(settings, RecorderTap(str(bus.path), b"net/"), book, Supervision({}))
+    recorder = Recorder(settings, RecorderTap(str(bus.path), b"net/"), book, ServiceManager())
     with running(recorder, bus):
         assert bus.demand == b"CMSG tap/on\0net/"
 

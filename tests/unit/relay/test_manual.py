@@ -21,7 +21,7 @@ from sbusd.relay.attempts import KEY
 from sbusd.relay.bus import services
 from sbusd.relay.http import client, server, signature
 from sbusd.relay.http.certificates import twin_name
-from sbusd.relay.log_messages import EVENTS, QUIET_SECONDS
+from sbusd.relay.log_messages import MESSAGES, QUIET_SECONDS
 from sbusd.relay.message_model import DEFAULT_EXPIRY_SECONDS, RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS
 from sbusd.relay.redis import names, store
@@ -142,7 +142,7 @@ def test_the_signature_is_made_as_documented() -> None:
 
 def test_every_event_is_documented() -> None:
     items = re.findall(r"^\.It Cm (.*)$", section("LOG MESSAGES"), re.MULTILINE)
-    assert {name for item in items for name in item.split(" , ")} == {event.name for event in EVENTS}
+    assert {name for item in items for name in item.split(" , ")} == {event.name for event in MESSAGES}
     assert f"logged once in {QUIET_SECONDS:g} s" in words(section("LOG MESSAGES"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sbusd.config.relay import RelaySettings
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import ABANDONED_WORDS, FULL_WORDS, QueueHandler
 from sbusd.relay.redis import names
@@ -46,7 +46,7 @@ class HandlerFixture:
         self.client = client
         self.sender = sender
         self.woken = 0
-        self.handler = QueueHandler(FIRST, settings, store, RelayJournal({}), wake=self._wake, clock=lambda: NOW)
+        self.handler = QueueHandler(FIRST, settings, store, RelayLog(), wake=self._wake, clock=lambda: NOW)
         self.handler.sender = sender
 
     def _wake(self) -> None:
@@ -138,13 +138,13 @@ def test_request_that_cannot_be_sent_gets_an_error(server: RedisServer, members:
 
 
 @pytest.mark.parametrize("message", [b"nonsense", b"[]", b"\xff", b"{" * 5_000])
-def test_malformed_message_is_kept_and_logged(server: RedisServer, message: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+def test_malformed_message_is_kept_and_logged(server: RedisServer, message: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, message)
         assert fixture.client.lrange(names.REFUSED, 0, -1) == [message]
 
     run_with_handler(server, body)
-    assert "rejected 1 malformed messages in msgbus.system.local" in capsys.readouterr().err
+    assert "rejected 1 malformed messages in msgbus.system.local" in capfd.readouterr().err
 
 
 def test_a_return_queue_of_the_bus_is_not_written_to(server: RedisServer) -> None:
@@ -165,14 +165,14 @@ def test_a_message_that_is_too_large_is_refused(server: RedisServer) -> None:
     run_with_handler(server, body, body_bytes=1_024)
 
 
-def test_full_backlog_is_an_error_and_is_logged(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_backlog_is_an_error_and_is_logged(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         await fixture.put(names.LOCAL, asked(SECOND))
         await fixture.put(names.LOCAL, asked(SECOND, ret="second"))
         assert [answer.err for answer in fixture.answers("second")] == [FULL_WORDS]
 
     run_with_handler(server, body, backlog_messages=1)
-    assert "queue msgbus.system.backlog full" in capsys.readouterr().err
+    assert "queue msgbus.system.backlog full" in capfd.readouterr().err
 
 
 async def received(fixture: HandlerFixture, number: int = 1) -> RelayMessage:
@@ -190,7 +190,7 @@ def answer_of(message: RelayMessage, **members: Any) -> dict[str, Any]:
     return {**value, **members}
 
 
-def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         message = await received(fixture)
         assert fixture.answers("msgbus.x") == [message]
@@ -201,10 +201,10 @@ def test_the_answer_of_an_application_is_sent_at_once_and_no_second(server: Redi
         assert len(fixture.sender.begun) == 1
 
     run_with_handler(server, body)
-    assert "host 1002 has not sent request 1001.1, or has its response" in capsys.readouterr().err
+    assert "host 1002 has not sent request 1001.1, or has its response" in capfd.readouterr().err
 
 
-def test_application_cannot_respond_for_another_host(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_application_cannot_respond_for_another_host(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     """Neither to a request of its own host, nor to one of another."""
 
     async def body(fixture: HandlerFixture) -> None:
@@ -219,7 +219,7 @@ def test_application_cannot_respond_for_another_host(server: RedisServer, capsys
         assert fixture.sender.begun == begun
 
     run_with_handler(server, body)
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert "response to 1002.1 that host 1002 did not send" in told
     assert "src: a response must name this host" in told
 
@@ -260,7 +260,7 @@ def test_what_expires_is_answered_once(server: RedisServer) -> None:
     run_with_handler(server, body)
 
 
-def test_undeliverable_response_is_logged(server: RedisServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undeliverable_response_is_logged(server: RedisServer, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: HandlerFixture) -> None:
         fixture.client.set("ret", "is no list")
         await fixture.put(names.LOCAL, asked(SECOND))
@@ -268,4 +268,4 @@ def test_undeliverable_response_is_logged(server: RedisServer, capsys: pytest.Ca
         assert await fixture.handler.expire(10) == 1
 
     run_with_handler(server, body)
-    assert "dropped 1 responses for return queue ret" in capsys.readouterr().err
+    assert "dropped 1 responses for return queue ret" in capfd.readouterr().err

@@ -12,7 +12,7 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.attempts import Attempt
 from sbusd.relay.http.client import PeerRejectedError, PeerUnreachableError
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Claim
@@ -105,9 +105,7 @@ class SenderFixture:
         self.attempts: list[Attempt] = []
         around: Any = self.store
         network: Any = self.network
-        self.sender = Sender(
-            RelaySettings(), around, around, client=network, resolver=network, journal=RelayJournal({}), observer=self.observe
-        )
+        self.sender = Sender(RelaySettings(), around, around, client=network, resolver=network, journal=RelayLog(), observer=self.observe)
 
     def observe(self, attempt: Attempt) -> None:
         """Record an attempt."""
@@ -143,7 +141,7 @@ def test_what_arrives_is_done() -> None:
 
 
 @pytest.mark.parametrize("error", [PeerUnreachableError("no route"), ResolverUnavailableError("no route")])
-def test_unreachable_host_is_retried_and_logged_once(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_host_is_retried_and_logged_once(error: Exception, capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: SenderFixture) -> None:
         await fixture.settle(claim(1), claim(2))
         fixture.network.error = None
@@ -151,7 +149,7 @@ def test_unreachable_host_is_retried_and_logged_once(error: Exception, capsys: p
 
     fixture = run(body, error)
     assert fixture.store.results == [("postponed", "no route")] * 2 + [("sent", "q:1002.3")]
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert told.count("remote host 1002 unreachable: no route") == 1
     assert told.count("remote host 1002 reachable again") == 1
 
@@ -173,14 +171,14 @@ def test_the_last_try_is_answered() -> None:
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(PeerRejectedError("no"), "refused"), (UnknownHostError("no"), "unknown")])
-def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_refusal_is_not_tried_again(error: Exception, outcome: str, capfd: pytest.CaptureFixture[str]) -> None:
     fixture = run(lambda fixture: fixture.settle(claim(), claim(2, is_request=False)), error)
     assert fixture.store.results == [("failed", "no"), ("answered", "ret-1"), ("dropped", "answers-refused")]
     assert [attempt.outcome for attempt in fixture.attempts] == [outcome] * 2
-    assert "message 1002.1 to host 1002 failed: no" in capsys.readouterr().err
+    assert "message 1002.1 to host 1002 failed: no" in capfd.readouterr().err
 
 
-def test_messages_beyond_the_limit_of_a_host_wait(capsys: pytest.CaptureFixture[str]) -> None:
+def test_messages_beyond_the_limit_of_a_host_wait(capfd: pytest.CaptureFixture[str]) -> None:
     async def body(fixture: SenderFixture) -> None:
         fixture.network.is_open.clear()
         fixture.store.waiting = [claim(number) for number in range(1, 2 * TWIN_SENDS + 1)]
@@ -202,7 +200,7 @@ def test_messages_beyond_the_limit_of_a_host_wait(capsys: pytest.CaptureFixture[
 
     fixture = run(body)
     assert len(fixture.network.sent) == 2 * TWIN_SENDS + 1
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
 
 
 def test_new_message_does_not_overtake_waiting_ones() -> None:
@@ -229,8 +227,8 @@ def test_new_message_does_not_overtake_waiting_ones() -> None:
     run(body)
 
 
-def test_unexpected_error_is_logged_and_unavailable_redis_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_logged_and_unavailable_redis_is_not(capfd: pytest.CaptureFixture[str]) -> None:
     run(lambda fixture: fixture.settle(claim()), RedisUnavailableError("away"))
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
     run(lambda fixture: fixture.settle(claim()), ZeroDivisionError("by zero"))
-    assert "internal error in the sender: ZeroDivisionError: by zero" in capsys.readouterr().err
+    assert "internal error in the sender: ZeroDivisionError: by zero" in capfd.readouterr().err

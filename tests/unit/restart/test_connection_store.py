@@ -1,4 +1,4 @@
-"""Connections outside every process: all there after a kill at any step, each once, and none that was not meant."""
+"""After a kill at any step the store has each live connection exactly once."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ import pytest
 
 from sbusd.dataplane.closer import hang_up
 from sbusd.restart import connection_store as parking
-from sbusd.restart.connection_store import ParkingLot, close_parked
+from sbusd.restart.connection_store import ConnectionStore, close_stored
 
 
-class Street:
-    """Connections, a lot for them, and what is to be closed."""
+class Setup:
+    """Connections and a store for them."""
 
     def __init__(self) -> None:
         self.live: list[socket.socket] = []
         self.peers: list[socket.socket] = []
-        self.lot = ParkingLot.create(self.follow)
+        self.store = ConnectionStore.create(self.follow)
 
     def fds(self) -> list[int]:
         return [each.fileno() for each in self.live]
 
     def follow(self) -> Iterator[int]:
-        """Iterate over the descriptors; some may come meanwhile."""
+        """Iterate over the descriptors; some may be added meanwhile."""
         place = 0
         while place < len(self.live):
             yield self.live[place].fileno()
             place += 1
 
     def step(self) -> None:
-        """Let the lot do all that takes steps."""
-        while self.lot.has_work:
-            self.lot.step()
+        """Do all steps of the store."""
+        while self.store.has_work:
+            self.store.step()
 
     def arrive(self, count: int = 1) -> None:
         for _ in range(count):
@@ -46,12 +46,12 @@ class Street:
     def park_new(self, count: int) -> None:
         for _ in range(count):
             self.arrive()
-            assert self.lot.park(self.live[-1].fileno())
+            assert self.store.add(self.live[-1].fileno())
 
     def seen_by_the_next(self) -> set[int]:
-        """Return the inodes that the next process finds; each must be there once."""
-        other = ParkingLot.adopt(self.lot.descriptors, self.fds)
-        fds, is_cut = other.look()
+        """Return the inodes that the next process finds. Each must be there once."""
+        other = ConnectionStore.adopt(self.store.descriptors, self.fds)
+        fds, is_cut = other.peek()
         assert not is_cut
         inodes = [os.fstat(fd).st_ino for fd in fds]
         for fd in fds:
@@ -61,9 +61,9 @@ class Street:
         return set(inodes)
 
     def peek(self) -> set[int]:
-        """Return the inodes that the next process would find, and leave both pairs as they are."""
-        sights = [parking._look_into(outlet) for _, outlet in self.lot._pairs]
-        assert max(sight.mark for sight in sights) == self.lot._mark
+        """Return the inodes that the next process would find, and do not change the pairs."""
+        sights = [parking._content_of(outlet) for _, outlet in self.store._pairs]
+        assert max(sight.mark for sight in sights) == self.store._mark
         fds = [fd for sight in sights for fd in sight.fds]
         inodes = {os.fstat(fd).st_ino for fd in fds}
         for fd in fds:
@@ -75,40 +75,40 @@ class Street:
 
 
 @pytest.fixture
-def street() -> Iterator[Street]:
+def setup() -> Iterator[Setup]:
     before = set(os.listdir("/proc/self/fd"))
-    made = Street()
+    made = Setup()
     yield made
     for each in (*made.live, *made.peers):
         each.close()
-    made.lot.close()
+    made.store.close()
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_who_is_parked_one_by_one_is_found(street: Street) -> None:
-    assert street.seen_by_the_next() == set()
-    street.park_new(5)
-    assert street.seen_by_the_next() == street.inodes()
-    assert street.seen_by_the_next() == street.inodes()  # looking takes nothing out
+def test_connections_added_one_by_one_are_found(setup: Setup) -> None:
+    assert setup.seen_by_the_next() == set()
+    setup.park_new(5)
+    assert setup.seen_by_the_next() == setup.inodes()
+    assert setup.seen_by_the_next() == setup.inodes()  # looking takes nothing out
 
 
-def test_a_full_queue_is_rewritten_without_the_dead(street: Street) -> None:
-    street.park_new(40)
-    gone = street.inodes()
-    for each in street.live:
+def test_a_full_queue_is_rewritten_without_ended_connections(setup: Setup) -> None:
+    setup.park_new(40)
+    gone = setup.inodes()
+    for each in setup.live:
         each.close()
-    street.live.clear()
-    street.park_new(420)
-    street.step()
-    assert street.seen_by_the_next() == street.inodes()
-    street.lot.park_all()
-    assert street.seen_by_the_next() == street.inodes()
-    assert not gone & street.seen_by_the_next() or gone & street.inodes()
-    assert street.lot.unparked == 0
+    setup.live.clear()
+    setup.park_new(420)
+    setup.step()
+    assert setup.seen_by_the_next() == setup.inodes()
+    setup.store.rewrite()
+    assert setup.seen_by_the_next() == setup.inodes()
+    assert not gone & setup.seen_by_the_next() or gone & setup.inodes()
+    assert setup.store.failures == 0
 
 
-def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhile(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step is one packet. Some come and some end between the steps; a kill at any of them finds all that were parked."""
+def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhile(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step is one packet. Connections open and close between steps. A kill at any step finds all that were stored."""
     packets: list[int] = []
     send = parking._send
 
@@ -118,96 +118,96 @@ def test_connections_move_to_the_other_pair_in_steps_and_none_is_missing_meanwhi
 
     monkeypatch.setattr(parking, "MAX_IN_PACKET", 20)
     monkeypatch.setattr(parking, "_send", count)
-    street.park_new(parking.MOVE_AFTER)
+    setup.park_new(parking.MOVE_AFTER)
     steps = 0
-    while street.lot.has_work:
+    while setup.store.has_work:
         packets.clear()
-        street.lot.step()
+        setup.store.step()
         assert len(packets) <= 1
         assert sum(packets) <= 20
-        assert street.peek() == street.inodes()
+        assert setup.peek() == setup.inodes()
         steps += 1
         if steps < 30:
-            street.park_new(1)
-            assert street.peek() == street.inodes()
+            setup.park_new(1)
+            assert setup.peek() == setup.inodes()
     # 128 and some that came, and the mark, went in; as many packets came out as had gone in one by one, and nothing.
     assert parking.MOVE_AFTER // 20 + parking.MOVE_AFTER < steps < 2 * parking.MOVE_AFTER
-    assert street.seen_by_the_next() == street.inodes()
-    assert street.lot.unparked == 0
+    assert setup.seen_by_the_next() == setup.inodes()
+    assert setup.store.failures == 0
 
 
-def test_a_move_that_fails_leaves_all_where_they_are(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
-    street.park_new(parking.MOVE_AFTER)
-    street.lot.step()
+def test_a_rewrite_that_fails_changes_nothing(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.park_new(parking.MOVE_AFTER)
+    setup.store.step()
     with monkeypatch.context() as patch:
         patch.setattr(parking, "_send", _refuse)
-        street.lot.step()
-    assert not street.lot.has_work
-    assert street.seen_by_the_next() == street.inodes()
-    street.park_new(300)  # more than the queue takes: those who waited for the move are counted if it fails
+        setup.store.step()
+    assert not setup.store.has_work
+    assert setup.seen_by_the_next() == setup.inodes()
+    setup.park_new(300)  # more than the queue takes: those who waited for the move are counted if it fails
     with monkeypatch.context() as patch:
         patch.setattr(parking, "_send", _refuse)
-        street.step()
-    assert 0 < street.lot.unparked == len(street.inodes()) - len(street.seen_by_the_next())
+        setup.step()
+    assert 0 < setup.store.failures == len(setup.inodes()) - len(setup.seen_by_the_next())
 
 
-def test_a_connection_lives_while_it_is_parked_and_ends_by_shutdown(street: Street) -> None:
-    street.park_new(1)
-    street.peers[0].setblocking(False)
-    street.live.pop().close()
+def test_a_stored_connection_stays_open_and_ends_by_shutdown(setup: Setup) -> None:
+    setup.park_new(1)
+    setup.peers[0].setblocking(False)
+    setup.live.pop().close()
     with pytest.raises(BlockingIOError):
-        street.peers[0].recv(10)
-    fds, _ = ParkingLot.look(street.lot)
+        setup.peers[0].recv(10)
+    fds, _ = ConnectionStore.peek(setup.store)
     hang_up(fds[0])
-    assert street.peers[0].recv(10) == b""
+    assert setup.peers[0].recv(10) == b""
 
 
 @pytest.mark.parametrize("step", ["sent", "marked", "emptied in part"])
-def test_a_kill_while_all_are_rewritten_loses_nobody(street: Street, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    street.park_new(7)
-    (_, outlet), (entrance, _) = street.lot._pairs
-    socket.send_fds(entrance, [b"\0"], street.fds()[:3] if step == "sent" else street.fds())
+def test_a_kill_during_a_rewrite_loses_no_connection(setup: Setup, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.park_new(7)
+    (_, outlet), (entrance, _) = setup.store._pairs
+    socket.send_fds(entrance, [b"\0"], setup.fds()[:3] if step == "sent" else setup.fds())
     if step != "sent":
-        entrance.send(parking._MARK.pack(street.lot._mark + 1))
+        entrance.send(parking._MARK.pack(setup.store._mark + 1))
     if step == "emptied in part":
         for _ in range(4):
             outlet.recv(16)
-    other = ParkingLot.adopt(street.lot.descriptors, street.fds)
-    fds, _ = other.look()
-    assert {os.fstat(fd).st_ino for fd in fds} == street.inodes()
+    other = ConnectionStore.adopt(setup.store.descriptors, setup.fds)
+    fds, _ = other.peek()
+    assert {os.fstat(fd).st_ino for fd in fds} == setup.inodes()
     for fd in fds:
         os.close(fd)
-    # What was half done is gone, and the next rewriting has the lot in order.
-    assert other.park_all()
+    # What was half done is gone, and the next rewriting has the store in order.
+    assert other.rewrite()
     other.close()
-    assert street.seen_by_the_next() == street.inodes()
+    assert setup.seen_by_the_next() == setup.inodes()
 
 
-def test_where_no_descriptor_may_be_parked_it_is_counted(street: Street, monkeypatch: pytest.MonkeyPatch) -> None:
-    street.park_new(2)
+def test_a_connection_that_cannot_be_stored_is_counted(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup.park_new(2)
     monkeypatch.setattr(parking, "_send", _refuse)
-    street.arrive()
-    assert not street.lot.park(street.live[-1].fileno())
-    assert not street.lot.park_all()
-    assert street.lot.unparked == 1
+    setup.arrive()
+    assert not setup.store.add(setup.live[-1].fileno())
+    assert not setup.store.rewrite()
+    assert setup.store.failures == 1
     monkeypatch.undo()
-    assert len(street.seen_by_the_next()) == 2
+    assert len(setup.seen_by_the_next()) == 2
 
 
 def _refuse(*_args: object) -> int:
     raise OSError(109, "Too many references: cannot splice")
 
 
-def test_who_finds_no_room_for_descriptors_is_told(street: Street) -> None:
-    street.park_new(30)
-    street.lot.park_all()
+def test_missing_descriptors_are_reported(setup: Setup) -> None:
+    setup.park_new(30)
+    setup.store.rewrite()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    other = ParkingLot.adopt(street.lot.descriptors, street.fds)
+    other = ConnectionStore.adopt(setup.store.descriptors, setup.fds)
     free = os.dup(0)
     os.close(free)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 5, limits[1]))
-        fds, is_cut = other.look()
+        fds, is_cut = other.peek()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert is_cut
@@ -216,19 +216,19 @@ def test_who_finds_no_room_for_descriptors_is_told(street: Street) -> None:
     other.close()
 
 
-def test_a_lot_that_cannot_be_used_is_emptied_so_that_peers_see_the_end(street: Street) -> None:
-    street.park_new(3)
-    assert sum(close_parked(end) for end in street.lot.descriptors) == 3
-    assert [peer.recv(10) for peer in street.peers] == [b""] * 3
-    assert close_parked(1 << 20) == 0
+def test_an_unusable_store_is_emptied_so_that_peers_notice(setup: Setup) -> None:
+    setup.park_new(3)
+    assert sum(close_stored(end) for end in setup.store.descriptors) == 3
+    assert [peer.recv(10) for peer in setup.peers] == [b""] * 3
+    assert close_stored(1 << 20) == 0
     with pytest.raises(ValueError, match="no part"):
-        street.lot.look()
+        setup.store.peek()
 
 
-def test_what_is_no_lot_is_refused(street: Street) -> None:
-    with pytest.raises(ValueError, match="3 ends"):
-        ParkingLot.adopt(street.lot.descriptors[:3], street.fds)
+def test_invalid_ends_are_rejected(setup: Setup) -> None:
+    with pytest.raises(ValueError, match="3 descriptors instead of 4"):
+        ConnectionStore.adopt(setup.store.descriptors[:3], setup.fds)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as wrong, pytest.raises(ValueError, match="kind"):
-        ParkingLot.adopt([*street.lot.descriptors[:3], wrong.fileno()], street.fds)
+        ConnectionStore.adopt([*setup.store.descriptors[:3], wrong.fileno()], setup.fds)
     with open(os.devnull, "rb") as null, pytest.raises(OSError):
-        ParkingLot.adopt([*street.lot.descriptors[:3], null.fileno()], street.fds)
+        ConnectionStore.adopt([*setup.store.descriptors[:3], null.fileno()], setup.fds)

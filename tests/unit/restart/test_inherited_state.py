@@ -1,53 +1,53 @@
-"""What a process finds of the one before: by the store, in place, or nothing."""
+"""The state that a process inherits: from the store, in place, or none."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from sbusd.restart.inherited_state import VARIABLE, InPlace, heritage_of, set_in_place, take_in_place, unset_in_place
+from sbusd.restart.inherited_state import VARIABLE, ReexecState, inherited_state, set_reexec_state, take_reexec_state, unset_reexec_state
 from sbusd.systemd import fdstore
 
 
-def test_what_goes_in_place_is_found_once_and_its_descriptors_live() -> None:
+def test_the_state_of_a_restart_in_place_is_found_once_and_its_descriptors_stay_open() -> None:
     fds = [os.dup(0) for _ in range(6)]
-    left = InPlace(fds[0], (1, 2), True, None, "/folder", fds[1], tuple(fds[2:]))
+    left = ReexecState(fds[0], (1, 2), True, None, "/folder", fds[1], tuple(fds[2:]))
     environment: dict[str, str] = {}
     for fd in fds:
         os.set_inheritable(fd, False)
-    set_in_place(environment, left)
+    set_reexec_state(environment, left)
     assert all(os.get_inheritable(fd) for fd in fds)
-    unset_in_place(environment, left)
+    unset_reexec_state(environment, left)
     assert environment == {}
     assert not any(os.get_inheritable(fd) for fd in fds)
-    set_in_place(environment, left)
-    assert take_in_place(environment) == left
-    assert take_in_place(environment) is None
-    assert heritage_of({}, left).descriptors == tuple(fds[1:])
+    set_reexec_state(environment, left)
+    assert take_reexec_state(environment) == left
+    assert take_reexec_state(environment) is None
+    assert inherited_state({}, left).descriptors == tuple(fds[1:])
     for fd in fds:
         os.close(fd)
 
 
-def test_a_variable_of_somebody_else_is_dropped() -> None:
+def test_an_invalid_variable_is_dropped() -> None:
     rest: dict[str, object] = {"listener": 3, "listener_made": None, "background": False, "pid_file": None, "folder": "/"}
-    assert take_in_place({VARIABLE: json.dumps(rest)}) is not None
+    assert take_reexec_state({VARIABLE: json.dumps(rest)}) is not None
     wrong: list[dict[str, object]] = [{"listener": -5}, {"listener": 1 << 31}, {"state": -2}, {"state": 1 << 40}, {"lot": [1, 2, 3, -4]}]
     for text in ("", "x", "{}", "[]", '{"listener": "x"}', *(json.dumps(rest | each) for each in wrong)):
         environment = {VARIABLE: text}
-        assert take_in_place(environment) is None
+        assert take_reexec_state(environment) is None
         assert environment == {}
 
 
-def test_what_was_stored_is_told_from_sockets() -> None:
-    passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.LOT))}
-    heritage = heritage_of(passed, None)
-    assert heritage.sockets == {3: "sbus.socket"}
-    assert (heritage.state, heritage.lot) == (4, (8, 7, 6, 5))
-    assert not heritage.is_empty
-    assert heritage_of({3: "sbus.socket"}, None).is_empty
+def test_stored_descriptors_are_separated_from_sockets() -> None:
+    passed = {3: "sbus.socket", 4: fdstore.STATE} | {5 + place: name for place, name in enumerate(reversed(fdstore.CONNECTION_STORE))}
+    inherited = inherited_state(passed, None)
+    assert inherited.sockets == {3: "sbus.socket"}
+    assert (inherited.state, inherited.connection_store) == (4, (8, 7, 6, 5))
+    assert not inherited.is_empty
+    assert inherited_state({3: "sbus.socket"}, None).is_empty
 
 
-def test_the_store_is_there_where_the_service_manager_does_not_deny_it() -> None:
+def test_there_is_a_store_unless_the_service_manager_denies_it() -> None:
     socket = {"NOTIFY_SOCKET": "/run/x"}
     assert fdstore.is_there(socket)
     assert fdstore.is_there(socket | {"FDSTORE": "16"})

@@ -1,4 +1,4 @@
-"""What is brought back of a bus, and what those who listen are told of what is not."""
+"""The restore of a bus, and the presence events about connections that are not restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import closing
 
 import pytest
 
-from sbusd.broker.durable_state import complete
+from sbusd.broker.durable_state import full_state
 from sbusd.config.rules import PolicyRule
 from sbusd.config.settings import DaemonSettings
 from sbusd.protocol import controls
@@ -27,7 +27,7 @@ Return = Callable[[Parlour, State, dict[int, Credentials]], dict[int, Guest]]
 
 @pytest.fixture
 def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
-    """Restore a state in a bus, with those who are still there, by their numbers and credentials; they are returned."""
+    """Restore a state with some connections, by number and credentials, and return these."""
     guests: list[Guest] = []
 
     def bring(parlour: Parlour, left: State, there: dict[int, Credentials]) -> dict[int, Guest]:
@@ -40,7 +40,7 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
             found[number] = Guest(mine, number, parlour.run)
         guests.extend(found.values())
         monkeypatch.setattr(restoration, "credentials_of", by_fd.__getitem__)
-        outcome = restoration.restore(parlour.broker.parts(), left, list(by_fd))
+        outcome = restoration.restore(parlour.broker.components(), left, list(by_fd))
         assert (outcome.restored, outcome.gone) == (len(there), len(left.connections) - len(there))
         for step in outcome.then:
             step()
@@ -52,20 +52,20 @@ def bring_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[Return]:
 
 
 def _left(parlour: Parlour) -> State:
-    """Return what *parlour* leaves."""
+    """Return the full state of *parlour*."""
     parlour.run()
-    return replay(image(complete(parlour.broker.parts())))
+    return replay(image(full_state(parlour.broker.components())))
 
 
 def _events(guest: Guest) -> list[tuple[bytes, object]]:
-    """Return the events that have come, their keys without head, and of whom they tell."""
+    """Return the received events: their keys without prefix, and the connection."""
     packets = [packet.partition(b"\0") for packet in guest.receive_all()]
     assert all(head.startswith(b"MSG !/event/") for head, _, _ in packets), packets
     return [(head.removeprefix(b"MSG !/event/"), json.loads(payload)["cred"]) for head, _, payload in packets]
 
 
-def test_who_does_not_come_back_has_left_for_those_who_listen(make_parlour: MakeParlour, bring_back: Return) -> None:
-    """Else whoever waits for its answer would wait for ever."""
+def test_a_connection_that_is_not_restored_has_a_disconnect_event(make_parlour: MakeParlour, bring_back: Return) -> None:
+    """Otherwise a client that waits for its response would wait without end."""
     before = make_parlour()
     there = {}
     for uid in (0, ALICE, BOB):
@@ -80,7 +80,7 @@ def test_who_does_not_come_back_has_left_for_those_who_listen(make_parlour: Make
     assert told == {0: gone, ALICE: gone, BOB: gone}
 
 
-def test_what_waited_for_who_does_not_come_back_is_told(make_parlour: MakeParlour, bring_back: Return) -> None:
+def test_packets_pending_for_a_connection_that_is_not_restored_are_reported(make_parlour: MakeParlour, bring_back: Return) -> None:
     before = make_parlour()
     owner, slow = before.guest(), before.guest(uid=ALICE, gid=7, pid=55)
     owner.control(controls.TAP_ON, b"!/event/")
@@ -98,7 +98,7 @@ def test_what_waited_for_who_does_not_come_back_is_told(make_parlour: MakeParlou
     assert [(line["kind"], line["id"], line["count"]) for line in told] == [("disconnect", slow.connection, waited)]
 
 
-def test_a_subscription_that_does_not_come_back_has_ended_for_those_who_listen(make_parlour: MakeParlour, bring_back: Return) -> None:
+def test_a_subscription_that_is_not_restored_has_an_event(make_parlour: MakeParlour, bring_back: Return) -> None:
     before = make_parlour()
     there = {before.guest().connection: Credentials(1, 0, 0), before.guest(uid=BOB, gid=7, pid=9).connection: Credentials(9, BOB, 7)}
     state = _left(before)
@@ -111,8 +111,8 @@ def test_a_subscription_that_does_not_come_back_has_ended_for_those_who_listen(m
     assert members == {"members": [], "next": None}
 
 
-def test_a_state_that_does_not_say_who_it_was_tells_of_nobody(make_parlour: MakeParlour, bring_back: Return) -> None:
-    """As an older bus wrote it."""
+def test_a_state_without_credentials_causes_no_event(make_parlour: MakeParlour, bring_back: Return) -> None:
+    """An older bus wrote such states."""
     before = make_parlour()
     owner = before.guest()
     owner.subscribe(b"!/event/")
@@ -123,7 +123,7 @@ def test_a_state_that_does_not_say_who_it_was_tells_of_nobody(make_parlour: Make
     assert owner.receive_all() == []
 
 
-def test_a_connection_has_its_own_address_still(make_parlour: MakeParlour, bring_back: Return) -> None:
+def test_a_connection_keeps_its_address(make_parlour: MakeParlour, bring_back: Return) -> None:
     before = make_parlour()
     guest = before.guest(uid=ALICE)
     guest.subscribe(b"!/conn/1/rpc/x")

@@ -1,4 +1,4 @@
-"""How much of the kept state one packet, and one step between turns, may write: counted in bytes, so that no machine is too slow."""
+"""The maximum size of the state that one packet, and one step between turns, may write: in bytes, so that no machine is too slow."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pathlib import Path
 import pytest
 
 from sbusd.restart.handover import Handover
-from sbusd.restart.inherited_state import Heritage
-from sbusd.restart.state_log import KeptChronicle
+from sbusd.restart.inherited_state import InheritedState
+from sbusd.restart.state_log import StateLog
 from sbusd.state import log_file as statefile
 from sbusd.state import syscalls
 from tests.support.parlour import MakeParlour, Parlour
 
 PATTERNS, PATTERN_BYTES = 400, 3_900
-"""1.6 MB of state: more than the log must have before it is rewritten."""
+"""1.6 MB of state: above the minimum size of a rewrite."""
 
 MOST_BYTES = 64 << 10
-"""Some tens of microseconds. What one packet writes is its pattern, twice; what one step writes is 16 KiB and a pattern."""
+"""Some tens of microseconds. One packet writes its pattern twice; one step writes 16 KiB and a pattern."""
 
 
 @pytest.fixture
-def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parlour, KeptChronicle]]:
+def kept(make_parlour: MakeParlour, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Parlour, StateLog]]:
     """A bus whose state a service manager keeps."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
         monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
         monkeypatch.setenv("FDSTORE", "16")
         parlour = make_parlour()
-        chronicle = Handover.begin(parlour.broker, parlour.journal, Heritage())._chronicle
-    assert chronicle is not None
-    yield parlour, chronicle
-    chronicle.file.close()
-    chronicle.lot.close()
+        state_log = Handover.begin(parlour.broker, parlour.journal, InheritedState())._state_log
+    assert state_log is not None
+    yield parlour, state_log
+    state_log.file.close()
+    state_log.store.close()
 
 
 def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
-    kept: tuple[Parlour, KeptChronicle], monkeypatch: pytest.MonkeyPatch
+    kept: tuple[Parlour, StateLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A user that churns makes the log grow, and it is rewritten several times, for which no turn has to wait."""
-    parlour, chronicle = kept
+    """A user with many changes makes the log grow. It is rewritten several times, and no turn waits for that."""
+    parlour, state_log = kept
     written = 0
     write_at = syscalls.write_at
 
@@ -66,11 +66,11 @@ def test_neither_a_packet_nor_a_step_writes_more_than_some_kilobytes(
         steps.append(written)
     assert sum(packets) > 10 * (1 << 20)
     assert max(packets) < MOST_BYTES
-    # A turn's time of steps is some of them: what they write is bounded by what one step writes, which is not much more than this.
+    # A turn does some steps. Each is limited to little more than this.
     monkeypatch.setattr("sbusd.broker.broker.MAX_SETTLE_SECONDS", 0.0)
     while not parlour.broker.is_settled:
         written = 0
         parlour.broker.settle()
         assert written < MOST_BYTES
-    assert chronicle.counts()["state_rewrites"] >= 3
-    assert chronicle.file.size < 8 * PATTERNS * PATTERN_BYTES
+    assert state_log.counts()["state_rewrites"] >= 3
+    assert state_log.file.size < 8 * PATTERNS * PATTERN_BYTES

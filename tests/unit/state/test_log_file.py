@@ -1,4 +1,4 @@
-"""The log that outlives a process: whole or refused, after any kill and any damage."""
+"""The log that outlives a process is complete or rejected, after any kill and any damage."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file() -> Iterator[StateFile]:
 
 
 def _read(fd: int) -> list[bytes]:
-    """Return what another process would read."""
+    """Return the records that another process would read."""
     other = StateFile.adopt(fd)
     try:
         return list(other.records())
@@ -42,7 +42,7 @@ def _copy(file: StateFile) -> bytes:
 
 
 def _adopt(content: bytes) -> list[bytes]:
-    """Return what is read from a file with that content."""
+    """Return the records of a file with that content."""
     fd = os.memfd_create("copy")
     try:
         os.write(fd, content)
@@ -51,7 +51,7 @@ def _adopt(content: bytes) -> list[bytes]:
         os.close(fd)
 
 
-def test_what_is_appended_is_read_by_the_next(file: StateFile) -> None:
+def test_the_next_process_reads_what_was_appended(file: StateFile) -> None:
     assert _read(file.fd) == []
     for record in RECORDS:
         file.append(record)
@@ -59,7 +59,7 @@ def test_what_is_appended_is_read_by_the_next(file: StateFile) -> None:
     assert file.size == sum(4 + len(record) for record in RECORDS)
 
 
-def test_the_next_goes_on_appending(file: StateFile) -> None:
+def test_the_next_process_can_append(file: StateFile) -> None:
     file.append(b"a")
     other = StateFile.adopt(file.fd)
     other.append(b"b")
@@ -67,7 +67,7 @@ def test_the_next_goes_on_appending(file: StateFile) -> None:
     assert _read(file.fd) == [b"a", b"b"]
 
 
-def test_a_new_log_replaces_the_old_one_and_gives_its_memory_back(file: StateFile) -> None:
+def test_a_new_log_replaces_the_old_one_and_frees_its_memory(file: StateFile) -> None:
     for _ in range(3):
         file.replace([bytes(300_000) for _ in range(20)])
     file.replace(RECORDS)
@@ -76,14 +76,14 @@ def test_a_new_log_replaces_the_old_one_and_gives_its_memory_back(file: StateFil
     assert os.fstat(file.fd).st_blocks * 512 < 10 * PAGE
 
 
-def test_it_is_private_and_cannot_be_cut(file: StateFile) -> None:
+def test_it_is_private_and_cannot_be_truncated(file: StateFile) -> None:
     assert os.fstat(file.fd).st_mode & 0o777 == 0o600
     assert not os.get_inheritable(file.fd)
     with pytest.raises(PermissionError):
         os.ftruncate(file.fd, 0)
 
 
-def test_what_the_header_does_not_cover_was_never_written(file: StateFile) -> None:
+def test_only_what_the_header_covers_exists(file: StateFile) -> None:
     """A kill between the record and the header, and one in the middle of a new log."""
     file.append(b"a")
     os.pwrite(file.fd, b"\x05\0\0\0half", PAGE + file.size)
@@ -91,8 +91,8 @@ def test_what_the_header_does_not_cover_was_never_written(file: StateFile) -> No
     assert _read(file.fd) == [b"a"]
 
 
-def test_a_draft_counts_for_nobody_until_it_is_committed(file: StateFile) -> None:
-    """Both logs grow meanwhile; what is read at any time is one of them, whole."""
+def test_a_draft_is_not_read_until_it_is_committed(file: StateFile) -> None:
+    """Both logs grow meanwhile. A reader always gets one of them, complete."""
     file.append(b"old")
     file.begin_draft()
     for number in range(50):
@@ -122,12 +122,12 @@ def test_a_commit_can_be_reverted(file: StateFile) -> None:
     assert _read(file.fd) == [b"old", b"older"]
 
 
-def test_memory_is_given_back_in_steps_of_so_many_bytes(file: StateFile) -> None:
+def test_memory_is_freed_in_steps(file: StateFile) -> None:
     file.append(bytes(statefile.FREED_AT_ONCE * 5))
     file.draft_all([b"x"])
     file.commit_draft()
     taken = []
-    while file.has_waste:
+    while file.has_obsolete:
         before = os.fstat(file.fd).st_blocks * 512
         file.free_some()
         taken.append(before - os.fstat(file.fd).st_blocks * 512)
@@ -136,7 +136,7 @@ def test_memory_is_given_back_in_steps_of_so_many_bytes(file: StateFile) -> None
     assert os.fstat(file.fd).st_blocks * 512 <= 3 * PAGE
 
 
-def test_what_a_process_that_was_killed_left_is_given_back(file: StateFile) -> None:
+def test_the_memory_that_a_killed_process_left_is_freed(file: StateFile) -> None:
     """In the middle of a draft, and in the middle of freeing."""
     file.append(b"kept")
     file.begin_draft()
@@ -148,8 +148,8 @@ def test_what_a_process_that_was_killed_left_is_given_back(file: StateFile) -> N
     other.close()
 
 
-def test_a_log_of_the_format_before_is_read_and_goes_on(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may begin anywhere in the file, behind what an older bus did not give back."""
+def test_a_log_of_the_previous_format_is_read_and_continued(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may start anywhere in the file, after memory that an older bus did not free."""
     records = b"".join(len(each).to_bytes(4, "little") + each for each in RECORDS)
     os.pwrite(file.fd, bytes(10 * PAGE) + records, PAGE)
     monkeypatch.setattr(statefile, "FORMAT", 1)
@@ -181,7 +181,7 @@ def test_a_failed_new_log_leaves_the_old_one(file: StateFile) -> None:
     assert _read(file.fd) == [b"a", b"b"]
 
 
-def test_every_truncation_is_refused(file: StateFile) -> None:
+def test_every_truncation_is_rejected(file: StateFile) -> None:
     for record in (b"one", b"two", b"x" * 40):
         file.append(record)
     whole = _copy(file)
@@ -191,7 +191,7 @@ def test_every_truncation_is_refused(file: StateFile) -> None:
     assert _adopt(whole) == [b"one", b"two", b"x" * 40]
 
 
-def test_every_flipped_bit_is_refused_or_makes_no_difference(file: StateFile) -> None:
+def test_every_flipped_bit_is_rejected_or_has_no_effect(file: StateFile) -> None:
     for record in (b"one", b"two", b"x" * 40):
         file.append(record)
     whole = _copy(file)
@@ -208,7 +208,7 @@ def test_every_flipped_bit_is_refused_or_makes_no_difference(file: StateFile) ->
     assert refused == 8 * (header + len(whole) - PAGE)
 
 
-def test_another_format_is_refused_by_its_number(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_format_is_rejected_by_its_number(file: StateFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statefile, "FORMAT", 7)
     file.append(b"a")
     monkeypatch.undo()
@@ -216,7 +216,7 @@ def test_another_format_is_refused_by_its_number(file: StateFile, monkeypatch: p
         _read(file.fd)
 
 
-def test_what_is_invalidated_is_refused_until_it_is_written_anew(file: StateFile) -> None:
+def test_an_invalidated_log_is_rejected_until_it_is_rewritten(file: StateFile) -> None:
     file.append(b"a")
     file.invalidate()
     with pytest.raises(StateError):
@@ -225,7 +225,7 @@ def test_what_is_invalidated_is_refused_until_it_is_written_anew(file: StateFile
     assert _read(file.fd) == [b"b"]
 
 
-def test_other_files_are_refused(tmp_path: object) -> None:
+def test_other_files_are_rejected(tmp_path: object) -> None:
     reader, writer = os.pipe()
     try:
         with pytest.raises(StateError, match="not anonymous memory"):

@@ -1,4 +1,4 @@
-"""What a bus knows, as records: what is written is read, and what makes no sense is refused."""
+"""The state of a bus as records: valid ones are read as they were written, and inconsistent ones are rejected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ONE = state.opened(ConnectionState(1, 1, 0.0))
 
 
 def _full() -> State:
-    """Return a state with something in every place."""
+    """Return a state with a value in every field."""
     connections = {
         number: ConnectionState(
             number,
@@ -39,12 +39,12 @@ def _full() -> State:
     return State(bus, connections, [b"MSG a\0\xff", b""], {7: Queue(((0, None, None), (1, 0, 5)), ((1, None, 0),))}, accounts)
 
 
-def test_an_image_is_read_as_it_was() -> None:
+def test_an_image_is_read_as_it_was_written() -> None:
     assert state.replay(state.image(_full())) == _full()
 
 
-def test_the_state_of_the_format_before_is_read() -> None:
-    """As the version before wrote it: patterns and the tap in JSON, a byte a character."""
+def test_the_state_of_the_previous_format_is_read() -> None:
+    """As the previous version wrote it: patterns and the tap in JSON, one character per byte."""
     records = [
         b'B{"next_connection":9,"is_orderly":false,"tally":{},"counts":{},"records":{},"forgotten_early":0,"started":12.5}',
         b'C{"number":3,"inode":1003,"since":1.5,"settings":{"echo":false,"soft":1,"hard":3,"order":2,"sender":false,"batch":false,"pace":false},'
@@ -59,7 +59,7 @@ def test_the_state_of_the_format_before_is_read() -> None:
     assert state.replay(state.image(read)) == read
 
 
-def test_changes_are_applied_in_their_order() -> None:
+def test_changes_are_applied_in_order() -> None:
     records = [
         BEGINNING,
         state.reserved(1024),
@@ -82,7 +82,7 @@ def test_changes_are_applied_in_their_order() -> None:
     assert (read.bus.next_connection, read.bus.is_orderly, read.tries) == (1024, False, 1)
 
 
-def test_a_number_that_was_used_is_never_free_again() -> None:
+def test_a_connection_number_is_never_reused() -> None:
     assert state.replay([BEGINNING, state.opened(ConnectionState(80, 1, 0.0)), state.closed(80)]).bus.next_connection == 81
 
 
@@ -113,13 +113,13 @@ def test_a_number_that_was_used_is_never_free_again() -> None:
         ([BEGINNING, b'C{"number": -1, "inode": 1, "since": 1}'], "number"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_one_line(records: list[bytes], says: str) -> None:
+def test_inconsistent_records_are_rejected_in_one_line(records: list[bytes], says: str) -> None:
     with pytest.raises(StateError, match=says) as refusal:
         state.replay(records)
     assert str(refusal.value).isprintable()
 
 
-def test_what_waits_must_be_there_and_for_somebody() -> None:
+def test_a_queue_needs_its_packets_and_its_connection() -> None:
     for queue, number in ((Queue(((2, None, None),)), 7), (Queue(((0, 2, None),)), 7), (Queue(((0, None, None),)), 99)):
         full = _full()
         full.queues = {number: queue}
@@ -128,7 +128,7 @@ def test_what_waits_must_be_there_and_for_somebody() -> None:
 
 
 @given(st.lists(st.binary(max_size=60), max_size=6), st.integers(0, 2**32))
-def test_garbage_is_refused_and_never_more(garbage: list[bytes], seed: int) -> None:
+def test_garbage_is_rejected_with_a_state_error(garbage: list[bytes], seed: int) -> None:
     """Any end of any image, and any damage to one of its records: an error of ours, or a state."""
     records = list(state.image(_full()))
     place = random.Random(seed).randrange(len(records))
@@ -139,7 +139,7 @@ def test_garbage_is_refused_and_never_more(garbage: list[bytes], seed: int) -> N
             assert str(error).isprintable()  # noqa: PT017 - it is not always raised
 
 
-def test_no_pattern_can_be_taken_for_a_record() -> None:
+def test_no_pattern_can_forge_a_record() -> None:
     """A client chooses the bytes of its patterns and packets; nothing else in a state comes from one."""
     forged = state.closed(1) + state.opened(ConnectionState(9, 9, 0.0))
     records = [BEGINNING, state.opened(ConnectionState(1, 1, 0.0)), state.subscribed(1, forged)]
@@ -149,7 +149,7 @@ def test_no_pattern_can_be_taken_for_a_record() -> None:
 
 
 def test_the_format_does_not_change_unseen() -> None:
-    """An older bus must be understood: whoever changes what is written here gives new fields defaults, or FORMAT another number."""
+    """A newer bus must read the state of an older one: give new fields defaults, or increase FORMAT."""
     assert json.loads(state.opened(ConnectionState(1, 2, 3.0))[1:]).keys() == {"number", "inode", "since", "settings", "who"}
     full = ConnectionState(1, 2, 3.0, progress=ConnectionProgress(1), holding=HoldingState(1), patterns={b"a": 1}, tap=b"t")
     assert json.loads(state.opened(full)[1:]).keys() == {"number", "inode", "since", "settings", "who", "progress", "holding"}

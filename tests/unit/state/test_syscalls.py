@@ -1,4 +1,4 @@
-"""System calls that keep the interpreter's lock: they do what Python's own do, and raise what those raise."""
+"""System calls with the interpreter's lock held return and raise the same as Python's own."""
 
 from __future__ import annotations
 

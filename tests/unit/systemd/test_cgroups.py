@@ -1,4 +1,4 @@
-"""The unit of a process: the system's word for it, which nobody can make up."""
+"""The unit of a process, which no user can forge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_known_groups(text: str, unit: str | None) -> None:
 
 
 @pytest.mark.parametrize("pid", [None, 0, -1, 2**30])
-def test_no_process_has_no_unit(pid: int | None) -> None:
+def test_an_invalid_process_has_no_unit(pid: int | None) -> None:
     assert unit_of_process(pid) is None
 
 
@@ -47,19 +47,19 @@ def test_this_process_is_read() -> None:
 
 @pytest.fixture
 def in_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every process is in a unit, as it may not be where tests run."""
+    """Every process is in a unit, also where the tests run outside of one."""
     monkeypatch.setattr(processes, "unit_of_process", lambda _pid: "app.service")
 
 
 @pytest.mark.usefixtures("in_a_unit")
-def test_a_number_that_was_given_out_again_is_of_another_process() -> None:
+def test_a_reused_number_is_another_process() -> None:
     pid = os.getpid()
     assert unit_at(pid, time.time()) == "app.service"
     assert unit_at(pid, 1_000.0) is unit_at(pid, None) is unit_at(None, time.time()) is unit_at(1 << 22, time.time()) is None
 
 
 @pytest.mark.usefixtures("in_a_unit")
-def test_a_process_that_changes_while_it_is_looked_at_is_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_changes_meanwhile_has_no_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     begun = iter([1, 2])
     assert start_ticks(os.getpid()) is not None
     monkeypatch.setattr(processes, "start_ticks", lambda _pid: next(begun))

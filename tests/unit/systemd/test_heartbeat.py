@@ -1,4 +1,4 @@
-"""The signs of life come when they are due, say what holds, and wake an idle bus for the watchdog alone."""
+"""Notifications are sent in time with a correct status, and wake up an idle bus only for the watchdog."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sbusd.systemd.service_manager import ServiceManager
 WATCHDOG_SECONDS = 20.0
 
 
-class Listening(ServiceManager):
-    """A service manager that keeps what it hears, or is deaf; it has a clock, and what the bus does."""
+class FakeManager(ServiceManager):
+    """A service manager that keeps the notifications, or rejects them. It has a clock and the traffic of the bus."""
 
     def __init__(self, watchdog_seconds: float) -> None:
         super().__init__("", 0.0)
@@ -37,14 +37,14 @@ class Listening(ServiceManager):
         self.failures += 1
 
     def pass_time(self, milliseconds: int) -> None:
-        """Let time go by without rounding."""
+        """Move the clock, without rounding."""
         self.now = (round(self.now * 1000) + milliseconds) / 1000
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat(self, lambda: self.traffic, self.failed, clock=lambda: self.now)
 
     def idle(self, heartbeat: Heartbeat, seconds: float) -> int:
-        """Let the loop wait as long as it may, and return how often it was woken in *seconds* in which nothing happens."""
+        """Let the loop wait as long as possible, and return how often it wakes up in *seconds* without traffic."""
         end, wakes = self.now + seconds, 0
         while True:
             wait_ms = heartbeat.beat()
@@ -57,11 +57,11 @@ class Listening(ServiceManager):
 
 
 @pytest.fixture
-def systemd() -> Listening:
-    return Listening(WATCHDOG_SECONDS)
+def systemd() -> FakeManager:
+    return FakeManager(WATCHDOG_SECONDS)
 
 
-def test_an_idle_bus_is_woken_for_half_of_the_watchdogs_time_alone(systemd: Listening) -> None:
+def test_an_idle_bus_wakes_up_only_every_half_watchdog_interval(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     systemd.idle(heartbeat, 30)
     systemd.heard.clear()
@@ -69,18 +69,18 @@ def test_an_idle_bus_is_woken_for_half_of_the_watchdogs_time_alone(systemd: List
     assert {state for _, state in systemd.heard} == {"WATCHDOG=1"}
 
 
-def test_an_idle_bus_without_a_watchdog_is_not_woken() -> None:
-    systemd = Listening(0.0)
+def test_an_idle_bus_without_a_watchdog_does_not_wake_up() -> None:
+    systemd = FakeManager(0.0)
     heartbeat = systemd.heartbeat()
     assert systemd.idle(heartbeat, 1_000) == 1
     assert systemd.heard == [(1_000.0 + STATUS_SECONDS, "STATUS=0 clients, 0 messages/s")]
-    # It is asked anew, so something has happened; and then there is rest again.
+    # It is asked again, so something has happened; then it rests again.
     assert systemd.idle(heartbeat, 1_000) <= 1
     assert len(systemd.heard) == 1
 
 
-def test_a_status_without_traffic_holds_until_the_loop_returns() -> None:
-    systemd = Listening(0.0)
+def test_a_status_without_traffic_is_correct_until_the_loop_returns() -> None:
+    systemd = FakeManager(0.0)
     heartbeat = systemd.heartbeat()
     systemd.pass_time(int(STATUS_SECONDS) * 1_000)
     assert heartbeat.beat() == -1
@@ -91,14 +91,14 @@ def test_a_status_without_traffic_holds_until_the_loop_returns() -> None:
     assert settled == [True, False]
 
 
-def test_without_a_service_manager_the_loop_may_wait_for_ever() -> None:
+def test_without_a_service_manager_the_loop_may_wait_without_limit() -> None:
     calls: list[int] = []
     heartbeat = Heartbeat(ServiceManager("", 0.0), lambda: Traffic(0, 0), lambda: calls.append(1))
     assert [heartbeat.beat() for _ in range(3)] == [-1, -1, -1]
     assert calls == []
 
 
-def test_a_busy_loop_gives_its_signs_in_time(systemd: Listening) -> None:
+def test_a_busy_loop_notifies_the_watchdog_in_time(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     for _ in range(100_000):
         systemd.pass_time(1)
@@ -108,7 +108,7 @@ def test_a_busy_loop_gives_its_signs_in_time(systemd: Listening) -> None:
     assert all(later - earlier <= WATCHDOG_SECONDS / 2 + 0.01 for earlier, later in pairwise(alive))
 
 
-def test_the_status_has_the_rate_since_it_was_last_told_and_ends_with_none(systemd: Listening) -> None:
+def test_the_status_has_the_rate_since_the_last_one_and_ends_with_0(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     systemd.idle(heartbeat, STATUS_SECONDS + 1)
     systemd.heard.clear()
@@ -125,7 +125,7 @@ def test_the_status_has_the_rate_since_it_was_last_told_and_ends_with_none(syste
     assert len(told) == len(set(told))
 
 
-def test_the_status_is_told_at_a_pace_not_for_each_message(systemd: Listening) -> None:
+def test_the_status_is_not_sent_for_each_message(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     for number in range(100_000):
         systemd.pass_time(1)
@@ -136,9 +136,9 @@ def test_the_status_is_told_at_a_pace_not_for_each_message(systemd: Listening) -
 
 
 @pytest.mark.parametrize("watchdog_seconds", [0.0, 2.0, WATCHDOG_SECONDS])
-def test_a_client_that_comes_at_any_moment_is_told_of(watchdog_seconds: float) -> None:
+def test_a_client_that_connects_at_any_time_is_in_the_status(watchdog_seconds: float) -> None:
     for tenths in range(250):
-        systemd = Listening(watchdog_seconds)
+        systemd = FakeManager(watchdog_seconds)
         heartbeat = systemd.heartbeat()
         systemd.idle(heartbeat, 30 + tenths / 10)
         systemd.traffic = Traffic(1, 0)
@@ -146,7 +146,7 @@ def test_a_client_that_comes_at_any_moment_is_told_of(watchdog_seconds: float) -
         assert [state for _, state in systemd.heard if "STATUS=" in state][-1].endswith("STATUS=1 client, 0 messages/s")
 
 
-def test_one_message_is_one(systemd: Listening) -> None:
+def test_one_message_is_singular(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     systemd.traffic = Traffic(1, 5)
     systemd.now += STATUS_SECONDS
@@ -154,7 +154,7 @@ def test_one_message_is_one(systemd: Listening) -> None:
     assert systemd.heard == [(1_000.0 + STATUS_SECONDS, "STATUS=1 client, 1 message/s")]
 
 
-def test_what_is_not_taken_is_given_again_soon(systemd: Listening) -> None:
+def test_a_rejected_notification_is_sent_again_soon(systemd: FakeManager) -> None:
     heartbeat = systemd.heartbeat()
     systemd.idle(heartbeat, 30)
     systemd.is_deaf = True
@@ -168,8 +168,8 @@ def test_what_is_not_taken_is_given_again_soon(systemd: Listening) -> None:
     assert systemd.failures == failures
 
 
-def test_a_warning_stands_in_the_status_for_as_long_as_it_lasts() -> None:
-    systemd, warnings = Listening(0.0), ["configuration faults: 1 (50-lab.toml)"]
+def test_a_warning_is_in_the_status_while_it_lasts() -> None:
+    systemd, warnings = FakeManager(0.0), ["configuration faults: 1 (50-lab.toml)"]
     heartbeat = Heartbeat(systemd, lambda: systemd.traffic, systemd.failed, warning=lambda: warnings[0], clock=lambda: systemd.now)
     systemd.idle(heartbeat, 100)
     warnings[0] = ""

@@ -1,131 +1,32 @@
-"""What a record looks like in the journal and on standard error, and which of them is chosen."""
+"""Records arrive in the journal or on standard error, and the right one of them is chosen."""
 
 from __future__ import annotations
 
 import os
 import socket
-import struct
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from sbusd.broker.log_messages import INTERNAL_ERROR, SECRET_REFUSED, STARTED
-from sbusd.systemd import log_sink as logsink
-from sbusd.systemd.log_message import LogMessage, Priority
-from sbusd.systemd.log_sink import (
-    JournalSink,
-    Record,
-    StandardErrorSink,
-    choose_sink,
-    journal_datagram,
-    journal_fields,
-    standard_error_line,
-)
-
-RECORD = Record(
-    SECRET_REFUSED, uid=1000, pid=77, connection=5, key=b"!/cred//0//\n\xff", facts={"reason": "not\nyours", "count": 2}, trace="line\nline"
-)
-
-
-def _parse(datagram: bytes) -> dict[str, bytes]:
-    """Return the fields of *datagram*, read as journald does."""
-    fields = {}
-    while datagram:
-        line, _, rest = datagram.partition(b"\n")
-        name, equals, value = line.partition(b"=")
-        if not equals:
-            (length,) = struct.unpack_from("<Q", rest)
-            value, rest = rest[8 : 8 + length], rest[8 + length :]
-            assert rest.startswith(b"\n")
-            rest = rest[1:]
-        fields[name.decode()] = value
-        datagram = rest
-    return fields
-
-
-def test_the_journal_gets_every_fact_in_a_field() -> None:
-    assert journal_fields(RECORD) == {
-        "MESSAGE": rb"rejected subscription to a secret key: not\x0ayours",
-        "MESSAGE_ID": SECRET_REFUSED.id.encode(),
-        "PRIORITY": b"5",
-        "SYSLOG_IDENTIFIER": b"sbusd",
-        "SBUS_EVENT": b"secret-refused",
-        "SBUS_PEER_UID": b"1000",
-        "SBUS_PEER_PID": b"77",
-        "SBUS_CONNECTION": b"5",
-        "SBUS_KEY": b"!/cred//0//\n\xff",
-        "SBUS_REASON": b"not\nyours",
-        "SBUS_COUNT": b"2",
-        "SBUS_TRACEBACK": b"line\nline",
-    }
-
-
-def test_what_is_not_known_has_no_field() -> None:
-    assert journal_fields(Record(STARTED, facts={"address": "a", "version": "1"})).keys() == {
-        "MESSAGE", "MESSAGE_ID", "PRIORITY", "SYSLOG_IDENTIFIER", "SBUS_EVENT", "SBUS_ADDRESS", "SBUS_VERSION",
-    }  # fmt: skip
-
-
-def test_the_user_0_and_the_empty_key_are_known() -> None:
-    fields = journal_fields(Record(SECRET_REFUSED, uid=0, pid=0, connection=0, key=b""))
-    assert (fields["SBUS_PEER_UID"], fields["SBUS_KEY"]) == (b"0", b"")
-
-
-def test_no_value_can_forge_a_field() -> None:
-    record = Record(SECRET_REFUSED, uid=1000, key=b"x\nMESSAGE=forged\nSBUS_PEER_UID=0", facts={"reason": b"\nPRIORITY=0\n\n"})
-    assert _parse(journal_datagram(record)) == journal_fields(record)
-    assert _parse(journal_datagram(record))["SBUS_PEER_UID"] == b"1000"
-
-
-def test_no_fact_can_replace_a_field() -> None:
-    fields = journal_fields(Record(SECRET_REFUSED, uid=1000, facts={"peer_uid": 0, "event": "x", "reason": "y"}))
-    assert (fields["SBUS_PEER_UID"], fields["SBUS_EVENT"]) == (b"1000", b"secret-refused")
-
-
-def test_a_record_can_have_another_priority() -> None:
-    assert journal_fields(Record(SECRET_REFUSED, priority=Priority.DEBUG))["PRIORITY"] == b"7"
-
-
-def test_text_that_is_not_unicode_is_no_error() -> None:
-    assert journal_fields(Record(SECRET_REFUSED, facts={"reason": "\ud800"}))["SBUS_REASON"] == rb"\ud800"
-
-
-def test_standard_error_gets_one_line_that_prints() -> None:
-    assert standard_error_line(RECORD) == (
-        r"sbusd: rejected subscription to a secret key: not\x0ayours [uid=1000 pid=77 connection=5 key=!/cred//0//\x0a\xff]"
-    )
-
-
-def test_what_is_not_known_is_not_in_the_line() -> None:
-    line = standard_error_line(Record(STARTED, facts={"address": "/run/s", "version": "1"}))
-    assert line == "sbusd: ready at /run/s, version 1"
-
-
-def test_a_traceback_is_for_the_journal_alone() -> None:
-    assert "line" not in standard_error_line(Record(INTERNAL_ERROR, facts={"where": "w", "reason": "r"}, trace="line\nline"))
-
-
-def test_a_fact_that_is_missing_does_not_cost_the_record() -> None:
-    assert Record(LogMessage("0" * 32, Priority.INFO, "n", "{what} of {whom}"), facts={"what": 1}).text == "1 of (whom unknown)"
-
-
-def test_the_words_of_strangers_are_not_a_template() -> None:
-    assert Record(SECRET_REFUSED, facts={"reason": "{uid} {0.__class__}"}).text.endswith(": {uid} {0.__class__}")
+from sbusd.systemd import log_sink
+from sbusd.systemd.log_record import journal_fields, standard_error_line
+from sbusd.systemd.log_sink import JournalSink, StandardErrorSink, choose_sink
+from tests.unit.systemd.test_log_record import RECORD, parse
 
 
 class TestJournal:
-    """The journal's socket, played by the test's own."""
+    """The socket of the test takes the place of the journal's."""
 
     def test_a_record_arrives(self, folder: Path) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
             journald.bind(str(folder / "s"))
-            with closing(JournalSink(str(folder / "s"))) as sink:
+            with closing(JournalSink("sbusd", str(folder / "s"))) as sink:
                 sink.write(RECORD)
-            assert _parse(journald.recv(100_000)) == journal_fields(RECORD)
+            assert parse(journald.recv(100_000)) == journal_fields(RECORD, "sbusd")
 
-    def test_a_journal_that_was_started_anew_gets_the_next_record(self, folder: Path) -> None:
-        sink = JournalSink(str(folder / "s"))
+    def test_a_restarted_journal_gets_the_next_record(self, folder: Path) -> None:
+        sink = JournalSink("sbusd", str(folder / "s"))
         for _ in range(2):
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journald:
                 journald.bind(str(folder / "s"))
@@ -135,7 +36,7 @@ class TestJournal:
         sink.close()
 
     def test_no_journal_is_an_error(self, folder: Path) -> None:
-        with closing(JournalSink(str(folder / "s"))) as sink, pytest.raises(FileNotFoundError):
+        with closing(JournalSink("sbusd", str(folder / "s"))) as sink, pytest.raises(FileNotFoundError):
             sink.write(RECORD)
 
 
@@ -143,14 +44,14 @@ class TestStandardError:
     """Standard error, wherever it leads."""
 
     def test_a_record_is_a_line(self, capfd: pytest.CaptureFixture[str]) -> None:
-        StandardErrorSink().write(RECORD)
-        assert capfd.readouterr().err == standard_error_line(RECORD) + "\n"
+        StandardErrorSink("sbusd").write(RECORD)
+        assert capfd.readouterr().err == standard_error_line(RECORD, "sbusd") + "\n"
 
     def test_a_line_in_pieces_is_whole(self, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         write = os.write
         monkeypatch.setattr(os, "write", lambda fd, text: write(fd, text[:7]))
-        StandardErrorSink().write(RECORD)
-        assert capfd.readouterr().err == standard_error_line(RECORD) + "\n"
+        StandardErrorSink("sbusd").write(RECORD)
+        assert capfd.readouterr().err == standard_error_line(RECORD, "sbusd") + "\n"
 
     def test_the_null_device_is_an_error(self) -> None:
         kept = os.dup(2)
@@ -158,7 +59,7 @@ class TestStandardError:
         try:
             os.dup2(null, 2)
             with pytest.raises(OSError, match="standard error is the null device"):
-                StandardErrorSink().write(RECORD)
+                StandardErrorSink("sbusd").write(RECORD)
         finally:
             os.dup2(kept, 2)
             os.close(kept)
@@ -176,20 +77,20 @@ class TestChoice:
     @pytest.fixture(autouse=True)
     def _journal(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "socket").touch()
-        monkeypatch.setattr(logsink, "JOURNAL_SOCKET", str(tmp_path / "socket"))
+        monkeypatch.setattr(log_sink, "JOURNAL_SOCKET", str(tmp_path / "socket"))
 
     def test_under_systemd_it_is_the_journal(self) -> None:
-        with closing(choose_sink(background=False, environment=self._own_stream())) as sink:
+        with closing(choose_sink("sbusd", background=False, environment=self._own_stream())) as sink:
             assert isinstance(sink, JournalSink)
 
     def test_in_the_background_it_is_the_journal(self) -> None:
-        with closing(choose_sink(background=True, environment={})) as sink:
+        with closing(choose_sink("sbusd", background=True, environment={})) as sink:
             assert isinstance(sink, JournalSink)
 
     @pytest.mark.parametrize("environment", [{}, {"JOURNAL_STREAM": ""}, {"JOURNAL_STREAM": "1:1"}, {"JOURNAL_STREAM": "nonsense"}])
     def test_for_a_person_it_is_standard_error(self, environment: dict[str, str]) -> None:
-        assert isinstance(choose_sink(background=False, environment=environment), StandardErrorSink)
+        assert isinstance(choose_sink("sbusd", background=False, environment=environment), StandardErrorSink)
 
     def test_without_a_journal_it_is_standard_error(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(logsink, "JOURNAL_SOCKET", "/nowhere/socket")
-        assert isinstance(choose_sink(background=True, environment=self._own_stream()), StandardErrorSink)
+        monkeypatch.setattr(log_sink, "JOURNAL_SOCKET", "/nowhere/socket")
+        assert isinstance(choose_sink("sbusd", background=True, environment=self._own_stream()), StandardErrorSink)

@@ -1,4 +1,4 @@
-"""What the service manager hears, by a socket that stands for it."""
+"""The notifications that a service manager receives; a socket of the test takes its place."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.systemd.service_manager import PROLONG_PACE_SECONDS, PROLONG_SECONDS, ServiceManager, ServiceManagerError
+from sbusd.systemd.service_manager import EXTEND_INTERVAL_SECONDS, EXTEND_SECONDS, ServiceManager, ServiceManagerError
 
-MINUTE = f"EXTEND_TIMEOUT_USEC={PROLONG_SECONDS * 1e6:.0f}".encode()
+MINUTE = f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1e6:.0f}".encode()
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def fill(address: str) -> None:
                 anybody.sendto(b"x", address)
 
 
-def test_a_life_is_told_in_order(systemd: socket.socket, manager: ServiceManager) -> None:
+def test_each_notification_has_its_text(systemd: socket.socket, manager: ServiceManager) -> None:
     manager.ready("it is\nready")
     assert systemd.recv(1000) == rb"READY=1" + b"\n" + rb"STATUS=it is\x0aready"
     manager.reloading()
@@ -54,21 +54,21 @@ def test_a_life_is_told_in_order(systemd: socket.socket, manager: ServiceManager
     assert systemd.recv(1000) == b"STOPPING=1\n" + MINUTE
 
 
-def test_a_long_start_is_told_at_a_pace(systemd: socket.socket) -> None:
+def test_a_long_start_sends_few_notifications(systemd: socket.socket) -> None:
     now = 100.0
     with closing(ServiceManager(systemd.getsockname(), 0.0, clock=lambda: now)) as manager:
         for _ in range(1_000):
-            manager.prolong()
+            manager.extend_timeout()
         assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
-        now += PROLONG_PACE_SECONDS
-        manager.prolong()
+        now += EXTEND_INTERVAL_SECONDS
+        manager.extend_timeout()
         assert systemd.recv(1000) == MINUTE + b"\nWATCHDOG=1"
         systemd.setblocking(False)
         with pytest.raises(BlockingIOError):
             systemd.recv(1000)
 
 
-def test_an_abstract_address_is_one_too() -> None:
+def test_an_abstract_address_works() -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
         heard.bind("")  # the kernel chooses an abstract name
         heard.settimeout(30)
@@ -77,15 +77,15 @@ def test_an_abstract_address_is_one_too() -> None:
         assert heard.recv(1000) == b"STATUS=well"
 
 
-def test_an_offer_does_not_wait_for_room(systemd: socket.socket, manager: ServiceManager) -> None:
-    """Everybody can write to systemd's socket: who fills it must not hold up the bus."""
+def test_an_offer_never_blocks(systemd: socket.socket, manager: ServiceManager) -> None:
+    """Every user can fill the queue of systemd's socket, and must not block the bus."""
     fill(systemd.getsockname())
     assert not manager.offer("WATCHDOG=1")
     systemd.recv(1000)
     assert manager.offer("WATCHDOG=1")
 
 
-def test_an_offer_that_nobody_hears_is_not_taken(systemd: socket.socket, manager: ServiceManager) -> None:
+def test_an_offer_without_a_receiver_fails(systemd: socket.socket, manager: ServiceManager) -> None:
     address = systemd.getsockname()
     systemd.close()
     assert not manager.offer("WATCHDOG=1")
@@ -96,7 +96,7 @@ def test_an_offer_that_nobody_hears_is_not_taken(systemd: socket.socket, manager
         assert manager.offer("WATCHDOG=1")
 
 
-def test_a_systemd_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_socket_is_an_error_of_ready_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(folder / "none"))
     with closing(ServiceManager.of_environment()) as manager:
         with pytest.raises(
@@ -108,16 +108,16 @@ def test_a_systemd_that_is_not_there_is_told(folder: Path, monkeypatch: pytest.M
         manager.stopping()
 
 
-def test_without_systemd_nobody_is_told() -> None:
+def test_without_systemd_notifications_have_no_effect() -> None:
     manager = ServiceManager.of_environment({"WATCHDOG_USEC": "1000000"})
     assert not manager.is_there
     assert manager.watchdog_seconds == 0
     assert manager.offer("WATCHDOG=1")
-    manager.prolong()
+    manager.extend_timeout()
     manager.close()
 
 
-def test_after_close_nobody_is_told(systemd: socket.socket, manager: ServiceManager) -> None:
+def test_after_close_notifications_have_no_effect(systemd: socket.socket, manager: ServiceManager) -> None:
     manager.close()
     manager.close()
     manager.stopping()
@@ -137,13 +137,13 @@ def test_after_close_nobody_is_told(systemd: socket.socket, manager: ServiceMana
         ({"WATCHDOG_USEC": "0"}, 0.0),
     ],
 )
-def test_the_watchdog_is_the_one_of_this_process(systemd: socket.socket, environment: dict[str, str], seconds: float) -> None:
+def test_the_watchdog_of_another_process_is_ignored(systemd: socket.socket, environment: dict[str, str], seconds: float) -> None:
     with closing(ServiceManager.of_environment({"NOTIFY_SOCKET": systemd.getsockname(), **environment})) as manager:
         assert manager.watchdog_seconds == seconds
 
 
 @pytest.mark.parametrize("environment", [{"WATCHDOG_USEC": "soon\n"}, {"WATCHDOG_USEC": "-1"}, {"WATCHDOG_USEC": "1", "WATCHDOG_PID": "²"}])
-def test_a_wrong_watchdog_is_told(environment: dict[str, str]) -> None:
+def test_an_invalid_watchdog_is_an_error(environment: dict[str, str]) -> None:
     with pytest.raises(ServiceManagerError) as raised:
         ServiceManager.of_environment(environment)
     assert str(raised.value).startswith("invalid $WATCHDOG_")

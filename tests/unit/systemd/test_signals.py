@@ -1,4 +1,4 @@
-"""Signals as something to wait for."""
+"""Signals wake up a loop that watches their descriptor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def is_readable(signals: Signals) -> bool:
-    """Return whether a wait for *signals* would end at once."""
+    """Return whether a wait for *signals* would return immediately."""
     return bool(select.select([signals], [], [], 0)[0])
 
 
@@ -32,7 +32,7 @@ def test_an_ending_signal_calls_stop_and_is_readable_until_drained(number: signa
         signals.drain()
 
 
-def test_a_hangup_is_taken_once_and_ends_nothing() -> None:
+def test_a_hangup_is_returned_once_and_stops_nothing() -> None:
     stopped: list[bool] = []
     with Signals(lambda: stopped.append(True)) as signals:
         assert not signals.take_hangup()
@@ -55,7 +55,7 @@ def test_many_signals_do_not_block() -> None:
         assert not is_readable(signals)
 
 
-def test_the_signals_are_given_back() -> None:
+def test_the_previous_handlers_are_restored() -> None:
     before = [signal.getsignal(number) for number in HANDLED]
     with Signals(lambda: None) as signals:
         assert [signal.getsignal(number) for number in HANDLED] != before

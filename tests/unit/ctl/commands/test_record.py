@@ -122,8 +122,8 @@ def test_a_folder_that_cannot_be_made_is_told(bus: TappedBus, tmp_path: Path) ->
     assert (process.returncode, err) == (1, f"sbusctl: {tmp_path}/file/new: Not a directory\n")
 
 
-def test_a_person_is_told_what_is_not_as_it_should_be(capsys: pytest.CaptureFixture[str]) -> None:
-    WarningPrinter().tell(RESUMED, lost=1)
+def test_a_person_is_told_what_is_not_as_it_should_be(capfd: pytest.CaptureFixture[str]) -> None:
+    WarningPrinter().record(RESUMED, lost=1)
     assert capsys.readouterr().err == ""
-    WarningPrinter().tell(SUSPENDED, reason="full")
+    WarningPrinter().record(SUSPENDED, reason="full")
     assert capsys.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")

@@ -10,7 +10,7 @@ import pytest
 
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus.membership import BusMembership
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis.client import RedisUnavailableError
 from sbusd.relay.redis.store import Store
@@ -38,9 +38,7 @@ def test_what_is_counted_for_the_first_time_meanwhile_is_written_down_the_next_t
     store = FakeStore()
     handler = SimpleNamespace(services=None)
     settings = RelaySettings(bus="/nowhere")
-    store.join = join = BusMembership(
-        1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=RelayJournal({})
-    )
+    store.join = join = BusMembership(1001, settings, store=cast(Store, store), handler=cast(QueueHandler, handler), journal=RelayLog())
     join.calls.counts["too_many"] += 3
 
     async def count() -> None:

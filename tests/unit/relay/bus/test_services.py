@@ -14,7 +14,7 @@ from sbusd.config.relay import RelaySettings
 from sbusd.relay.bus import services as bus_services
 from sbusd.relay.bus.client import RelayBus, RelayedInvocation
 from sbusd.relay.bus.services import AT_ONCE, BusServices
-from sbusd.relay.log_messages import RelayJournal
+from sbusd.relay.log_messages import RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.queue_handler import QueueHandler
 from sbusd.relay.redis import names
@@ -108,8 +108,8 @@ def asked(number: int = 1, src: int = 1001, dat: bytes = b"x") -> RelayMessage:
 
 
 def services(store: FakeStore, membership: FakeMembership, told: list[str], **settings: Any) -> BusServices:
-    journal = RelayJournal({}, send=lambda text, **_fields: told.append(text))
-    journal.tell_of = lambda event, about, **facts: told.append(event.text(facts | {"count": 1}))  # type: ignore[method-assign]
+    journal = RelayLog()
+    journal.record_limited = lambda message, cause, **facts: told.append(message.text(facts | {"count": 1}))  # type: ignore[method-assign]
     return BusServices(
         1002,
         RelaySettings(**settings),

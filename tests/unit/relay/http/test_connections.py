@@ -8,7 +8,7 @@ from sbusd.config.relay import PeerSettings, RelaySettings
 from sbusd.relay.addresses import AddressGroups
 from sbusd.relay.http.connections import ConnectionLimiter, ConnectionSlot
 from sbusd.relay.log_messages import CROWDED
-from sbusd.systemd.journal import Event
+from sbusd.systemd.log_record import LogMessage
 
 PEER = "10.0.0.2"
 
@@ -17,7 +17,7 @@ class LimiterFixture:
     """A limiter and its reports."""
 
     def __init__(self, connections: int, address_connections: int, peer_connections: int = 0, *peers: str) -> None:
-        self.rejections: list[tuple[Event, str, str]] = []
+        self.rejections: list[tuple[LogMessage, str, str]] = []
         settings = RelaySettings(
             connections=connections,
             address_connections=address_connections,
@@ -44,7 +44,7 @@ class LimiterFixture:
             self.limiter.mark_verified(slot)
         return slot
 
-    def _note(self, event: Event, address: str, _reason: str, counter: str) -> None:
+    def _note(self, event: LogMessage, address: str, _reason: str, counter: str) -> None:
         self.rejections.append((event, address, counter))
 
 

@@ -14,7 +14,7 @@ import pytest
 from sbusd.config.relay import RelaySettings
 from sbusd.relay.http.authentication import RejectedRequestError, SenderIdentity, UnverifiedRequest
 from sbusd.relay.http.server import REMOTE_PATH, REPLY_PATH, HttpServer
-from sbusd.relay.log_messages import STRANGER, RelayJournal
+from sbusd.relay.log_messages import STRANGER, RelayLog
 from sbusd.relay.message_model import RelayMessage
 from sbusd.relay.redis import names
 from sbusd.relay.redis.client import RedisUnavailableError
@@ -89,9 +89,7 @@ class ServerFixture:
     def __init__(self, store: FakeStore, authentication: FakeAuthentication, **settings: Any) -> None:
         around: Any = store
         self.store = store
-        self.server = HttpServer(
-            FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, authentication, RelayJournal({}), keys={}
-        )
+        self.server = HttpServer(FIRST, RelaySettings(**{"body_timeout": 10.0, **settings}), around, authentication, RelayLog(), keys={})
         self.server._clock = lambda: NOW
 
     def request(self, path: str, body: Any, method: str = "POST", headers: dict[str, str] | None = None) -> Response:
@@ -204,14 +202,14 @@ def test_a_redis_that_is_away_is_no_end() -> None:
     assert said.headers["Retry-After"] == "5"
 
 
-def test_internal_error_is_logged_and_not_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_internal_error_is_logged_and_not_sent(capfd: pytest.CaptureFixture[str]) -> None:
     said = fixture_for(ZeroDivisionError("secret")).request(REMOTE_PATH, message())
     assert said.status == 500
     assert "secret" not in str(said.words)
-    assert "in the HTTP server: ZeroDivisionError: secret" in capsys.readouterr().err
+    assert "in the HTTP server: ZeroDivisionError: secret" in capfd.readouterr().err
 
 
-def test_unauthenticated_sender_is_rejected_before_the_body(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unauthenticated_sender_is_rejected_before_the_body(capfd: pytest.CaptureFixture[str]) -> None:
     """The body of this request never ends."""
 
     async def endless() -> AsyncIterator[bytes]:
@@ -221,7 +219,7 @@ def test_unauthenticated_sender_is_rejected_before_the_body(capsys: pytest.Captu
     made = fixture_for(refusal=RejectedRequestError(401, "is not signed", STRANGER, "peers-refused"))
     assert made.request(REMOTE_PATH, endless()).status == 401
     assert made.store.counted == ["peers-refused"]
-    assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capsys.readouterr().err
+    assert "rejected 1 unauthenticated requests from 127.0.0.1: is not signed" in capfd.readouterr().err
 
 
 def test_a_body_that_is_too_large_is_refused_by_its_length_and_without_one() -> None:

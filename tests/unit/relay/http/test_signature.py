@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.config.errors import ConfigError
+from sbusd.config.files import ConfigError
 from sbusd.relay.http.signature import (
     NONCE,
     SIGNATURE,

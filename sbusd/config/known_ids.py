@@ -1,8 +1,8 @@
-"""Settings without the users and groups that this machine does not know. Spec: sbusd.toml(5), FAULTS.
+"""Removes users and groups that this machine does not know from settings. Spec: sbusd.toml(5), FAULTS.
 
-A package that is removed may take its user with it, and a directory service may be down when the machine starts. Neither keeps a bus
-from starting, and neither opens what the configuration closes: what a rule allows is allowed to those of its users that are known;
-what it denies is denied to everyone, because the user that was meant cannot be found.
+A removed package may have removed its user, and a directory service may be down at boot. Neither prevents a bus from starting, and neither
+opens what the configuration closes. A rule that allows something allows it to the known ones of its users. A rule that denies something
+denies it to everyone, because the intended user cannot be found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sbusd.config.unknown_ids import NO_ID, UnknownId
 
 
 class Unknown(NamedTuple):
-    """A name that is not known: where it stands, dotted; the file if the setting itself knows it; why; and what is denied for it."""
+    """An unknown name: its dotted key, the file if the setting knows it, the reason, and the prefixes that are denied because of it."""
 
     key: str
     file: str
@@ -28,15 +28,15 @@ class Unknown(NamedTuple):
 
 
 def with_known_ids(settings: DaemonSettings) -> tuple[DaemonSettings, list[Unknown]]:
-    """Return *settings* in which every id is that of a user or group, and what was left out for that."""
+    """Return *settings* with known ids only, and the unknown names that were removed."""
     left_out = [*_in_lists(settings), *_in_rights(settings.rights), *_in_rules(settings.policy), *_in_overrides(settings.quotas.overrides)]
     rules = tuple(each for rule in settings.policy for each in _closed(rule))
     if len(rules) > MAX_RULES:
-        # Where the first rule decides, a rule that allows can be left out, and nothing is open that was not.
+        # The first matching rule decides, so leaving out a rule that allows opens nothing.
         rules = tuple(each for rule in settings.policy for each in islice(_closed(rule), 1))
     known = replace(
         settings,
-        # Without anybody in the list everyone could connect.
+        # An empty list would let every user connect.
         allowed_users=_known(settings.allowed_users) or (settings.allowed_users and (NO_ID,)),
         admins=_known(settings.admins),
         protected_users=_known(settings.protected_users),
@@ -58,12 +58,12 @@ def _unknown(ids: tuple[int, ...]) -> list[str]:
 
 
 def _subjects(subjects: Subjects) -> Subjects:
-    """Return those of *subjects* that are known."""
+    """Return the known ones of *subjects*."""
     return Subjects(_known(subjects.users), _known(subjects.groups))
 
 
 def _closed(rule: PolicyRule) -> Iterator[PolicyRule]:
-    """Return the rules that *rule* is: itself, or what it allows to those who are known, and what it denies to everyone."""
+    """Return *rule* itself, or if it has unknown ids, a denial for everyone and an allowance for the known ones."""
     users, groups = _known(rule.users), _known(rule.groups)
     if (users, groups) == (rule.users, rule.groups):
         yield rule
@@ -77,14 +77,14 @@ def _closed(rule: PolicyRule) -> Iterator[PolicyRule]:
 
 
 def _part(rule: PolicyRule, word: str) -> PolicyRule | None:
-    """Return *rule* as far as its decision is *word*, or None if none is."""
+    """Return the part of *rule* with the decision *word*, or None if there is none."""
     publish = rule.publish if rule.publish == word else None
     subscribe = rule.subscribe if rule.subscribe == word else None
     return None if publish is None and subscribe is None else replace(rule, publish=publish, subscribe=subscribe)
 
 
 def _reduced(override: QuotaOverride) -> Iterator[QuotaOverride]:
-    """Return *override* for those who are known, or nothing: without any name it would be about everyone."""
+    """Return *override* for the known ids, or nothing: without any name it would apply to everyone."""
     users, groups = _known(override.users), _known(override.groups)
     if users or groups or not (override.users or override.groups):
         yield replace(override, users=users, groups=groups)

@@ -1,7 +1,7 @@
-"""Reading the configuration of a bus that has to start: what is wrong with a drop-in closes what it was about, and no more.
+"""Reads the configuration of a bus that has to start: a fault in a drop-in closes only what the drop-in was about.
 
-The main file is the administrator's own word on what bus this is: a mistake there is an error. Drop-ins come from many hands, packages
-among them, and go with them. So one that cannot be used is left out, and a rule in its place denies the keys of its rules to everyone.
+The main file is written by the administrator, and a mistake in it is an error. Drop-ins come from many sources, such as packages, and are
+removed with them. So a drop-in that cannot be used is left out, and a rule in its place denies the keys of its rules to everyone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 from sbusd.config.content import Table
 from sbusd.config.documents import read_table, settings_of
-from sbusd.config.errors import PATH_MAX, ConfigError
+from sbusd.config.drop_in_recovery import RecoveredDropIn, outermost, recover
 from sbusd.config.faults import Configuration, Fault
-from sbusd.config.files import overridden
-from sbusd.config.known import Unknown, with_known_ids
+from sbusd.config.files import PATH_MAX, ConfigError, overridden
+from sbusd.config.known_ids import Unknown, with_known_ids
 from sbusd.config.rules import MAX_PUBLISH_RULES, MAX_RULES
-from sbusd.config.salvage import Remains, outermost, remains_of
 from sbusd.config.settings import DaemonSettings
-from sbusd.config.unknown_ids import tolerated
+from sbusd.config.unknown_ids import unknown_ids_allowed
 from sbusd.protocol.printable import printable
 
 _EVERYTHING = ("",)
@@ -28,22 +27,22 @@ _EVERYTHING = ("",)
 FileTable = tuple[Path, Table]
 
 
-def read_tolerantly(main_file: Path, files: Sequence[Path], held: Configuration | None = None) -> Configuration:
-    """Return the configuration in *files*, of which *main_file* is the main one, if it is among them at all.
+def read_leniently(main_file: Path, files: Sequence[Path], held: Configuration | None = None) -> Configuration:
+    """Return the configuration in *files*, of which *main_file* is the main one, if it is among them.
 
-    *held* is the configuration of a running bus: from it comes what a drop-in was about that could be read before.
+    *held* is the current configuration of a bus that reloads. It has the last valid rules of a drop-in that is now broken.
 
     Raises:
-        ConfigError: the main file is wrong.
+        ConfigError: the main file is invalid.
     """
     held = held or Configuration(DaemonSettings())
     faults: list[Fault] = []
-    with tolerated():
+    with unknown_ids_allowed():
         try:
             tables = [(file, read_table(file)) for file in files]
             read = settings_of(tables, DaemonSettings)
         except ConfigError:
-            # One after the other, to find out which.
+            # Read one after another to find the invalid ones.
             tables, faults = _usable(main_file, files, held)
             read = settings_of(tables, DaemonSettings)
     settings, unknown = with_known_ids(read)
@@ -53,52 +52,52 @@ def read_tolerantly(main_file: Path, files: Sequence[Path], held: Configuration 
 
 
 def _usable(main_file: Path, files: Sequence[Path], held: Configuration) -> tuple[list[FileTable], list[Fault]]:
-    """Return tables that are valid together, and the faults of files that another table replaces."""
+    """Return tables that are valid together, and the faults of the files that are replaced."""
     tables: list[FileTable] = []
     faults: list[Fault] = []
     for file in files:
         try:
-            # With those before: two that are right alone can be wrong together, and then the later one goes.
+            # Together with the earlier ones: two valid files can be invalid together, and then the later one is replaced.
             candidate = [*tables, (file, read_table(file))]
             settings_of(candidate, DaemonSettings)
         except ConfigError as error:
             if file == main_file:
                 raise
-            candidate, denied = _closed(tables, file, _remains(main_file, file, held))
-            # Of two files together the last is blamed, which is this one.
+            candidate, denied = _closed(tables, file, _recover(main_file, file, held))
+            # An error of two files together belongs to the last one, which is this.
             faults.append(Fault(file, Fault.of(error, ()).reason, denied))
         tables = candidate
     return tables, faults
 
 
-def _remains(main_file: Path, file: Path, held: Configuration) -> Remains:
-    """Return what is known of a broken drop-in: from itself, from those that it overrides, and from what held so far."""
-    own = remains_of(file)
-    below = [remains_of(each) for each in overridden(main_file, file)]
+def _recover(main_file: Path, file: Path, held: Configuration) -> RecoveredDropIn:
+    """Return what is known about a broken drop-in: from its own text, from the files that it overrides, and from *held*."""
+    own = recover(file)
+    below = [recover(each) for each in overridden(main_file, file)]
     origin = printable(str(file), PATH_MAX)
     before = tuple(rule.keys for rule in held.settings.policy if rule.origin.file == origin)
     prefixes = own.prefixes if own.prefixes is not None else before or None
     for each in below:
         prefixes = None if prefixes is None or each.prefixes is None else prefixes + each.prefixes
     users = _allowed_users(own, held.allowed_users.get(file, ()), below)
-    return Remains(None if prefixes is None else outermost(prefixes + before), users)
+    return RecoveredDropIn(None if prefixes is None else outermost(prefixes + before), users)
 
 
-def _allowed_users(own: Remains, before: Sequence[int | str], below: Sequence[Remains]) -> list[Any] | None:
-    """Return who may connect in place of what a broken drop-in says: its own word, that of *before*, nobody, or those *below*."""
+def _allowed_users(own: RecoveredDropIn, before: Sequence[int | str], below: Sequence[RecoveredDropIn]) -> list[Any] | None:
+    """Return the allowed users in place of a broken drop-in: its own, those *before*, no user at all, or those of the files *below*."""
     if own.allowed_users is not None and not own.has_unknown_users:
         return own.allowed_users
     candidates = (before, own.allowed_users, *(each.allowed_users for each in below))
     return next((list(users) for users in candidates if users), None)
 
 
-def _closed(tables: list[FileTable], file: Path, remains: Remains) -> tuple[list[FileTable], tuple[str, ...]]:
-    """Return *tables* with one for *file* that closes what that was about, and which prefixes that denies."""
-    table: Table = {} if remains.allowed_users is None else {"allowed_users": remains.allowed_users}
-    prefixes = _EVERYTHING if remains.prefixes is None else remains.prefixes
+def _closed(tables: list[FileTable], file: Path, recovered: RecoveredDropIn) -> tuple[list[FileTable], tuple[str, ...]]:
+    """Return *tables* with one in place of *file* that denies the keys of its rules, and the denied prefixes."""
+    table: Table = {} if recovered.allowed_users is None else {"allowed_users": recovered.allowed_users}
+    prefixes = _EVERYTHING if recovered.prefixes is None else recovered.prefixes
     if not prefixes:
         return [*tables, (file, table)], ()
-    # The number of rules is limited; one rule that denies more may fit.
+    # The number of rules is limited. One rule that denies more may fit.
     denied = next((each for each in (prefixes, _joined(prefixes)) if _has_room(tables, len(each))), None)
     if denied is None:
         denied, tables = _EVERYTHING, _with_room(tables)
@@ -108,14 +107,14 @@ def _closed(tables: list[FileTable], file: Path, remains: Remains) -> tuple[list
 
 
 def _has_room(tables: Sequence[FileTable], more: int) -> bool:
-    """Return whether so many *more* denials can stand behind the rules of *tables*."""
+    """Return whether there is room for *more* denials after the rules of *tables*."""
     rules = [rule for _, table in tables for rule in table.get("policy", ())]
     publishing = sum("publish" in rule for rule in rules)
     return len(rules) + more <= MAX_RULES and publishing + more <= MAX_PUBLISH_RULES
 
 
 def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
-    """Return *tables* without so many of their last rules that a denial has room. It has to deny every key, for those denied some."""
+    """Return *tables* without their last rules, to make room for one denial of every key, because the removed rules denied some."""
     kept: list[FileTable] = []
     room, publishing_room = MAX_RULES - 1, MAX_PUBLISH_RULES - 1
     for file, table in tables:
@@ -123,7 +122,7 @@ def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
         for rule in table.get("policy", ()):
             room -= 1
             publishing_room -= "publish" in rule
-            # Once it is used up, no rule behind has room either.
+            # The rules after this one have no room either.
             if room < 0 or publishing_room < 0:
                 room = 0
                 break
@@ -133,20 +132,20 @@ def _with_room(tables: Sequence[FileTable]) -> list[FileTable]:
 
 
 def _joined(prefixes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the longest prefix of all *prefixes*, which are sorted, if there are any."""
-    # Of characters, not of segments: that is what keys are compared by.
+    """Return the longest common prefix of the sorted *prefixes*, if there are any."""
+    # By characters, not by segments, as keys are compared.
     return prefixes and (os.path.commonprefix([prefixes[0], prefixes[-1]]),)  # noqa: RUF071
 
 
 def _fault_of(unknown: Unknown, tables: list[FileTable]) -> Fault:
-    """Return the fault of a name that is not known; its file is the last one that has its key, unless the setting itself knows."""
+    """Return the fault of an unknown name. Its file is the last one with its key, unless the setting knows the file."""
     path = unknown.key.split(".")
     file = _last_with(tables, path) or tables[-1][0]
     return Fault(Path(unknown.file) if unknown.file else file, f"{unknown.key}: {unknown.reason}", unknown.denied)
 
 
 def _last_with(tables: Sequence[FileTable], path: list[str]) -> Path | None:
-    """Return the last file that has the key *path*: its value holds."""
+    """Return the last file that has the key *path*: its value is used."""
     return next((file for file, table in reversed(tables) if _has(table, path)), None)
 
 

@@ -53,7 +53,7 @@ def _may_subscribe(configuration: Configuration, pattern: bytes, who: Credential
         LAB + '[log]\nlevel = "info\n',
     ],
 )
-def test_what_a_broken_file_was_about_is_denied_and_nothing_else(tmp_path: Path, broken: str) -> None:
+def test_a_broken_file_denies_the_keys_of_its_rules_only(tmp_path: Path, broken: str) -> None:
     found = _load(tmp_path, broken)
     for who in (ALICE, ROOT_USER):
         assert not _may_publish(found, b"lab/x", who)
@@ -91,13 +91,13 @@ def test_a_broken_file_without_rules_denies_nothing(tmp_path: Path, broken: str 
         'keys = "lab/"\n[policy]\n',
     ],
 )
-def test_of_rules_that_nobody_can_know_all_is_denied(tmp_path: Path, broken: str) -> None:
+def test_unknown_rules_deny_every_key(tmp_path: Path, broken: str) -> None:
     found = _load(tmp_path, broken, LAB.replace("lab", "open"))
     assert not _may_publish(found, b"anything")
     assert not _may_subscribe(found, b"anything")
     # What an earlier file allows was not for this one to deny.
     assert _may_publish(found, b"open/x")
-    assert found.closes_everything
+    assert found.denies_everything
     with pytest.raises(ConfigError, match="denies every key to everyone"):
         check_daemon_settings(tmp_path / "x.toml")
 
@@ -108,14 +108,14 @@ def test_a_file_that_cannot_be_read_denies_all_unless_it_was_read_before(tmp_pat
     file = tmp_path / "x.toml.d" / "50-lab.toml"
     file.unlink()
     file.mkdir()  # not even root can read it
-    assert load_configuration(tmp_path / "x.toml").closes_everything
+    assert load_configuration(tmp_path / "x.toml").denies_everything
     again = load_configuration(tmp_path / "x.toml", held=before)
     assert [fault.denied for fault in again.faults] == [("lab/",)]
     # It is remembered for as long as the fault lasts.
     assert [fault.denied for fault in load_configuration(tmp_path / "x.toml", held=again).faults] == [("lab/",)]
 
 
-def test_a_link_to_a_file_that_went_denies_what_that_was_about(tmp_path: Path) -> None:
+def test_a_dangling_link_denies_the_keys_of_the_removed_file(tmp_path: Path) -> None:
     before = _load(tmp_path, LAB)
     _load(tmp_path, None)
     found = load_configuration(tmp_path / "x.toml", held=before)
@@ -123,7 +123,7 @@ def test_a_link_to_a_file_that_went_denies_what_that_was_about(tmp_path: Path) -
     assert "dangling symbolic link; restore its target or remove the link" in str(found.faults[0])
 
 
-def test_a_broken_file_denies_what_the_one_is_about_that_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_file_denies_the_keys_of_the_file_that_it_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sbusd.config.files.SYSTEM_FOLDER", tmp_path)
     monkeypatch.setattr("sbusd.config.files.OTHER_FOLDERS", (tmp_path / "lib",))
     (tmp_path / "lib" / "x.toml.d").mkdir(parents=True)
@@ -182,7 +182,7 @@ def test_unknown_names_elsewhere_open_nothing_either(tmp_path: Path) -> None:
         ("# allowed_users\nx =", ()),
     ],
 )
-def test_a_broken_file_that_says_who_may_connect_lets_nobody_else_in(tmp_path: Path, broken: str, allowed: tuple[int, ...]) -> None:
+def test_a_broken_file_with_allowed_users_admits_no_other_user(tmp_path: Path, broken: str, allowed: tuple[int, ...]) -> None:
     assert _load(tmp_path, broken).settings.allowed_users == allowed
 
 
@@ -212,18 +212,18 @@ def test_rules_that_do_not_fit_are_denied_by_fewer(tmp_path: Path) -> None:
 
 def test_a_good_configuration_has_no_faults(tmp_path: Path) -> None:
     found = _load(tmp_path, LAB, "admins = [1]")
-    assert (found.faults, found.closes_everything) == ((), False)
+    assert (found.faults, found.denies_everything) == ((), False)
     assert [file.name for file in found.files] == ["x.toml", "50-lab.toml"]
 
 
 @given(line=st.text(alphabet="[]{}=\"'\\#\n .,ab*_keysplicy", max_size=30), place=st.integers(0, 9))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_no_line_too_many_opens_what_a_file_closes(tmp_path: Path, line: str, place: int) -> None:
+def test_no_extra_line_opens_what_a_file_closes(tmp_path: Path, line: str, place: int) -> None:
     lines = LAB.splitlines()
     lines.insert(place, line)
     found = _load(tmp_path, "\n".join(lines))
-    nobody = Credentials(1, 7, 7)
+    stranger = Credentials(1, 7, 7)
     if found.faults:
-        assert not _may_publish(found, b"lab/x", nobody)
-        assert not _may_subscribe(found, b"lab/x", nobody)
+        assert not _may_publish(found, b"lab/x", stranger)
+        assert not _may_subscribe(found, b"lab/x", stranger)
         assert all(str(fault).isprintable() for fault in found.faults)

@@ -1,0 +1,162 @@
+"""The main loop of a bus: turns of its switch, and the handling of signals between them. Spec: sbusd(8), SIGNALS."""
+
+from __future__ import annotations
+
+import gc
+import time
+from dataclasses import dataclass
+
+import sbusd
+from sbusd.broker import log_messages
+from sbusd.broker.broker import Broker
+from sbusd.broker.log import BusLog
+from sbusd.config.faults import summary
+from sbusd.daemon.daemonize import Daemonizer
+from sbusd.daemon.listener import Listener
+from sbusd.daemon.reload import Reloader
+from sbusd.daemon.stall_log import StallMeter
+from sbusd.restart.handover import Handover, HandoverError, own_command
+from sbusd.restart.inherited_state import InheritedState, ReexecState
+from sbusd.restart.program_check import ProgramCheck
+from sbusd.systemd.heartbeat import Heartbeat
+from sbusd.systemd.service_manager import ServiceManager
+from sbusd.systemd.signals import Signals
+
+REST_FACTOR = 4
+"""After a step of background work, the bus serves busy clients for this many times the duration of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessContext:
+    """The resources that the bus process has outside itself."""
+
+    listener: Listener
+    daemonizer: Daemonizer
+    manager: ServiceManager
+
+
+class MainLoop:
+    """The main loop of one bus. Call :meth:`serve` once, and :meth:`close` at the end."""
+
+    def __init__(
+        self, broker: Broker, journal: BusLog, context: ProcessContext, reloader: Reloader, folder: str, *, meter: StallMeter
+    ) -> None:
+        """*folder* is the working directory at the start; *meter* measures the work between turns."""
+        self._broker = broker
+        self._journal = journal
+        self._listener = context.listener
+        self._daemonizer = context.daemonizer
+        self._manager = context.manager
+        self._reloader = reloader
+        self._folder = folder
+        self._check = ProgramCheck(broker.switch, own_command(), folder)
+        self._meter = meter
+        self._keeps_connections = False
+        self._is_unsettled = False
+        """Whether another turn must follow immediately."""
+        self._rests_until = 0.0
+
+    def serve(self, inherited: InheritedState) -> None:
+        """Serve until a signal or the last client stops the bus. Raises SbusError if it cannot start."""
+        switch = self._broker.switch
+        with Signals(self._broker.stop) as signals:
+            switch.watch(signals.fileno(), signals.drain)
+            handover = Handover.begin(self._broker, self._journal, inherited, progress=self._manager.extend_timeout)
+            switch.listen(self._listener.fileno())
+            self._listener.listen()
+            warning = self._warning()
+            self._manager.ready(f"serving {self._listener.address}{f'; {warning}' if warning else ''}")
+            self._daemonizer.ready()
+            self._journal.record(log_messages.STARTED, address=self._listener.address, version=sbusd.__version__)
+            self._reloader.report_faults()
+            heartbeat = Heartbeat(self._manager, self._broker.traffic, self._record_lost_notification, warning=self._warning)
+            # Without this, each full garbage collection would scan all imported modules, which takes eight milliseconds.
+            gc.freeze()
+            while not self._broker.is_done:
+                wait_ms = heartbeat.beat()
+                self._meter.note("heartbeat")
+                if self._is_unsettled or not self._broker.is_settled:
+                    self._is_unsettled = False
+                    self._work_after(switch.turn(0))
+                    self._meter.note("state keeping and new rules")
+                else:
+                    # A settled status is correct until something happens; then the loop must return to update it.
+                    (switch.turn if heartbeat.is_settled else switch.run)(wait_ms)
+                self._handle_signals(signals, handover)
+                self._meter.note("reload and restart")
+            self._meter.rest()
+            self._manager.stopping()
+            if not self._broker.is_for_good:
+                self._remove_ended()
+                self._keeps_connections = handover.save()
+        self._journal.record(log_messages.STOPPED, reason=self._broker.end_reason)
+
+    def close(self) -> None:
+        """Close the bus, and its connections unless the next process takes them over."""
+        self._check.close()
+        self._broker.close(keeps_connections=self._keeps_connections)
+
+    def _record_lost_notification(self) -> None:
+        """Record that a notification could not be sent to the service manager."""
+        self._journal.record(log_messages.SERVICE_MANAGER_DEAF)
+
+    def _warning(self) -> str:
+        """Return the text about configuration faults for the status."""
+        return summary(self._reloader.faults)
+
+    def _work_after(self, ready: int) -> None:
+        """Do a step of background work after a turn that served *ready* descriptors.
+
+        On a busy bus it takes a small part of the time, see REST_FACTOR.
+        """
+        began = time.monotonic()
+        if ready and began < self._rests_until:
+            return
+        self._broker.settle()
+        ended = time.monotonic()
+        self._rests_until = ended + REST_FACTOR * (ended - began)
+
+    def _handle_signals(self, signals: Signals, handover: Handover) -> None:
+        """Do what signals have requested."""
+        if signals.take_hangup():
+            self._manager.reloading()
+            self._reloader.reload()
+            self._manager.reloaded()
+            # The next turn removes the connections that the reload has ended.
+            self._is_unsettled = True
+        if signals.take_handover():
+            self._manager.reloading()
+            self._check.start()
+        result = self._check.take_result()
+        if result is not None:
+            self._restart_in_place(handover, result)
+
+    def _restart_in_place(self, handover: Handover, result: str) -> None:
+        """Restart in place if the check of the new program has an empty *result*; otherwise record it and continue."""
+        if result:
+            self._cancel_restart(result)
+            return
+        self._remove_ended()
+        try:
+            handover.restart_in_place(
+                ReexecState(
+                    self._listener.fileno(),
+                    self._listener.identity,
+                    self._daemonizer.is_background,
+                    self._daemonizer.pid_file,
+                    self._folder,
+                )
+            )
+        except HandoverError as error:
+            self._cancel_restart(str(error))
+
+    def _cancel_restart(self, reason: str) -> None:
+        """Continue without a restart, and record the *reason*."""
+        self._journal.record(log_messages.HANDOVER_FAILED, reason=reason)
+        self._manager.reloaded()
+
+    def _remove_ended(self) -> None:
+        """Remove the connections that are about to end: only live ones are handed over."""
+        if self._is_unsettled or not self._broker.is_settled:
+            self._broker.switch.turn(0)
+        self._broker.switch.take_down()

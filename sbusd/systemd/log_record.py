@@ -1,0 +1,124 @@
+"""Log messages and records, and how a record looks in the journal and on standard error. Spec: systemd.journal-fields(7).
+
+Each program has its own list of messages: the ``log_messages.py`` of its package.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sbusd.protocol.printable import printable
+
+
+class Priority(enum.IntEnum):
+    """The urgency of a record, syslog(3)."""
+
+    EMERG = 0
+    ALERT = 1
+    CRIT = 2
+    ERR = 3
+    WARNING = 4
+    NOTICE = 5
+    INFO = 6
+    DEBUG = 7
+
+
+@dataclass(frozen=True, slots=True)
+class LogMessage:
+    """One kind of record. The random ``id``, 128 bits in hex, and the ``name`` never change; the ``template`` may.
+
+    ``{names}`` in the template are facts, which are also fields of the record, ``SBUS_<NAME>``.
+    """
+
+    id: str
+    priority: Priority
+    name: str
+    template: str
+
+    def text(self, facts: Mapping[str, Fact]) -> str:
+        """Return the template with *facts* filled in, on one line."""
+        return self.template.format_map(
+            _Shown({name: printable(fact) if isinstance(fact, str | bytes) else str(fact) for name, fact in facts.items()})
+        )
+
+
+Fact = str | bytes | int
+
+
+class _Shown(dict[str, str]):
+    """Facts by name. A missing fact does not prevent the record."""
+
+    def __missing__(self, name: str) -> str:
+        return f"({name} unknown)"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: a message, and the client that it is about, if any. The caller limits the size of each part."""
+
+    message: LogMessage
+    uid: int | None = None
+    pid: int | None = None
+    connection: int | None = None
+    key: bytes | None = None
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    trace: str = ""
+    """Traceback of an internal error. It goes to the journal only."""
+    priority: int | None = None
+    """Replaces the priority of the message."""
+
+    @property
+    def text(self) -> str:
+        """The text of the record, on one line."""
+        return self.message.text(self.facts)
+
+
+def journal_datagram(record: Record, identifier: str) -> bytes:
+    """Return *record* in the native protocol of the journal. A value that contains a newline is sent with its length."""
+    return b"".join(_journal_field(name.encode(), value) for name, value in journal_fields(record, identifier).items())
+
+
+def journal_fields(record: Record, identifier: str) -> dict[str, bytes]:
+    """Return the journal fields of *record*; *identifier* is the program."""
+    facts: dict[str, Fact] = {f"SBUS_{name.upper()}": fact for name, fact in record.facts.items()}
+    fields: dict[str, Fact | None] = {
+        "MESSAGE": record.text,
+        "MESSAGE_ID": record.message.id,
+        "PRIORITY": int(record.message.priority if record.priority is None else record.priority),
+        "SYSLOG_IDENTIFIER": identifier,
+        "SBUS_EVENT": record.message.name,
+        "SBUS_PEER_UID": record.uid,
+        "SBUS_PEER_PID": record.pid,
+        "SBUS_CONNECTION": record.connection,
+        "SBUS_KEY": record.key,
+        "SBUS_TRACEBACK": record.trace or None,
+    }
+    # A fact never replaces one of these fields.
+    known = facts | {name: value for name, value in fields.items() if value is not None}
+    return {name: _value(value) for name, value in known.items()}
+
+
+def standard_error_line(record: Record, identifier: str) -> str:
+    """Return *record* as ``sbusd: text [uid=1000 pid=3 connection=7 key=a/b]``, without the traceback."""
+    client = {"uid": record.uid, "pid": record.pid, "connection": record.connection}
+    known = [f"{name}={value}" for name, value in client.items() if value is not None]
+    if record.key is not None:
+        known.append(f"key={printable(record.key)}")
+    return f"{identifier}: {record.text}" + (f" [{' '.join(known)}]" if known else "")
+
+
+def _journal_field(name: bytes, value: bytes) -> bytes:
+    """Return one field in the native protocol of the journal."""
+    if b"\n" in value:
+        return name + b"\n" + struct.pack("<Q", len(value)) + value + b"\n"
+    return name + b"=" + value + b"\n"
+
+
+def _value(value: Fact) -> bytes:
+    """Return the value of a field as bytes."""
+    if isinstance(value, bytes):
+        return value
+    return str(value).encode("utf-8", "backslashreplace")
