@@ -25,8 +25,8 @@ from sbusd.recorder.quota import spool_limit, user_label
 from sbusd.recorder.recording import Clocks, Recording
 from sbusd.recorder.retention import Retention
 from sbusd.recorder.rows import RowBuilder
-from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from sbusd.recorder.status import StatusReporter
+from sbusd.recorder.subscription_snapshot import SubscriptionSnapshot
 from sbusd.recorder.tap import ActiveSubscriptions, BusLost, BusRestored, LostPackets, RecorderTap, TapOutput, TapRefusedError
 from sbusd.recorder.wal import SET_ASIDE, SUFFIX, WalError, read_wal, set_aside, wal_files
 from sbusd.systemd.service_log import Log

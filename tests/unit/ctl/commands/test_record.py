@@ -124,6 +124,6 @@ def test_a_folder_that_cannot_be_made_is_told(bus: TappedBus, tmp_path: Path) ->
 
 def test_a_person_is_told_what_is_not_as_it_should_be(capfd: pytest.CaptureFixture[str]) -> None:
     WarningPrinter().record(RESUMED, lost=1)
-    assert capsys.readouterr().err == ""
+    assert capfd.readouterr().err == ""
     WarningPrinter().record(SUSPENDED, reason="full")
-    assert capsys.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")
+    assert capfd.readouterr().err.startswith("sbusctl: suspended recording: cannot write: full")
