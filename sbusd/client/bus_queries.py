@@ -1,4 +1,4 @@
-"""Calls to the bus whose answers are more than one payload: receipts, members, the own address. No I/O."""
+"""Calls to the bus whose responses need parsing: receipts, members, features, the own address. No I/O."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _MOST_DIGITS = 20
 """Digits of a number of 64 bits."""
 
 _WITHHELD = b"-"
-"""What a receipt has in place of a number that this client may not know."""
+"""Replaces a number in a receipt that the bus does not disclose to this client."""
 
 
 class AddressCall(Call):
-    """``!/conn/whoami``; *learn* is told the address as soon as it is there, before anybody else."""
+    """``!/conn/whoami``; *learn* gets the address at once, before the functions in ``on_done`` are called."""
 
     __slots__ = ("_learn",)
 
@@ -28,14 +28,14 @@ class AddressCall(Call):
         self._learn = learn
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
-        """Settle the call, unless it is settled already. Raises ProtocolError if the answer is no address."""
+        """Finish the call, unless it is done. Raises ProtocolError if the response is not an address."""
         if error is None and not self.is_done:
             self._learn(answer)
         super().finish(answer, error)
 
 
 class FeaturesCall(Call):
-    """``!/bus/features``; *learn* is told their names, none where the bus does not know the question, and None if nobody knows."""
+    """``!/bus/features``; *learn* gets their names: none if the bus does not know the question, None if the response was lost."""
 
     __slots__ = ("_learn",)
 
@@ -44,7 +44,7 @@ class FeaturesCall(Call):
         self._learn = learn
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
-        """Settle the call, unless it is settled already."""
+        """Finish the call, unless it is done."""
         if not self.is_done:
             is_known = error is None or isinstance(error, RemoteRefusal | Unanswered)
             self._learn(frozenset(answer.split(b"\n")) if is_known else None)
@@ -52,7 +52,7 @@ class FeaturesCall(Call):
 
 
 class ReceiptCall(Call):
-    """A publication with a receipt: ``recipients`` counts those whom the bus handed it, or has it wait for; None: it does not say."""
+    """A publication with a receipt: ``recipients`` is the number of connections that have it or will get it, None if withheld."""
 
     __slots__ = ("recipients", "token")
 
@@ -62,7 +62,7 @@ class ReceiptCall(Call):
         self.recipients: int | None = 0
 
     def take(self, key: bytes, payload: bytes) -> bool:
-        """Take the receipt."""
+        """Handle the receipt."""
         if key != controls.RECEIPT:
             return False
         count = receipt_count(self.token, payload)
@@ -74,9 +74,9 @@ class ReceiptCall(Call):
 
 
 class RequestCall(Call):
-    """A request to a service, on its way: who the bus says was there just before it, and whether nobody was.
+    """A request to a service: the members just before it, and whether it was undeliverable.
 
-    ``members`` is the first page of the answer to ``!/bus/members``, None if it was not asked.
+    ``members`` is the first page of the response to ``!/bus/members``, None if that was not asked.
     """
 
     __slots__ = ("is_undeliverable", "members", "token")
@@ -88,7 +88,7 @@ class RequestCall(Call):
         self.is_undeliverable = False
 
     def take(self, key: bytes, payload: bytes) -> bool:
-        """Take the members, or the word that nobody was there."""
+        """Handle the members, or the receipt of an undeliverable request."""
         if key == controls.MEMBERS and self.members is None:
             self.members = payload
             return True
@@ -101,7 +101,7 @@ class RequestCall(Call):
 
 
 class PresenceCall(Call):
-    """``!/bus/members`` of one connection's own key; *gone* is called if nobody is there."""
+    """``!/bus/members`` of a key at one connection's address; *gone* is called if it has no members."""
 
     __slots__ = ("_gone",)
 
@@ -110,28 +110,28 @@ class PresenceCall(Call):
         self._gone = gone
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
-        """Settle the call, unless it is settled already."""
+        """Finish the call, unless it is done."""
         if error is None and not self.is_done and not parse_members(answer)[0]:
             self._gone()
         super().finish(answer, error)
 
 
 def receipt_count(token: bytes, payload: bytes) -> int | None:
-    """Return how many recipients the receipt *payload* counts, or None if it is not the one with *token*."""
+    """Return the number of recipients in the receipt *payload*, or None if it is not the receipt with *token*."""
     head, _, digits = payload.rpartition(b"\0")
     return int(digits) if head == token and digits.isdigit() and len(digits) <= _MOST_DIGITS else None
 
 
 def is_withheld(token: bytes, payload: bytes) -> bool:
-    """Return whether *payload* is the receipt with *token*, and says that the number of recipients is not for this client."""
+    """Return whether *payload* is the receipt with *token*, and the bus withheld the number of recipients."""
     return payload == b"%b\0%b" % (token, _WITHHELD)
 
 
 def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:
-    """Return a page of ``!/bus/members``: those on it, and the number to go on after, None at the end.
+    """Return a page of ``!/bus/members``: its members, and the connection number to continue after, None on the last page.
 
     Raises:
-        ProtocolError: EPROTO if that is not what a bus answers.
+        ProtocolError: EPROTO if it is malformed.
     """
     try:
         page = json.loads(payload)
@@ -143,12 +143,12 @@ def parse_members(payload: bytes) -> tuple[tuple[Peer, ...], int | None]:
 
 
 def members_question(key: bytes, after: int | None = None) -> bytes:
-    """Return what ``!/bus/members`` is asked with, to go on after the number *after*."""
+    """Return the payload of ``!/bus/members`` for the page after the connection number *after*."""
     return key if after is None else b"%b\0%d" % (key, after)
 
 
 def _number(value: object) -> int:
-    """Return the number of a connection. Raises ValueError if it is none."""
+    """Return *value* if it is a connection number. Raises ValueError if not."""
     if type(value) is not int or value < 0:
         raise ValueError(f"invalid number of a connection: {value!r}")
     return value

@@ -1,14 +1,14 @@
-"""One subscription's received packets: a queue with bounds, and a policy for when it is full. No I/O.
+"""The queue of one subscription, with limits, and a policy for when it is full. No I/O.
 
 Rules:
 
-1. Full is: the bound in packets, or in bytes of keys and payloads, is reached. The packet that crosses the one in bytes is still taken, so
-   that every packet can be received whatever the bound: memory stays below the bound plus one packet. With ``Overflow.BLOCK`` what
-   came in one batch with it is taken too: below the bound plus the largest packet.
-2. A gap stands exactly where packets are missing, between the last one before and the first one after. It takes no room.
-3. Nothing that is not a packet can grow the queue: gaps, and reconnections and replacements with nothing between them, are added up.
-4. Messages of one batch wait as one :class:`~sbusd.client.message_batch.Run`, and count as if each waited alone. Whose turn has come is in
-   ``ready``: it has left the queue, though nobody has taken it yet.
+1. A queue is full when it reaches its limit in packets, or in bytes of keys and payloads. The packet that crosses the limit in bytes is
+   still queued, so that every packet can be received whatever the limit: memory stays below the limit plus one packet. With
+   ``Overflow.BLOCK`` the other packets of its batch are queued too: memory stays below the limit plus the largest packet.
+2. A gap is exactly where packets are missing, between the last packet before and the first packet after. It needs no room.
+3. Items that are not packets cannot grow the queue: gaps are merged, and so are consecutive reconnections and consecutive replacements.
+4. Messages of one batch are queued as one :class:`~sbusd.client.message_batch.MessageRun`, and count as if each was queued alone. When
+   the run is first in the queue, its messages move to ``ready``; they are then no longer in the queue, though not received yet.
 """
 
 from __future__ import annotations
@@ -17,37 +17,37 @@ import enum
 from collections import deque
 from dataclasses import dataclass
 
-from sbusd.client.message_batch import Run
+from sbusd.client.message_batch import MessageRun
 from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 
 QUEUE_PACKETS = 65_536
-"""Default bound in packets: four times what the bus itself queues for a client by default, so that an answer that is
-waited for always comes into reach (see :class:`Overflow`)."""
+"""Default limit in packets: four times the default of the bus's own queue for a client, so that a reply that a call waits for can always
+be read (see :class:`Overflow`)."""
 
 QUEUE_BYTES = 32 << 20
-"""Default bound in bytes: four times the bus's own, for the same reason."""
+"""Default limit in bytes: four times that of the bus, for the same reason."""
 
-AT_ONCE = 256
-"""Items in a list by default: the cost of a list is spread over enough of them, and all are still in a core's own cache when they are
-looked at. Thousands take a third longer, each."""
+LIST_ITEMS = 256
+"""Items in a list by default: enough to spread the cost of a list, and few enough to be still in a core's cache when they are used. With
+thousands, each item takes a third longer."""
 
 _UNKNOWN = -1
 
 
 class Overflow(enum.Enum):
-    """What becomes of a packet for a subscription whose queue is full."""
+    """The policy for a packet for a subscription whose queue is full."""
 
     BLOCK = "block"
-    """The default. The connection is not read until there is room, so nothing is lost here; the bus then queues, and when its queue
-    is full too it discards and says how many (:class:`Gap`). All subscriptions of the connection wait for the full one, and so
-    do answers. ``AsyncBus`` waits; ``Bus``, where only the caller could make room, raises ``InboxFull`` instead of waiting for ever."""
+    """The default. The connection is not read until there is room, so no packet is lost here. The bus then queues; when its queue is
+    full too, it discards packets and reports their number (:class:`Gap`). All subscriptions of the connection wait for the full one,
+    and so do replies. ``AsyncBus`` waits. ``Bus``, where only the caller can make room, raises ``InboxFull`` instead of waiting forever."""
     DISCARD = "discard"
-    """The newest packet is dropped, for this subscription alone, and counted; a :class:`Gap` stands in its place."""
+    """The newest packet is discarded, only for this subscription, and counted; a :class:`Gap` is queued in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How much a subscription's queue holds, and what happens then. Raises ValueError if it could hold nothing."""
+    """The limits of a subscription's queue, and its policy. Raises ValueError if a limit is below 1."""
 
     packets: int = QUEUE_PACKETS
     bytes: int = QUEUE_BYTES
@@ -59,9 +59,9 @@ class Bounds:
 
 
 class Inbox:
-    """The queue of one subscription, the patterns that fill it, and what it has counted.
+    """The queue of one subscription, its patterns and its counters.
 
-    ``stalled`` is shared by all inboxes of a connection: those that are full under ``Overflow.BLOCK``. While one is in it, do not read.
+    All inboxes of a connection share ``stalled``: the inboxes that are full under ``Overflow.BLOCK``. While it is not empty, do not read.
     """
 
     __slots__ = (
@@ -73,6 +73,7 @@ class Inbox:
         "_stalled",
         "delivered",
         "discarded",
+        "is_begun",
         "items",
         "lost",
         "patterns",
@@ -81,33 +82,35 @@ class Inbox:
 
     def __init__(self, patterns: list[bytes], bounds: Bounds, stalled: set[Inbox]) -> None:
         self.patterns = patterns
+        self.is_begun = False
+        """Whether the bus has accepted the patterns."""
         self.delivered = 0
-        """Messages that came in, counted also where the session hands one over past the queue."""
+        """Messages received, including those that the session returns without queueing."""
         self.discarded = 0
         self.ready: deque[Message] = deque()
-        """What comes next, of the batch that is being read: take it from the left, or by :meth:`take`."""
-        self.items: deque[Item | Run] = deque()
-        """What waits behind that, for others to look at only."""
+        """The next messages, of the batch that is being read: take them from the left, or with :meth:`take`."""
+        self.items: deque[Item | MessageRun] = deque()
+        """The items after those; other modules only read it."""
         self.lost = 0
-        """Packets missing behind the last item; below 0: nobody knows how many."""
+        """Packets missing after the last item; below 0 if their number is unknown."""
         self._bytes = 0
-        self._hidden = 0  # messages in runs, beyond one for each run
+        self._hidden = 0  # messages in runs, less one for each run
         self._max_packets = bounds.packets
         self._max_bytes = bounds.bytes
         self._overflow = bounds.overflow
         self._stalled = stalled
 
     def __len__(self) -> int:
-        """Return how many items wait, a gap at the end included."""
+        """Return the number of queued items, including a gap at the end."""
         return len(self.ready) + len(self.items) + self._hidden + (self.lost != 0)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits, so that what comes now may be handed over at once."""
+        """Whether no item is queued, so that a new message may be returned at once."""
         return not (self.items or self.ready or self.lost)
 
     def put(self, message: Message) -> None:
-        """Queue *message*, or under ``Overflow.DISCARD`` drop and count it if the queue is full."""
+        """Queue *message*, or under ``Overflow.DISCARD`` discard and count it if the queue is full."""
         items = self.items
         if self.lost or len(items) + self._hidden >= self._max_packets - 1 or self._bytes >= self._max_bytes >> 1:
             self._put_carefully(message)
@@ -118,8 +121,8 @@ class Inbox:
         if self._bytes >= self._max_bytes:
             self._mark_full()
 
-    def put_run(self, run: Run) -> None:
-        """Queue the messages of *run*, as if each came alone."""
+    def put_run(self, run: MessageRun) -> None:
+        """Queue the messages of *run*, as if each had arrived alone."""
         count, size = run.count, run.size
         if self.lost or len(self.items) + self._hidden + count >= self._max_packets or self._bytes + size >= self._max_bytes:
             for message in run.messages():
@@ -131,11 +134,11 @@ class Inbox:
         self.delivered += count
 
     def put_gap(self, lost: int) -> None:
-        """Note that *lost* packets are missing here; 0: nobody knows how many, if any."""
+        """Note that *lost* packets are missing here; 0 means an unknown number, perhaps none."""
         self.lost = self.lost + lost if lost and self.lost >= 0 else _UNKNOWN
 
     def put_reconnected(self, event: Reconnected) -> None:
-        """Note that the connection was made anew here."""
+        """Queue a reconnection."""
         items = self.items
         if items and isinstance(last := items[-1], Reconnected):
             items[-1] = Reconnected(last.attempts + event.attempts, last.seconds + event.seconds)
@@ -145,7 +148,7 @@ class Inbox:
         items.append(event)
 
     def put_replaced(self, count: int) -> None:
-        """Note that *count* messages were replaced by newer ones, which come behind this."""
+        """Queue a note that *count* messages were replaced by newer ones, which follow."""
         items = self.items
         if items and not self.lost and isinstance(last := items[-1], Replaced):
             items[-1] = Replaced(last.count + count)
@@ -155,7 +158,7 @@ class Inbox:
         items.append(Replaced(count))
 
     def take(self) -> Item | None:
-        """Return what came first, or None if nothing waits."""
+        """Return the first item, or None if the queue is empty."""
         if self.ready:
             return self.ready.popleft()
         items = self.items
@@ -167,16 +170,16 @@ class Inbox:
             self._bytes = 0
         elif type(item) is Message:
             self._bytes -= len(item.key) + len(item.payload)
-        elif type(item) is Run:
+        elif type(item) is MessageRun:
             self._bytes -= item.size
-        if isinstance(item, Run):
+        if isinstance(item, MessageRun):
             item = self._open(item)
         if self._stalled and not self._is_full():
             self._stalled.discard(self)
         return item
 
     def take_many(self, limit: int) -> list[Item]:
-        """Return what came first, up to *limit* items; none if nothing waits."""
+        """Return the first items, at most *limit*; an empty list if the queue is empty."""
         taken: list[Item] = []
         ready = self.ready
         while len(taken) < limit and (item := self.take()) is not None:
@@ -189,20 +192,20 @@ class Inbox:
         return taken
 
     def retire(self) -> None:
-        """Stop holding up the connection: nobody will receive from this queue any more. What waits is forgotten."""
+        """Drop all items, and stop blocking the connection: the program will not receive from this queue any more."""
         self.items.clear()
         self.ready.clear()
         self._bytes = self._hidden = self.lost = 0
         self._stalled.discard(self)
 
-    def _open(self, run: Run) -> Message:
-        """Take *run*, which has left the queue, apart, and return its first message."""
+    def _open(self, run: MessageRun) -> Message:
+        """Move the messages of *run*, which has left the queue, to ``ready``, and return the first."""
         self._hidden -= run.count - 1
         self.ready.extend(run.messages())
         return self.ready.popleft()
 
     def _put_carefully(self, message: Message) -> None:
-        """Queue *message* where a bound is near or a gap is open."""
+        """Queue *message* when a limit is near or a gap is open."""
         if self._overflow is Overflow.DISCARD and self._is_full():
             self.put_gap(1)
             self.discarded += 1
@@ -221,10 +224,10 @@ class Inbox:
         self.lost = 0
 
     def _is_full(self) -> bool:
-        """Return whether a bound is reached."""
+        """Return whether a limit is reached."""
         return len(self.items) + self._hidden >= self._max_packets or self._bytes >= self._max_bytes
 
     def _mark_full(self) -> None:
-        """Stop the connection from being read, where that is the policy."""
+        """Stop the reading of the connection, if that is the policy."""
         if self._overflow is Overflow.BLOCK:
             self._stalled.add(self)

@@ -1,8 +1,8 @@
-"""The messages of a batch, left as they came until somebody reads them. No I/O. Spec: sbus-protocol(7) §6, ``!/batch``.
+"""Consecutive messages of a batch, which stay in the batch until they are read. No I/O. Spec: sbus-protocol(7) §6, ``!/batch``.
 
-A batch that comes is looked through once, so that what is malformed, or from the bus itself, is met when it arrives. The messages that
-stand in a row in it are a :class:`Run`: one object in a queue, in place of one for each message. Keys and payloads are copied out of
-it when its turn comes, so what waits costs its own bytes and little more, and what is never read is never copied.
+A received batch is scanned once, so that malformed packets, and packets of the bus itself, are handled when they arrive. Consecutive
+messages are a :class:`MessageRun`: one object in a queue instead of one for each message. Keys and payloads are copied when the program
+reads the run. So queued messages cost little more than their own bytes, and messages that are never read are never copied.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from sbusd.protocol.batches import LENGTH_BYTES
 
 try:
     from sbusd.client._speedups.scanner import join_batch, measure_run, message_of, take_apart
-except ImportError:  # a tree that is not built: all works, and slower; sbusctl doctor says so
+except ImportError:  # a tree that is not built: everything works, but slower; sbusctl doctor reports it
     from sbusd.client._speedups.plain_scanner import join_batch, measure_run, message_of, take_apart
 
-__all__ = ["IS_COMPILED", "Run", "join_batch", "measure_run", "message_of"]
+__all__ = ["IS_COMPILED", "MessageRun", "join_batch", "measure_run", "message_of"]
 
 IS_COMPILED = measure_run.__module__ == "sbusd.client._speedups.scanner"
-"""Whether messages are found by compiled code."""
+"""Whether compiled code scans for messages."""
 
 _FRAME_BYTES = LENGTH_BYTES + len(b"MSG \0")
-"""What a message costs in a batch beside its key and payload."""
+"""Overhead of a message in a batch, in addition to its key and payload, in bytes."""
 
 
-class Run:
-    """Messages that stand in a row in *batch*, from *place* to *end*: *count* of them, at least one."""
+class MessageRun:
+    """*count* consecutive messages, at least one, in *batch* from *place* to *end*."""
 
     __slots__ = ("batch", "count", "end", "place")
 
@@ -37,7 +37,7 @@ class Run:
 
     @property
     def size(self) -> int:
-        """Bytes of all keys and payloads."""
+        """Size of all keys and payloads, in bytes."""
         return self.end - self.place - self.count * _FRAME_BYTES
 
     def messages(self) -> list[Message]:

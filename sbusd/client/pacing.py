@@ -1,8 +1,8 @@
-"""Which messages wait for slow recipients, and what the bus is told for that. No I/O. Spec: sbus-protocol(7) §6 and §7, ``pace/on``.
+"""Pacing: messages that wait for slow recipients. No I/O. Spec: sbus-protocol(7) §6 and §7, ``pace/on``.
 
-Pacing is a property of the connection. So a message that waits and one that does not go out on one connection, in their order, with
-``pace/on`` or ``pace/off`` between them; a run of messages of one kind needs one such packet. A second connection would not keep their
-order, and would be another sender.
+Pacing is a property of the connection. Messages with and without pacing leave on one connection, in their order, with ``pace/on`` or
+``pace/off`` between them; consecutive messages of one kind need only one such packet. A second connection would not keep the order, and
+would be another sender.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Paced(bytes):
 
 
 class Pacing:
-    """What the bus has been told of pacing on the connection that there is, and what it is told next."""
+    """The pacing of the present connection."""
 
     __slots__ = ("_outgoing", "always", "is_known", "is_on")
 
     def __init__(self, outgoing: Outgoing) -> None:
         self._outgoing = outgoing
         self.always = False
-        """Whether every message waits, and not only those that are :class:`Paced`."""
+        """Whether every message waits, not only :class:`Paced` ones."""
         self.is_on = False
-        """Whether the next packet is sent by a paced connection."""
+        """Whether the connection is paced when the next packet is sent."""
         self.is_known = False
-        """Whether the bus, this one or the one before it, has said that it knows pacing: then it is asked again on each new connection."""
+        """Whether the bus, on this connection or an earlier one, knew pacing; if so, it is asked again on each new connection."""
 
     def prepare(self, packet: bytes) -> bool:
-        """Put what must stand in front of *packet* into ``outgoing``; return whether there is anything."""
+        """Put the control packet that *packet* needs before it, if any, into ``outgoing``; return whether there is one."""
         wanted = self.always or isinstance(packet, Paced)
         if wanted == self.is_on:
             return False
@@ -48,8 +48,8 @@ class Pacing:
         self._outgoing.put(_ON if wanted else _OFF)
         return True
 
-    def told(self, key: bytes) -> bool:
-        """Take note of a control message that the program has sent itself; return whether it is about pacing."""
+    def set_by(self, key: bytes) -> bool:
+        """Note a control message that the program has sent itself; return whether it sets the pacing."""
         if key not in (controls.PACE_ON, controls.PACE_OFF):
             return False
         self.always = self.is_on = key == controls.PACE_ON
@@ -60,14 +60,14 @@ class Pacing:
         self.is_on = False
 
     def restore(self, posts: list[bytes]) -> None:
-        """Put back *posts* that the last connection did not send, each with its own pacing."""
+        """Put back *posts* that the last connection did not send, with their pacing."""
         for packet in posts:
             self.prepare(packet)
             self._outgoing.restore((packet,))
 
 
 class PacingCall(Call):
-    """``!/bus/features``, of a client that wants pacing; it fails with Unsupported where the bus does not know that."""
+    """``!/bus/features``, of a client that needs pacing; it fails with Unsupported if the bus does not know pacing."""
 
     __slots__ = ("_pacing",)
 
@@ -76,10 +76,10 @@ class PacingCall(Call):
         self._pacing = pacing
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
-        """Settle the call, unless it is settled already."""
+        """Finish the call, unless it is done."""
         if not self.is_done:
-            is_told = error is None or isinstance(error, RemoteRefusal | Unanswered)
-            if is_told and PACE_FEATURE not in answer.split(b"\n"):
+            is_known = error is None or isinstance(error, RemoteRefusal | Unanswered)
+            if is_known and PACE_FEATURE not in answer.split(b"\n"):
                 error = Unsupported("pacing", "publish without wait and connect without pace")
             self._pacing.is_known |= error is None
         super().finish(answer, error)

@@ -1,23 +1,23 @@
-"""Which call an answer, or an error, belongs to. No I/O.
+"""Assigns each reply of the bus, a response or an error, to its call. No I/O.
 
-The bus's answers carry no number. What they have is order: the bus handles a connection's packets one after the other, and answers
-in that order. So every call is closed by a barrier, a ping with a token of its own, and where something was sent before that
-may still draw an error, one is put in front too. The barriers cut what the bus sends into *sections*:
+Replies of the bus have no number, but they have an order: the bus handles a connection's packets one after another, and replies in that
+order. So every call ends with a barrier, a ping with a unique token. If an earlier packet may still cause an error, a barrier precedes
+the call too. The barriers divide the replies into *sections*:
 
 ::
 
     sent       MSG  ping-1  CMSG a  ping-2  SUB p  ping-3
     received   error  pong-1  a's answer  pong-2  error  pong-3
                \\___________/  \\________________/  \\___________/
-                nobody's        the call for a      the SUB's
+                no call's       the call for a      the SUB's
 
 Rules:
 
-1. An answer or error between two pongs belongs to the call of that section, or to nobody. A call that was given up (time-out,
-   cancellation) leaves its section in place, so what comes late for it is dropped there and never reaches another call.
-2. Tokens grow. A pong that closes a later section says that the pongs before it were lost.
-3. ``!/bus/lost`` says that answers or pongs may be missing. From there to the next pong nothing is given to anybody, and the calls
-   that this pong passes without an outcome fail with ``AnswerLost``. The ledger asks for a barrier then, so that such a pong comes.
+1. A reply between two pongs belongs to the call of that section, or to no call. A call that was abandoned (timeout, cancellation)
+   leaves its section in place, so a late reply is dropped there and never reaches another call.
+2. Tokens increase. A pong that closes a later section means that the pongs before it were lost.
+3. ``!/bus/lost`` means that replies or pongs may be missing. From there to the next pong, no reply is assigned to a call, and calls
+   without an outcome up to that pong fail with ``AnswerLost``. A new barrier is sent then, so that such a pong arrives.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from sbusd.protocol.packets import control_packet
 _TOKEN_HEAD = b"sbusd.client/"
 
 _CAUSED_BY_NO_REQUEST = frozenset({ErrorCode.ENOBUFS, ErrorCode.EMFILE})
-"""Errors that the bus sends when it ends a connection of itself, whatever is asked at the moment."""
+"""Errors that the bus sends when it closes a connection for a reason of its own; they are not replies to a request."""
 
 
 class Expects(enum.Enum):
-    """What ends a call well."""
+    """The event that ends a call successfully."""
 
     ANSWER = "a control message under its key"
     SILENCE = "its barrier, with no error before"
@@ -46,10 +46,10 @@ class Expects(enum.Enum):
 
 
 class Call:
-    """One request to the bus, and what became of it: ``is_done``, then ``error`` or else ``answer``.
+    """One request to the bus, and its outcome: ``is_done``, then ``error`` or else ``answer``.
 
-    ``key`` is that of the answer, or the pattern of a SUB. ``on_done`` are called once, when it is done: several may wait for
-    one call, and an abandoned SUB hands its outcome to who takes it back.
+    ``key`` is the key of the response, or the pattern of a SUB. The functions in ``on_done`` are called once, when it is done: several
+    waits may share a call, and an abandoned SUB is undone when its outcome is known.
     """
 
     __slots__ = ("answer", "error", "expects", "is_done", "key", "on_done", "request")
@@ -64,31 +64,31 @@ class Call:
         self.on_done: list[Callable[[], None]] = []
 
     def finish(self, answer: bytes = b"", error: SbusError | None = None) -> None:
-        """Settle the call, unless it is settled already."""
+        """Finish the call, unless it is done."""
         if self.is_done:
             return
         self.is_done = True
         self.answer = answer
         self.error = error
-        for told in self.on_done:
-            told()
+        for notify in self.on_done:
+            notify()
 
     def take(self, key: bytes, payload: bytes) -> bool:
-        """Take a control message that came while the call's section was open; return whether it was for this call."""
+        """Handle a control message that arrived in the call's section; return whether it was for this call."""
         if self.expects is not Expects.ANSWER or self.key != key:
             return False
         self.finish(payload)
         return True
 
     def result(self) -> bytes:
-        """Return the answer of a call that is done, or raise its error."""
+        """Return the response of a call that is done. Raises its error."""
         if self.error is not None:
             raise self.error
         return self.answer
 
 
-class Ledger:
-    """The sections that are open, oldest first, each with its token and the call it belongs to, if any."""
+class PendingReplies:
+    """The open sections, oldest first, each with its token and its call, if any."""
 
     __slots__ = ("_in_doubt", "_last_token", "_sections")
 
@@ -98,39 +98,39 @@ class Ledger:
         self._in_doubt = False
 
     def __len__(self) -> int:
-        """Return how many barriers are under way."""
+        """Return the number of barriers that have not returned."""
         return len(self._sections)
 
     def close_section(self, call: Call | None = None) -> bytes:
-        """Open a section that ends with the barrier returned here, for all that is sent up to it since the last one."""
+        """Return the barrier that ends the section of all packets since the last barrier; *call* is the call of this section."""
         self._last_token += 1
         self._sections.append((self._last_token, call))
         return control_packet(controls.PING, _TOKEN_HEAD + b"%d" % self._last_token)
 
     @property
     def last_token(self) -> int:
-        """Number of the newest barrier."""
+        """The number of the newest barrier."""
         return self._last_token
 
     def answered(self, key: bytes, payload: bytes) -> bool:
-        """Give an answer to the call it belongs to; return whether there is one."""
+        """Give a response to its call; return whether there is one."""
         call = self._current_call()
         return call is not None and call.take(key, payload)
 
     def refused(self, refusal: RemoteRefusal) -> bool:
-        """Give an error to the call it belongs to; return whether there is one that still waits for its outcome."""
+        """Give an error to its call; return whether there is one that still waits for its outcome."""
         call = self._current_call()
         if call is None or call.is_done or refusal.code in _CAUSED_BY_NO_REQUEST:
             return False
         if call.expects is Expects.PONG and refusal.code is not None and refusal.code.disconnects:
             return False
-        # What a ping draws an error for was sent before it, and is not known.
+        # The packet that caused the error was sent before the ping, and is unknown.
         request = "" if call.expects is Expects.PONG else call.request
         call.finish(error=RemoteRefusal(refusal.code, refusal.words, request))
         return True
 
     def passed(self, payload: bytes) -> int | None:
-        """Take note of a pong; return its token, or None if it is not one of this ledger's."""
+        """Handle a pong; return its token, or None if it is not of a barrier of this session."""
         token = _parse_token(payload)
         if token is None or not self._sections or not self._sections[0][0] <= token <= self._last_token:
             return None
@@ -142,12 +142,12 @@ class Ledger:
         return token
 
     def lost(self) -> bool:
-        """Take note that packets are missing here; return whether a barrier is needed to clear up what that means."""
+        """Note that packets are missing here; return whether a barrier is needed, to know which calls are affected."""
         self._in_doubt = bool(self._sections)
         return self._in_doubt
 
     def fail(self, make_error: Callable[[], SbusError]) -> None:
-        """Fail every call that waits: the connection is gone, and its sections with it."""
+        """Fail every pending call: the connection has ended, and its sections with it."""
         sections, self._sections = self._sections, deque()
         self._in_doubt = False
         for _, call in sections:
@@ -155,11 +155,11 @@ class Ledger:
                 call.finish(error=make_error())
 
     def _current_call(self) -> Call | None:
-        """Return the call that what arrives now belongs to."""
+        """Return the call of a reply that arrives now."""
         return self._sections[0][1] if self._sections and not self._in_doubt else None
 
     def _close(self, call: Call, *, certain: bool, pong_seen: bool) -> None:
-        """Settle a call whose section is over."""
+        """Finish a call whose section has ended."""
         if call.expects is Expects.PONG and pong_seen:
             call.finish()
         elif not certain:
@@ -171,7 +171,7 @@ class Ledger:
 
 
 def _parse_token(payload: bytes) -> int | None:
-    """Return the number in a pong of ours, or None for somebody else's."""
+    """Return the token in a pong, or None if this session did not send the ping."""
     digits = payload.removeprefix(_TOKEN_HEAD)
     if digits is payload or not (digits.isdigit() and len(digits) < 20):
         return None

@@ -1,4 +1,4 @@
-"""Which inboxes of one connection a message goes to: the bus delivers it once, however many subscriptions match. No I/O."""
+"""Routes each message to the inboxes that match: the bus delivers it once, however many subscriptions match. No I/O."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from sbusd.client.inbox import Inbox
 from sbusd.protocol.keys import KeySpace
 
 _CACHED_KEYS = 4_096
-"""Keys whose inboxes are remembered; then the cache starts anew, so that no flood of keys can grow it."""
+"""Keys in the cache; when it is full it is cleared, so that a flood of keys cannot grow it."""
 
 
 class Routes:
-    """The inboxes of a connection, and a cache from key to those that a message with that key goes to."""
+    """The inboxes of a connection, and a cache from keys to the inboxes that match."""
 
     __slots__ = ("_cache", "_inboxes", "_keyspace")
 
@@ -25,17 +25,17 @@ class Routes:
         return tuple(self._inboxes)
 
     @property
-    def sole(self) -> Inbox | None:
-        """The only inbox, if there is exactly one."""
+    def only(self) -> Inbox | None:
+        """The inbox, if there is exactly one."""
         return self._inboxes[0] if len(self._inboxes) == 1 else None
 
     def add(self, inbox: Inbox) -> None:
-        """Take *inbox* in."""
+        """Add *inbox*."""
         self._inboxes.append(inbox)
         self._cache.clear()
 
     def discard(self, inbox: Inbox) -> bool:
-        """Leave *inbox* out from now on; return whether it was there."""
+        """Remove *inbox*; return whether it was there."""
         if inbox not in self._inboxes:
             return False
         self._inboxes.remove(inbox)
@@ -43,7 +43,7 @@ class Routes:
         return True
 
     def remove_pattern(self, pattern: bytes) -> Inbox | None:
-        """Remove one instance of *pattern*, from the newest inbox that holds it, and return that one; None if none does."""
+        """Remove one instance of *pattern*, from the newest inbox that has it, and return that inbox; None if there is none."""
         for inbox in reversed(self._inboxes):
             if pattern in inbox.patterns:
                 inbox.patterns.remove(pattern)
@@ -52,7 +52,7 @@ class Routes:
         return None
 
     def move(self, old: bytes, new: bytes) -> list[bytes]:
-        """Let every pattern that begins with *old* begin with *new*, and return these patterns as they are now."""
+        """Replace *old* by *new* at the beginning of every pattern, and return the new patterns."""
         moved: list[bytes] = []
         for inbox in self._inboxes:
             for index, pattern in enumerate(inbox.patterns):
@@ -63,11 +63,11 @@ class Routes:
         return moved
 
     def holds(self, pattern: bytes) -> bool:
-        """Return whether an inbox holds *pattern*."""
+        """Return whether an inbox has *pattern*."""
         return any(pattern in inbox.patterns for inbox in self._inboxes)
 
     def find(self, key: bytes) -> tuple[Inbox, ...]:
-        """Return the inboxes that a message with *key* goes to, oldest first."""
+        """Return the inboxes that match *key*, oldest first."""
         found = self._cache.get(key)
         if found is None:
             found = tuple(inbox for inbox in self._inboxes if any(self._keyspace.matches(pattern, key) for pattern in inbox.patterns))

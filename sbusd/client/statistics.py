@@ -1,4 +1,4 @@
-"""What a client counts, so that nothing it loses, drops or retries is silent."""
+"""The counts of a client, so that every packet that it loses or drops, and every retry, is visible."""
 
 from __future__ import annotations
 
@@ -13,36 +13,56 @@ class Statistics:
     received: int = 0
     """Packets read from the bus, of every kind."""
     delivered: int = 0
-    """Messages put into subscriptions; one that two subscriptions match counts twice."""
+    """Messages put into subscriptions; a message that two subscriptions match counts twice."""
     lost_local: int = 0
-    """Messages dropped because a subscription was full, with ``Overflow.DISCARD``; each is in a ``Gap``."""
+    """Messages discarded because a subscription was full, with ``Overflow.DISCARD``; each is in a ``Gap``."""
     lost_remote: int = 0
-    """Packets that the bus said it discarded for this connection; each is in a ``Gap``."""
+    """Packets for this connection that the bus discarded and reported; each is in a ``Gap``."""
     lost_unknown: int = 0
-    """How often the bus said that it had been killed, and does not know what it lost; each is a ``Gap`` of 0."""
+    """How often the bus reported an unknown loss, after a crash; each is a ``Gap`` of 0."""
     replaced: int = 0
-    """Messages that the bus said it replaced by newer ones of their keys, with the order ``latest``; each is in a ``Replaced``."""
+    """Messages that the bus replaced by newer ones of the same key, with the order ``latest``; each is in a ``Replaced``."""
     unclaimed: int = 0
-    """Messages that no subscription matched any more, and control messages that nobody waited for."""
+    """Messages that no subscription matched any more, and control messages that no call waited for."""
     refusals: int = 0
     """Errors that the bus sent: ``!/bus/error``."""
     refusals_dropped: int = 0
-    """Those of them that nobody was told of: no call waited, nobody received, and more came than are kept."""
+    """Refusals that were never raised: no call waited, the program did not receive, and there were more than are kept."""
     reconnects: int = 0
-    """Connections made anew."""
+    """Successful reconnections."""
     reconnect_attempts: int = 0
-    """Tries to make them, failed ones too."""
+    """Attempts to reconnect, including failed ones."""
     batches_received: int = 0
-    """Packets that held several; ``received`` counts what was in them."""
+    """Packets that held several packets; ``received`` counts the packets in them."""
     batches_sent: int = 0
     """Packets that held several publications or requests."""
     batchless: int = 0
-    """Connections to a bus that was asked and does not take batches, so that each packet to it goes alone."""
+    """Connections to a bus that was asked and does not take batches, so that each packet is sent alone."""
     unsent: int = 0
-    """Publications that were taken and never left, because the connection ended before there was room for them."""
+    """Publications that were accepted and never sent, because the connection ended before there was room for them."""
     stray_answers: int = 0
-    """Answers to calls that did not count: they came late, or from somebody who had not been called."""
+    """Responses to calls that were dropped: they were late, or from a connection that was not called."""
     unwatched_callees: int = 0
-    """Calls of services whose end would not have been heard, because the bus's rules hide it: such a call can only time out."""
+    """Calls of services whose disconnection the bus's rules hide from this client: such a call can only time out."""
     requests: Mapping[str, int] = field(default_factory=dict)
-    """Requests that came to services of this bus object, and what became of them, by the names of sbus-rpc(7) §8."""
+    """Requests to services of this bus object, by outcome, with the names of sbus-rpc(7) §8."""
+
+
+@dataclass
+class SessionCounters:
+    """The counters of a session, under the names of :class:`Statistics`; those of live inboxes and of ``outgoing`` are kept there."""
+
+    received: int = 0
+    delivered: int = 0
+    """Only of subscriptions that have ended; so is ``lost_local``."""
+    lost_local: int = 0
+    lost_remote: int = 0
+    lost_unknown: int = 0
+    replaced: int = 0
+    unclaimed: int = 0
+    refusals: int = 0
+    refusals_dropped: int = 0
+    reconnects: int = 0
+    reconnect_attempts: int = 0
+    batches_received: int = 0
+    batchless: int = 0

@@ -1,4 +1,4 @@
-"""What the bus tells a tap of its traffic, as typed records. No I/O. Spec: sbus-protocol(7) §6, ``!/tap``."""
+"""Taps of the bus's traffic, and their typed records. No I/O. Spec: sbus-protocol(7) §6, ``!/tap``."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from sbusd.protocol.peers import Peer, make_peer
 
 @dataclass(frozen=True, slots=True)
 class TapRecord:
-    """One thing that the bus tells.
+    """One event of the bus's traffic.
 
-    ``kind`` is ``message``, ``connect``, ``disconnect``, ``subscribe``, ``unsubscribe``, ``denial``, ``loss``, or a later version's;
-    ``fields`` are all members of its line.
+    ``kind`` is ``message``, ``connect``, ``disconnect``, ``subscribe``, ``unsubscribe``, ``denial``, ``loss``, or one of a later version;
+    ``fields`` are all members of its JSON line.
     """
 
     kind: str
     time: float
     """Seconds since 1970, by the bus's clock."""
     peer: Peer | None
-    """Who it is about: of a message its sender; None for a connection that was refused, and for the bus itself."""
+    """The connection, or the sender of a message; None for a rejected connection, and for the bus itself."""
     fields: Mapping[str, object]
     message: Message | None = None
-    """Of the kind ``message`` alone."""
+    """Only of the kind ``message``."""
 
     @property
     def key(self) -> bytes | None:
-        """The key or pattern that it is about, all its bytes, or None if it is about none."""
+        """The key or pattern of the event, as bytes, or None if it has none."""
         if self.message is not None:
             return self.message.key
         for name in ("pattern", "key"):
@@ -48,29 +48,27 @@ class TapRecord:
 
 
 TapItem = TapRecord | Gap | Reconnected
-"""What a tap yields: behind a gap or a reconnection records are missing."""
+"""The items of a tap: after a gap or a reconnection records are missing."""
 
 
-def begin_tap(session: Session, pattern: bytes, made: list[tuple[Inbox, Call]]) -> list[Call]:
-    """Put the demand for a tap into *session*, add its inbox and call to *made*, and return the call.
+def begin_tap(session: Session, inbox: Inbox) -> Call:
+    """Put the request for a tap into *session*, and return its call; records go to *inbox*, whose only pattern is that of the tap.
 
     Raises:
-        ValueError: the connection has a tap.
+        ValueError: the connection already has a tap.
     """
     if session.tap_inbox is not None:
         raise ValueError("this connection already has a tap: close it, or use a second bus object")
-    session.want_batches()
-    inbox = session.new_inbox([pattern])
-    packet = control_packet(controls.TAP_ON, pattern)
+    session.batching.request()
+    packet = control_packet(controls.TAP_ON, inbox.patterns[0])
     call = session.send_call(Call(f"CMSG {repr(controls.TAP_ON)[1:]}", Expects.SILENCE), packet)
     session.tap_inbox = inbox
     session.remember_mode(controls.TAP_ON, packet)
-    made.append((inbox, call))
-    return [call]
+    return call
 
 
 def end_tap(session: Session, inbox: Inbox) -> None:
-    """End the tap that fills *inbox*. Harmless when done already."""
+    """End the tap of *inbox*. Harmless when already ended."""
     if session.tap_inbox is not inbox:
         return
     session.tap_inbox = None
@@ -82,13 +80,13 @@ def end_tap(session: Session, inbox: Inbox) -> None:
 
 
 def tap_item(item: Item) -> TapItem:
-    """Return the record that a packet of the tap tells; a gap or a reconnection as it is.
+    """Return the record in a packet of the tap; a gap or a reconnection is returned as it is.
 
     Raises:
-        ProtocolError: EPROTO if that is no record, as no bus sends it.
+        ProtocolError: EPROTO if the record is malformed.
     """
     if isinstance(item, Replaced):
-        return Gap(item.count)  # of records each counts, also where a newer one has the same key
+        return Gap(item.count)  # every record counts, even if a newer one has the same key
     if not isinstance(item, Message):
         return item
     line, _, packet = item.payload.partition(b"\n")

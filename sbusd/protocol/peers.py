@@ -1,4 +1,4 @@
-"""Who is at the other end: a connection's number and its credentials, as the bus vouches for them. Spec: sbus-protocol(7) §5, §6."""
+"""Peers: the connection numbers and credentials of other clients, as verified by the bus. Spec: sbus-protocol(7) §5, §6."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from sbusd.protocol import controls
 from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.keys import ADDRESS_HEAD
 
-# Nothing is taken that int() would have to look at for long: a connection has at most 20 digits, an id 10.
+# Limited, because int() is slow for very long numbers: a connection number has at most 20 digits, an id 10.
 _OWN = re.compile(rb"(?:.*/)?!/cred/([0-9]{1,10})/([0-9]{1,10})/([0-9]{1,10})", re.DOTALL)
 _SENDER = re.compile(re.escape(controls.FROM) + rb"([0-9]{1,20})/(.*)", re.DOTALL)
 _ADDRESS = re.compile(re.escape(ADDRESS_HEAD) + rb"([0-9]{1,20})/")
 
 
-NOBODY = -1
-"""In the place of a uid, gid or pid: one that no user, group or process has."""
+UNKNOWN_ID = -1
+"""Replaces an unknown uid, gid or pid: no user, group or process has this number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A connection of the bus, and what the kernel said of it when it connected.
+    """A connection of the bus, and its credentials from the kernel when it connected.
 
-    ``key`` are the credentials as ``!/cred/whoami`` tells them to it, so ``key + b"/x"`` is a secret key of that very process.
+    ``key`` are the credentials in the form of ``!/cred/whoami``, so ``key + b"/x"`` is a private key of exactly that process.
     """
 
     connection: int
@@ -34,16 +34,16 @@ class Peer:
 
     @property
     def address(self) -> bytes:
-        """Where only this connection hears: ``!/conn/<id>/``."""
+        """The address of this connection: ``!/conn/<id>/``. Keys under it reach no other."""
         return connection_address(self.connection)
 
 
 def remote_peer(relay: Peer, twin: int) -> Peer:
-    """Return who calls from the host *twin* through *relay*: no user of this host, and credentials that begin with the twin's.
+    """Return the peer for a caller on the remote host *twin*, through *relay*: not a user of this host, with credentials of that host.
 
-    ``!/twin/<twin>/`` cannot be published or subscribed to, so a secret made of them reaches nobody.
+    Clients can neither publish nor subscribe to ``!/twin/<twin>/``, so a private key made of them reaches no client.
     """
-    return Peer(relay.connection, NOBODY, NOBODY, NOBODY, b"!/twin/%d/%b" % (twin, relay.key))
+    return Peer(relay.connection, UNKNOWN_ID, UNKNOWN_ID, UNKNOWN_ID, b"!/twin/%d/%b" % (twin, relay.key))
 
 
 def connection_address(connection: int) -> bytes:
@@ -52,7 +52,7 @@ def connection_address(connection: int) -> bytes:
 
 
 def parse_address(address: bytes) -> int:
-    """Return the number of the connection whose ``!/conn/<id>/`` that is. Raises ProtocolError (EPROTO) if it is none."""
+    """Return the connection number in the address ``!/conn/<id>/``. Raises ProtocolError (EPROTO) if it is malformed."""
     match = _ADDRESS.fullmatch(address)
     if match is None:
         raise ProtocolError(ErrorCode.EPROTO, f"invalid address of a connection: {address[:64]!r}")
@@ -60,10 +60,10 @@ def parse_address(address: bytes) -> int:
 
 
 def make_peer(connection: int, key: bytes) -> Peer:
-    """Return the peer with that number and those credentials; behind a credential prefix the last ones are its own.
+    """Return the peer with that connection number and the credentials *key*; after a credential prefix the last ones are its own.
 
     Raises:
-        ProtocolError: EPROTO if *key* is not ``!/cred/<gid>/<uid>/<pid>``, or that behind a prefix.
+        ProtocolError: EPROTO if *key* is not ``!/cred/<gid>/<uid>/<pid>``, with or without a prefix.
     """
     match = _OWN.fullmatch(key)
     if match is None:
@@ -73,7 +73,7 @@ def make_peer(connection: int, key: bytes) -> Peer:
 
 
 def parse_sender(key: bytes) -> Peer:
-    """Return the sender that ``!/from/<id>/<cred>`` names. Raises ProtocolError (EPROTO) if that is not its form."""
+    """Return the sender in ``!/from/<id>/<cred>``. Raises ProtocolError (EPROTO) if *key* has another form."""
     match = _SENDER.fullmatch(key)
     if match is None:
         raise ProtocolError(ErrorCode.EPROTO, f"invalid sender: {key[:64]!r}")

@@ -24,8 +24,7 @@ from sbusd.client import (
     Request,
     TimedOut,
 )
-from sbusd.client.rpc.envelopes import read_envelope
-from sbusd.protocol.envelope import Envelope
+from sbusd.protocol.envelope import Envelope, parse_envelope
 from tests.support.daemons import Daemon
 from tests.support.servants import Server, serving
 from tests.support.users import User
@@ -284,7 +283,7 @@ def test_a_stranger_who_knows_the_ret_cannot_answer(bus: Daemon, first_user: Use
             os.write(writer, b"x")
             for item in calls:
                 assert isinstance(item, Message)
-                asked = read_envelope(item.payload)
+                asked = parse_envelope(item.payload)
                 client.publish(asked.reply_to, Envelope(asked.command, asked.uid, b"forged").encode())
 
     def slowly(request: Request) -> bytes:
@@ -357,7 +356,7 @@ async def _call_and_kill(path: str, server: Server) -> None:
     """Call what never answers, and kill it when it has been called."""
     async with AsyncBus.connect(path) as caller:
         call = asyncio.ensure_future(caller.call("slow", timeout=None))
-        while not (caller._caller and any(each.callees for each in caller._caller.table._waiting.values())):
+        while not (caller._caller and any(each.callees for each in caller._caller.requests._waiting.values())):
             await asyncio.sleep(0)
         server.kill()
         await asyncio.wait_for(call, WAIT_SECONDS)

@@ -16,7 +16,6 @@ _NOT_IMPORTED = {
     *(
         "sbusd.client.asyncio.bus",
         "sbusd.client.rpc.caller_access",
-        "sbusd.client.rpc.envelopes",
         "sbusd.client.rpc.service",
         "sbusd.client.sync.server",
     ),

@@ -1,7 +1,7 @@
 """A session on a socket, for asyncio: sends, reads, times out, reconnects. :class:`~sbusd.client.asyncio.bus.AsyncBus` is its face.
 
-What is sent goes through its ``writer``. Waking somebody who waits to receive hands nothing over: who was woken takes the item himself.
-So a cancelled wait loses nothing.
+Its ``writer`` sends the packets. A task that waits to receive is only woken; it then takes the item from the inbox itself. So a
+cancelled wait loses nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from sbusd.client.asyncio.timeouts import resolver, wait_for
-from sbusd.client.asyncio.writer import AioWriter
+from sbusd.client.asyncio.writer import AsyncWriter
 from sbusd.client.backoff import Backoff
 from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -33,31 +32,35 @@ from sbusd.client.errors import (
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.messages import Item
-from sbusd.client.operation import Begin, Procedure, Settle
 from sbusd.client.outgoing import CLOSING_SECONDS
 from sbusd.client.pending_replies import Call
+from sbusd.client.reconnection import resubscribe
 from sbusd.client.session import Session
+from sbusd.client.steps import Begin, Deadline, Operation, Send, Step
 from sbusd.protocol.limits import MAX_BATCH_BYTES
 
 T = TypeVar("T")
 
 _TURN_PACKETS = 64
-"""Packets read in one readiness event; then other tasks of the loop have their turn."""
+"""Packets read in one readiness event; then the loop runs other tasks."""
 
 _TURN_BYTES = 4 * MAX_BATCH_BYTES
-"""Bytes likewise, for one packet may hold a thousand messages; a few batches, so that the next ones can be made meanwhile."""
+"""The same limit in bytes, because one packet may hold a thousand messages; a few batches, so that the bus can make the next ones."""
 
 
-class AioLink:
-    """One connection after the other for one session, in one event loop."""
+class AsyncLink:
+    """The connections of one session, one after another, in one event loop."""
 
     def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool) -> None:
         self.target = target
         self.session = session
-        self.writer = AioWriter(self, session)
         self.timeout = timeout
+        self.writer = AsyncWriter(self, session)
+        # The names that SyncLink has, without a call in between.
+        self.send_now, self.send_later, self.flush = self.writer.send_now, self.writer.send_later, self.writer.flush
+        self.begin_gathering, self.end_gathering = self.writer.begin_gathering, self.writer.end_gathering
         self.is_open = False
-        """Whether :meth:`open` has succeeded; it stays so after the end."""
+        """Whether :meth:`open` has succeeded; it stays True after the end."""
         self.is_paused = False
         """Whether reading has stopped because a subscription is full."""
         self._reconnect = reconnect
@@ -70,7 +73,7 @@ class AioLink:
         self._make_failure: Callable[[], SbusError] | None = None
 
     async def open(self) -> None:
-        """Make the first connection. Raises NoBus."""
+        """Make the first connection, unless that has been done. Raises NoBus."""
         if self.is_open:
             return
         self._loop = asyncio.get_running_loop()
@@ -80,7 +83,7 @@ class AioLink:
                 sock = open_socket(self.target, 0)
                 break
             except NoBus as error:
-                # A full backlog: accept(2) makes room, and the kernel has no event for that.
+                # The backlog is full. accept(2) makes room, and the kernel has no event for that.
                 if not isinstance(error.__cause__, BlockingIOError) or deadline.remaining() == 0:
                     raise
                 self._backoff.attempt(time.monotonic())
@@ -89,7 +92,7 @@ class AioLink:
         self.is_open = True
 
     def check(self) -> None:
-        """Raise why there is no connection and will be none any more, if that is so."""
+        """Raise the error that every call raises, if the connection has ended for good or was never opened."""
         if self._make_failure is not None or not self.is_open:
             raise self._failure()
 
@@ -100,9 +103,9 @@ class AioLink:
         return self._sock.fileno()
 
     async def close(self) -> None:
-        """End the connection, and everybody's wait, when what was published has left, if there is room for it in time.
+        """Send publications that wait, if there is room for them in time, close the connection, and end all waits.
 
-        Harmless when done already.
+        Harmless when already closed.
         """
         try:
             if self.session.outgoing.posted_bytes and self._sock is not None:
@@ -112,7 +115,7 @@ class AioLink:
             await self._end()
 
     async def _end(self) -> None:
-        """End the connection, and everybody's wait, at once."""
+        """Close the connection, and end all waits, at once."""
         self._fail(lambda: Closed("the bus"))
         if self._reviver is not None and self._reviver is not asyncio.current_task():
             self._reviver.cancel()
@@ -120,37 +123,26 @@ class AioLink:
                 await self._reviver
             self._reviver = None
 
-    # What the face calls
+    # For the face
 
-    async def call(self, request: str, start: Callable[[], Sequence[Call]]) -> None:
-        """Let *start* put calls into the session when it is their turn, and wait until each is done, whatever its outcome.
-
-        Raises:
-            TimedOut: not in time. What comes late is dropped.
-            Disconnected, Closed: there is no connection to begin with.
-        """
-        await self.begin(start, Deadline(request, self.timeout))
-
-    async def begin(self, start: Callable[[], Sequence[Call]], deadline: Deadline) -> None:
-        """Do as :meth:`call`, until *deadline*."""
-        calls: list[Call] = []
-        await self.writer.take_turn(lambda: calls.extend(start()), deadline)
-        await self._await(calls, deadline)
-
-    async def run(self, procedure: Procedure[T]) -> T:
-        """Do what *procedure* wants to be waited for, and return its result."""
+    async def run(self, operation: Operation[T]) -> T:
+        """Perform the steps of *operation*, and return its result."""
         try:
-            step = next(procedure)
+            step = next(operation)
             while True:
                 try:
                     await self._perform(step)
-                except BaseException as error:  # also a cancellation: the procedure puts in order what it has begun
-                    step = procedure.throw(error)
+                except BaseException as error:  # also a cancellation: the operation undoes what it has begun
+                    step = operation.throw(error)
                 else:
-                    step = next(procedure)
+                    step = next(operation)
         except StopIteration as end:
             result: T = end.value
             return result
+        except (Exception, asyncio.CancelledError):
+            if self.session.outgoing:
+                self.push()  # the packets that undo it
+            raise
 
     async def receive(self, inbox: Inbox, timeout: float | None) -> Item:
         """Wait for the next item of *inbox*."""
@@ -164,6 +156,8 @@ class AioLink:
                 if self.is_paused:
                     self.resume_reading()
                 return item
+            if not inbox.is_begun:
+                raise RuntimeError("the subscription is not open: use 'async with' or 'await' first")
             if not inbox.patterns:
                 raise Closed("the subscription")
             if self._make_failure is not None:
@@ -176,21 +170,25 @@ class AioLink:
                 del self._arrivals[arrival]
 
     def push(self) -> None:
-        """Send what can be sent now; the rest goes as soon as there is room. Also lets those who wait see what has changed."""
+        """Send the packets that can be sent now, and the rest as soon as there is room. Wake waiting tasks, so that they see changes."""
         self.writer.drain()
         self._wake()
         self.resume_reading()
 
     def resume_reading(self) -> None:
-        """Read again, if no subscription is full any more."""
+        """Read again, unless a subscription is still full."""
         if self.is_paused and not self.session.stalled and self._sock is not None:
             self.is_paused = False
             self._loop.add_reader(self._sock.fileno(), self._take_in)
 
-    async def _perform(self, step: Begin | Settle) -> None:
-        """Wait for one step of a procedure."""
+    async def _perform(self, step: Step) -> None:
+        """Perform one step of an operation."""
         if isinstance(step, Begin):
-            await self.begin(step.start, step.deadline)
+            await self.writer.take_turn(step.begin, step.deadline)
+            await self._await(step.calls, step.deadline)
+            return
+        if isinstance(step, Send):
+            await self.writer.send(step.packet)
             return
         if any(request.is_done for request in step.requests):
             return
@@ -204,7 +202,7 @@ class AioLink:
                 request.on_done = None
 
     async def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
-        """Wait for the next item of *inbox*, and return it with those behind it that are here."""
+        """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
         if limit < 1:
             raise ValueError(f"invalid limit {limit}: must be at least 1")
         first = await self.receive(inbox, timeout)
@@ -216,7 +214,7 @@ class AioLink:
     # Reading
 
     def _take_in(self) -> None:
-        """Take in what the socket has, some packets at a time, and wake those that wait for it."""
+        """Receive some of the packets that the socket has, and wake the tasks that wait for them."""
         begun = self._taken_bytes
         for _ in range(_TURN_PACKETS):
             if self._sock is None or self._taken_bytes - begun >= _TURN_BYTES:
@@ -233,14 +231,14 @@ class AioLink:
         self._wake()
 
     def _read(self, sock: socket.socket) -> bool:
-        """Take in one packet, or the end of the connection; return False if there is neither yet."""
+        """Receive one packet, or the end of the connection; return False if there is neither yet."""
         try:
             size = sock.recv_into(self._buffer, 0, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return False
         except OSError as error:
             if is_gone(error):
-                # The kernel reports a reset once, before the packets that came ahead of it, the reason among them.
+                # The kernel reports a reset once, before the packets that were sent before it; one of them may have the reason.
                 return self._read(sock)
             self.hang_up(f"cannot receive: {error.strerror}")
             return True
@@ -255,14 +253,14 @@ class AioLink:
         return True
 
     def _wake(self) -> None:
-        """Wake those who wait for items and now have a reason to look."""
-        everybody = self.session.refusals or self._make_failure is not None
+        """Wake the tasks that wait for items and now have a reason to continue."""
+        wakes_all = self.session.refusals or self._make_failure is not None
         for arrival, inbox in self._arrivals.items():
-            if (everybody or len(inbox) or not inbox.patterns) and not arrival.done():
+            if (wakes_all or len(inbox) or not inbox.patterns) and not arrival.done():
                 arrival.set_result(None)
 
     def read_to_end(self, sock: socket.socket) -> None:
-        """Take in what the bus sent before it went: no more than a socket's buffer, so full queues take it too."""
+        """Receive the packets that the bus sent before it closed: at most a socket's buffer, so full queues accept them too."""
         while self._sock is sock:
             if not self._read(sock):
                 self.hang_up()
@@ -285,7 +283,7 @@ class AioLink:
                 finally:
                     call.on_done.remove(resolve)
 
-    # Ends and beginnings
+    # Disconnecting and reconnecting
 
     def _attach(self, sock: socket.socket) -> None:
         """Use *sock* from now on."""
@@ -296,7 +294,7 @@ class AioLink:
         self._loop.add_reader(sock.fileno(), self._take_in)
 
     def _failure(self) -> SbusError:
-        """Return what every call raises from now on."""
+        """Return the error that every call raises from now on."""
         return self._make_failure() if self._make_failure else Disconnected(self.target.text)
 
     def _drop_socket(self) -> None:
@@ -308,7 +306,7 @@ class AioLink:
             sock.close()
 
     def _fail(self, make_failure: Callable[[], SbusError]) -> None:
-        """End for good: everybody who waits, and everybody who comes, is told *make_failure*'s error."""
+        """End for good: all waits, and all later calls, raise an error of *make_failure*."""
         self._drop_socket()
         self._make_failure = make_failure
         self.session.disconnected(make_failure)
@@ -316,10 +314,10 @@ class AioLink:
         self._wake()
 
     def hang_up(self, fault: str | None = None) -> None:
-        """Take down a connection that the bus has ended, or that *fault* has made useless."""
+        """Close a connection that the bus has closed, or that *fault* has made useless."""
         if self._sock is None:
             return
-        make_error = disconnection(self.target.text, self.session.last_words, fault)
+        make_error = disconnection(self.target.text, self.session.last_refusal, fault)
         if not self._reconnect:
             self._fail(make_error)
             return
@@ -330,42 +328,42 @@ class AioLink:
             self._reviver = self._loop.create_task(self._revive(), name="sbus reconnect")
 
     async def _revive(self) -> None:
-        """Connect and subscribe again, trying until it succeeds."""
+        """Connect and subscribe again, with as many attempts as it takes."""
         try:
             while self._sock is None and self._make_failure is None:
                 await self._connect_again()
         except Exception as error:
-            # Whoever waits must not wait for a task that is gone.
+            # Other tasks must not wait for a task that has ended.
             self._fail(disconnection(self.target.text, fault=f"cannot reconnect: {error}"))
             raise
         finally:
             self._reviver = None
 
     async def _connect_again(self) -> None:
-        """Try once, when it is time, to connect and to subscribe again."""
+        """Make one attempt, when it is due, to connect and to subscribe again."""
         backoff, session = self._backoff, self.session
         await asyncio.sleep(max(0.0, backoff.due - time.monotonic()))
         backoff.attempt(time.monotonic())
-        session.attempted()
+        session.counters.reconnect_attempts += 1
         try:
             sock = open_socket(self.target, 0)
         except NoBus:
             return
         now = time.monotonic()
         backoff.connected(now)
-        # Before any packet of the new connection is read, so that it stands in front of them.
+        # Before any packet of the new connection is read, so that Reconnected precedes them in every subscription.
         session.reconnected(backoff.attempts, now - backoff.since)
         self._attach(sock)
         self.writer.is_resuming = True
         try:
-            calls = session.resubscribe()
+            calls = resubscribe(session)
             self.push()
             await self._await(calls, Deadline("subscribing again", None))
         finally:
             self.writer.is_resuming = False
         for call in calls:
             if isinstance(call.error, RemoteRefusal | Unsupported):
-                # It was accepted once and is not any more: to try again and again would not change that.
+                # The bus accepted it before and refuses it now; trying again would not change that.
                 self._fail(rejection(self.target.text, call.error))
             elif isinstance(call.error, AnswerLost):
                 self.hang_up("the bus discarded responses while this client subscribed again")

@@ -1,15 +1,15 @@
-"""Waiting for a future of asyncio until a deadline."""
+"""Waits for a future of asyncio until a deadline."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from sbusd.client.deadline import Deadline
+from sbusd.client.steps import Deadline
 
 
 async def wait_for(future: asyncio.Future[None], deadline: Deadline) -> None:
-    """Wait for *future*. Raises TimedOut, and then it is certain that *future* had no other outcome."""
+    """Wait for *future*. Raises TimedOut; then *future* has no other outcome."""
     remaining = deadline.remaining()
     if remaining is None or future.done():
         await future
@@ -22,7 +22,7 @@ async def wait_for(future: asyncio.Future[None], deadline: Deadline) -> None:
 
 
 def resolver(future: asyncio.Future[None]) -> Callable[[], None]:
-    """Return what resolves *future*, unless it is cancelled or expired."""
+    """Return a function that resolves *future*, unless that is cancelled or expired."""
 
     def resolve() -> None:
         if not future.done():

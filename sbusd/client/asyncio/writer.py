@@ -1,14 +1,14 @@
-"""What an :class:`~sbusd.client.asyncio.link.AioLink` sends: in which order, what together, and who waits for it.
+"""The sending half of an :class:`~sbusd.client.asyncio.link.AsyncLink`: the order of packets, their batches, and the tasks that wait.
 
 Rules:
 
-1. Who has to wait to send takes a *turn*. Turns come in the order in which they were taken, and a packet that waits stays with its
-   turn, so cancelling the wait takes the packet back, whole, and moves no other.
-2. A call's packets enter the session only when its turn has come, and the next turn only when they are gone: calls that are given up
-   while the socket is full cannot pile up.
-3. A packet that is published alone leaves at once. Where the bus takes batches, those that follow it closely leave together at the end
-   of the loop's iteration, or as soon as they fill one. While the socket is full they wait in the session, as many as fill a batch;
-   who comes then takes a turn.
+1. A task that has to wait to send takes a *turn*. Turns come in the order in which they were taken. A packet that waits stays with its
+   turn, so cancelling the wait removes the whole packet, and moves no other.
+2. A call's packets enter the session only when its turn has come, and the next turn comes only when they have been sent: calls that are
+   abandoned while the socket is full cannot pile up.
+3. A single packet is sent at once. If the bus takes batches, packets that closely follow it leave together: at the end of the loop's
+   iteration, or as soon as they fill a batch. While the socket is full they wait in the session, up to one batch; the next task takes
+   a turn.
 """
 
 from __future__ import annotations
@@ -22,53 +22,53 @@ from typing import Protocol
 
 from sbusd.client.asyncio.timeouts import wait_for
 from sbusd.client.connection import is_gone, send_failure
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import PayloadTooLarge, SbusError
 from sbusd.client.outgoing import POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.pacing import Paced
 from sbusd.client.session import Session
+from sbusd.client.steps import Deadline
 
 _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 TOGETHER_SECONDS = 10e-6
-"""What is published no later than this after a packet that has left is one of many: several times what publishing takes, and less than
-the time of any answer, so that who asks and answers never waits for the end of an iteration."""
+"""A packet that is published no later than this after another is one of many. Several times the duration of a publication, and less than
+any round trip, so that requests and responses never wait for the end of an iteration."""
 
 
-class Line(Protocol):
-    """The link, as its writer sees it."""
+class WriterLink(Protocol):
+    """The link, as its writer uses it."""
 
     timeout: float | None
     """Seconds that a publication may wait."""
 
     def check(self) -> None:
-        """Raise why nothing can be sent any more, if it cannot."""
+        """Raise the error that every call raises, if the connection has ended for good or was never opened."""
 
     def read_to_end(self, sock: socket.socket) -> None:
-        """Take in what the bus sent before it went, and take note that it has gone."""
+        """Receive the packets that the bus sent before it closed, and close the connection."""
 
     def hang_up(self, fault: str | None = None) -> None:
-        """Give up the connection, for *fault*."""
+        """Close the connection, because of *fault*."""
 
 
-class AioWriter:
+class AsyncWriter:
     """The sending half of a link, in one event loop."""
 
-    def __init__(self, line: Line, session: Session) -> None:
-        self.turns: OrderedDict[asyncio.Future[None], bytes | Callable[[], None]] = OrderedDict()
-        """Who waits to send, in order."""
+    def __init__(self, link: WriterLink, session: Session) -> None:
+        self.turns: OrderedDict[asyncio.Future[None], bytes | Callable[[], object]] = OrderedDict()
+        """The tasks that wait to send, in order."""
         self.is_resuming = False
-        """Whether subscriptions are being made anew on a new connection, so that nobody has a turn."""
-        self._line = line
+        """Whether a new connection is subscribing again, so that no turn comes."""
+        self._link = link
         self._session = session
         self._outgoing = session.outgoing
         self._sock: socket.socket | None = None
         self._is_writing = False
         self.clock: Callable[[], float] = time.monotonic
-        """What the time is that says which packets follow each other closely."""
+        """The clock for which packets closely follow each other."""
         self._is_publisher = False
-        self._company_until = 0.0
+        self._together_until = 0.0
         self._gathering = 0
         self._drainer: asyncio.Handle | None = None
 
@@ -77,7 +77,7 @@ class AioWriter:
         self._sock = sock
         self._loop = loop
         self._is_writing = False
-        self._company_until = 0.0
+        self._together_until = 0.0
 
     def detach(self) -> None:
         """Send on no socket."""
@@ -86,14 +86,14 @@ class AioWriter:
         self._sock = None
 
     def fail(self, make_failure: Callable[[], SbusError]) -> None:
-        """Tell everybody who waits for a turn *make_failure*'s error."""
+        """Fail all turns with errors of *make_failure*."""
         turns, self.turns = self.turns, OrderedDict()
         for turn in turns:
             if not turn.done():
                 turn.set_exception(make_failure())
 
     async def send(self, packet: bytes) -> None:
-        """Send *packet*, behind all that was to be sent before, or let it wait for others to leave with.
+        """Send *packet* after all packets before it, or keep it to leave together with others.
 
         On TimedOut, and any other error, it was not sent.
         """
@@ -101,7 +101,7 @@ class AioWriter:
             await self.send_later(packet)
 
     def send_now(self, packet: bytes) -> bool:
-        """Do as :meth:`send` if that can be done without waiting; return whether it was."""
+        """Do as :meth:`send`, unless the packet has to wait for room; return whether it was sent or kept."""
         outgoing = self._outgoing
         if self._sock is None or self.turns or self.is_resuming:
             return False
@@ -109,7 +109,7 @@ class AioWriter:
         if pacing.is_on is not (pacing.always or isinstance(packet, Paced)):
             pacing.prepare(packet)
         now = self.clock() if outgoing.takes_batches else 0.0
-        if outgoing or now < self._company_until or (self._gathering and outgoing.takes_batches):
+        if outgoing or now < self._together_until or (self._gathering and outgoing.takes_batches):
             return self._post(packet)
         try:
             self._sock.send(packet, _SEND_FLAGS)
@@ -117,40 +117,40 @@ class AioWriter:
             return False
         self._session.is_dirty = True
         if outgoing.takes_batches:
-            self._company_until = now + TOGETHER_SECONDS
+            self._together_until = now + TOGETHER_SECONDS
         else:
             self._note_sent()
         return True
 
     async def send_later(self, packet: bytes) -> None:
         """Send *packet* when its turn has come. On TimedOut, and any other error, it was not sent."""
-        await self.take_turn(packet, Deadline("publishing", self._line.timeout))
+        await self.take_turn(packet, Deadline("publishing", self._link.timeout))
 
     def begin_gathering(self) -> None:
-        """Let what is sent from now on leave together, beyond one iteration of the loop. Raises Disconnected, Closed."""
-        self._line.check()
+        """Gather the packets that are sent from now on, beyond one iteration of the loop. Raises Disconnected, Closed."""
+        self._link.check()
         if not self._gathering:
             self._ask_for_batches()
         self._gathering += 1
 
     async def end_gathering(self) -> None:
-        """Send what was gathered, waiting for room where need be, if nobody else gathers. Raises what :meth:`flush` raises."""
+        """Send the gathered packets, and wait for room if necessary; not inside another gathering. Raises what :meth:`flush` raises."""
         self._gathering -= 1
         if not self._gathering and self._outgoing:
             await self.flush()
 
     async def flush(self, deadline: Deadline | None = None) -> None:
-        """Send all that waits, until *deadline* or for as long as any call may take.
+        """Send all packets that wait, until *deadline*, by default the timeout of the bus.
 
         Raises:
-            TimedOut: there was no room in time; what is left still waits.
+            TimedOut: there was no room in time; the rest still waits.
             Disconnected, Closed: there is no connection.
         """
-        await self.take_turn(lambda: None, deadline or Deadline("flushing", self._line.timeout))
+        await self.take_turn(lambda: None, deadline or Deadline("flushing", self._link.timeout))
 
-    async def take_turn(self, job: bytes | Callable[[], None], deadline: Deadline) -> None:
-        """Wait until *job*, a packet or what starts a call, has had its turn."""
-        self._line.check()
+    async def take_turn(self, job: bytes | Callable[[], object], deadline: Deadline) -> None:
+        """Wait until *job*, a packet or a function that starts a call, has had its turn."""
+        self._link.check()
         turn = self._loop.create_future()
         self.turns[turn] = job
         try:
@@ -160,21 +160,21 @@ class AioWriter:
             self.turns.pop(turn, None)
 
     def drain(self) -> None:
-        """Send the session's packets, then give turns, for as long as the socket has room."""
+        """Send the session's packets, then give turns, while the socket has room."""
         while self._flush() and self.turns and not self.is_resuming:
             if not self._give_turns():
                 break
         self._watch_writing(bool(self._outgoing or (self.turns and not self.is_resuming)))
 
     def _give_turns(self) -> bool:
-        """Give the next turn, or as many as fill a batch; return False if the socket is full."""
+        """Give the next turn, or as many turns as fill a batch; return False if the socket is full."""
         outgoing = self._outgoing
         while self.turns:
             turn, job = next(iter(self.turns.items()))
             joins = isinstance(job, bytes) and outgoing.takes_batches
             if not turn.done():
                 if isinstance(job, bytes) and self._session.pacing.prepare(job) and not joins:
-                    return True  # that goes first
+                    return True  # the control packet goes first
                 try:
                     if not isinstance(job, bytes):
                         job()
@@ -193,15 +193,15 @@ class AioWriter:
         return True
 
     def _flush(self) -> bool:
-        """Send the session's packets; return whether all are gone. False also when there is no connection."""
+        """Send the session's packets; return whether all were sent. False also when there is no connection."""
         outgoing = self._outgoing
         while outgoing:
             try:
                 if not self._try_send(outgoing.head()):
                     return False
             except (OSError, PayloadTooLarge) as error:
-                # Nobody else can be told, and what comes after it must not overtake it.
-                self._line.hang_up(f"cannot send: {error}")
+                # No call waits for this packet to raise the error, and later packets must not overtake it.
+                self._link.hang_up(f"cannot send: {error}")
                 return False
             outgoing.sent()
         return self._sock is not None
@@ -218,12 +218,12 @@ class AioWriter:
         except OSError as error:
             if not is_gone(error):
                 raise send_failure(sock, packet, error) from error
-            self._line.read_to_end(sock)
+            self._link.read_to_end(sock)
             return False
         return True
 
     def _watch_writing(self, wanted: bool) -> None:
-        """Have the loop call when there is room, or no more."""
+        """Let the loop call :meth:`drain` when there is room, or no longer."""
         if self._sock is None or wanted == self._is_writing:
             return
         self._is_writing = wanted
@@ -233,22 +233,22 @@ class AioWriter:
             self._loop.remove_writer(self._sock.fileno())
 
     def _note_sent(self) -> None:
-        """Take note that a packet has left to a bus of which it is not known whether it takes batches."""
+        """Note that a packet was sent to a bus that may or may not take batches."""
         if self._is_publisher:
             self._ask_for_batches()
         else:
-            self._is_publisher = True  # who publishes once has no use for batches
+            self._is_publisher = True  # a program that publishes only once has no use for batches
 
     def _ask_for_batches(self) -> None:
-        """Ask the bus whether it takes batches, unless that has been done."""
+        """Ask the bus whether it takes batches, unless it has been asked."""
         self._session.ask_for_batches()
         if self._outgoing:
             self.drain()
 
     def _post(self, packet: bytes) -> bool:
-        """Let *packet* wait for the end of the iteration, or of the time while somebody gathers, or for a full batch.
+        """Keep *packet* until the end of the iteration, or of the time limit while packets are gathered, or until a batch is full.
 
-        Return False if it cannot wait so, because batches are not known or one is full already.
+        Return False if that is not possible, because the bus does not take batches, or a batch is already full.
         """
         outgoing = self._outgoing
         if not outgoing.takes_batches or outgoing.posted_bytes >= POSTED_BYTES or len(packet) > outgoing.packet_limit:
@@ -265,7 +265,7 @@ class AioWriter:
         return True
 
     def _end_iteration(self) -> None:
-        """Send what was published meanwhile."""
+        """Send the packets that were published meanwhile."""
         self._drainer = None
         if self._outgoing:
             self.drain()

@@ -1,7 +1,7 @@
-"""Who may call a service: users and groups of this host, by the bus's word, and other hosts, by the relay's. Spec: sbus-rpc(7) §7, §9.
+"""Permitted callers of a service: users and groups of this host, and remote hosts. Spec: sbus-rpc(7) §7, §9.
 
-The two never mix. A caller from another host is no user here, so no ``Allow`` admits one; and a user of this host who sends what only
-the relay sends is not believed.
+The bus verifies users and groups; the relay reports hosts. The two never mix. A caller from a remote host is not a user here, so no
+``Allow`` admits it. A request that names a remote host is rejected unless a relay has sent it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from sbusd.protocol.envelope import NUMBER_LIMITS
 from sbusd.protocol.peers import Peer
 
 _GROUPS_SECONDS = 60.0
-"""How long a user's groups are taken from memory: asking the system's database may take time."""
+"""How long the groups of a user are cached: a query of the system's database may take time."""
 
 _REMEMBERED_USERS = 1_024
-"""Users whose groups are remembered: more than call one service in a minute."""
+"""Users in the cache: more than call one service in a minute."""
 
 RELAY_USER = "sbus-relay"
 """The user that sbus-relay.service runs as."""
@@ -28,10 +28,10 @@ RELAY_USER = "sbus-relay"
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """Who may call: ``users`` and ``groups``, by name or number. Members of a group are those whose group it is by the kernel's word, and
-    those whom the system's database lists.
+    """The permitted callers: ``users`` and ``groups``, by name or number. The members of a group are the callers whose primary group it is
+    by their peer credentials, and the users that the system's database lists.
 
-    Raises LookupError where a name is not known.
+    Raises LookupError if a name is unknown.
     """
 
     users: tuple[str | int, ...] = ()
@@ -44,7 +44,7 @@ class Allow:
             _group_id(group)
 
     def admits(self, caller: Peer) -> bool:
-        """Return whether *caller* may call."""
+        """Return whether *caller* is permitted."""
         if caller.uid in map(_user_id, self.users):
             return True
         wanted = set(map(_group_id, self.groups))
@@ -53,11 +53,11 @@ class Allow:
 
 @dataclass(frozen=True, slots=True)
 class Twins:
-    """Which other hosts may call: those with these ``numbers``, or all whom the relay lets in where none is named.
+    """The remote hosts that may call: those with these ``numbers``, or without numbers all that the relay admits.
 
-    ``relays`` are the users of this host who are believed that a host has called, besides root and the user of the service itself.
+    ``relays`` are the users of this host that may call in the name of a remote host, besides root, ``sbus-relay`` and the service's own.
 
-    Raises ValueError where a number can be no twin's, LookupError where the name of a user is not known.
+    Raises ValueError if a number cannot be a host's, LookupError if the name of a user is unknown.
     """
 
     numbers: tuple[int, ...] = ()
@@ -71,11 +71,11 @@ class Twins:
             _user_id(user)
 
     def admits(self, twin: int) -> bool:
-        """Return whether the host *twin* may call."""
+        """Return whether the remote host *twin* is permitted."""
         return twin > 0 and (not self.numbers or twin in self.numbers)
 
     def believes(self, sender: Peer) -> bool:
-        """Return whether *sender* is believed when it says which host calls."""
+        """Return whether *sender* may call in the name of a remote host."""
         if sender.uid in {0, os.geteuid()} or sender.uid in map(_user_id, self.relays):
             return True
         try:
@@ -105,11 +105,11 @@ def _group_id(group: str | int) -> int:
 
 
 _known_groups: OrderedDict[int, tuple[float, frozenset[int]]] = OrderedDict()
-"""Each user's groups, and until when they are taken from here, by the monotonic clock."""
+"""Each user's groups, and when they expire, by the monotonic clock."""
 
 
 def _groups_of(uid: int) -> frozenset[int]:
-    """Return the groups of a user by the system's database; none for a user who is not in it."""
+    """Return the groups of a user in the system's database; none for a user who is not in it."""
     now = time.monotonic()
     until, groups = _known_groups.get(uid, (0.0, frozenset[int]()))
     if now >= until:

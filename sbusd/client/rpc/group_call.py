@@ -1,7 +1,7 @@
 """A call to each member of a group. No I/O. Spec: sbus-rpc(7) §6.
 
-First the members, then a request to each at its own address, tracked on its own: a request to the whole group with the members' list
-beside it would be answered by more or by fewer than are on the list whenever the group changes between the two.
+The bus is asked for the members first; then each gets a request at its own address. One request to the whole group would get more or
+fewer responses than the list has members whenever the group changes between the two.
 """
 
 from __future__ import annotations
@@ -10,36 +10,35 @@ import math
 from collections import deque
 
 from sbusd.client.bus_queries import RequestCall
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import TimedOut
-from sbusd.client.members import members
-from sbusd.client.operation import Begin, Procedure, Settle
+from sbusd.client.operations import members
 from sbusd.client.pending_replies import Call
-from sbusd.client.rpc.calls import AT_ONCE, Answer, Caller, Invocation, Outcome
-from sbusd.client.rpc.pending_requests import Outstanding
+from sbusd.client.rpc.calls import MAX_CONCURRENT_REQUESTS, Answer, Caller, Invocation, Outcome
+from sbusd.client.rpc.pending_requests import PendingRequest
+from sbusd.client.steps import Begin, Deadline, Operation, Settle
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.peers import Peer
 
 
-class Sweep:
-    """A call to many, in work: call :meth:`next` until it returns None, then :meth:`close`."""
+class GroupCall:
+    """A call to each member of a group: call :meth:`next` until it returns None, then :meth:`close`."""
 
     def __init__(self, caller: Caller, request: Invocation) -> None:
         self._caller = caller
         self._request = request
         self._queue: deque[Peer] | None = None
-        self._active: dict[Outstanding, tuple[Peer, Deadline]] = {}
+        self._active: dict[PendingRequest, tuple[Peer, Deadline]] = {}
 
-    def next(self) -> Procedure[Outcome | None]:
-        """Return what came of the next member, in the order in which that is known, or None when all have been told.
+    def next(self) -> Operation[Outcome | None]:
+        """Return the outcome of the next member, in the order of completion, or None after the last.
 
         Raises:
-            SbusError: the members could not be asked for, or the connection ended before the request was sent to all.
+            SbusError: the bus could not be asked for the members, or the connection ended before all requests were sent.
         """
         if self._queue is None:
             self._queue = deque((yield from members(self._caller.session, self._request.key, self._request.deadline())))
         while True:
-            if self._queue and len(self._active) <= AT_ONCE // 2:
+            if self._queue and len(self._active) <= MAX_CONCURRENT_REQUESTS // 2:
                 yield from self._send_some(self._queue)
             if (outcome := self._take_done()) is not None:
                 return outcome
@@ -54,18 +53,18 @@ class Sweep:
                 self._give_up_late()
 
     def close(self) -> None:
-        """Wait for no answer any more. Harmless when done already."""
-        for outstanding in self._active:
-            self._caller.table.close(outstanding)
+        """Stop waiting for responses. Harmless when already closed."""
+        for pending in self._active:
+            self._caller.requests.close(pending)
         self._active.clear()
 
-    def _send_some(self, queue: deque[Peer]) -> Procedure[None]:
-        """Send the request to as many more as may be under way, and find out which of them are there."""
+    def _send_some(self, queue: deque[Peer]) -> Operation[None]:
+        """Send the request to as many more members as may wait at the same time, and find out which of them are connected."""
         deadline = self._request.deadline()
-        sent: list[tuple[Outstanding, RequestCall, list[Call]]] = []
+        sent: list[tuple[PendingRequest, RequestCall, list[Call]]] = []
 
         def start() -> list[Call]:
-            while self._caller.table.answers and queue and len(self._active) < AT_ONCE:
+            while self._caller.requests.answers and queue and len(self._active) < MAX_CONCURRENT_REQUESTS:
                 peer = queue.popleft()
                 sent.append(self._caller.send(self._request, deadline, peer))
                 self._active[sent[-1][0]] = (peer, deadline)
@@ -74,52 +73,52 @@ class Sweep:
         while not sent:
             yield from self._caller.prepare(deadline)
             yield Begin(start, deadline)
-        absent: list[Outstanding] = []
-        for outstanding, call, calls in sent:
+        absent: list[PendingRequest] = []
+        for pending, call, calls in sent:
             self._caller.note_watched(calls)
             if call.error is not None:
-                outstanding.finish(call.error)
+                pending.finish(call.error)
             elif call.is_undeliverable:
-                absent.append(outstanding)
+                absent.append(pending)
         if absent:
             yield from self._judge_absent(absent, deadline)
 
-    def _judge_absent(self, absent: list[Outstanding], deadline: Deadline) -> Procedure[None]:
-        """Tell those who have left the group, or the bus, from those who only listen to it and never were to be called."""
+    def _judge_absent(self, absent: list[PendingRequest], deadline: Deadline) -> Operation[None]:
+        """Distinguish members that have left from mere subscribers of the key, which are not services and have no outcome."""
         there = {peer.connection for peer in (yield from members(self._caller.session, self._request.key, deadline))}
-        for outstanding in absent:
-            peer, _ = self._active[outstanding]
+        for pending in absent:
+            peer, _ = self._active[pending]
             if peer.connection in there:
-                self._close(outstanding)
+                self._close(pending)
             else:
-                outstanding.undelivered()
+                pending.undelivered()
 
     def _take_done(self) -> Outcome | None:
-        """Return what came of a request that is done, and forget it."""
-        for outstanding, (peer, _) in self._active.items():
-            if outstanding.is_done:
-                self._close(outstanding)
-                return self._outcome(peer, outstanding)
+        """Return the outcome of a request that is done, and forget it; None if no request is done."""
+        for pending, (peer, _) in self._active.items():
+            if pending.is_done:
+                self._close(pending)
+                return self._outcome(peer, pending)
         return None
 
     def _give_up_late(self) -> None:
-        """Fail those whose time is over."""
-        for outstanding, (_, deadline) in self._active.items():
+        """Fail the requests whose deadline has passed."""
+        for pending, (_, deadline) in self._active.items():
             if deadline.remaining() == 0:
-                outstanding.finish(self._caller.late(self._request, outstanding))
+                pending.finish(self._caller.late(self._request, pending))
 
-    def _close(self, outstanding: Outstanding) -> None:
+    def _close(self, pending: PendingRequest) -> None:
         """Forget a request."""
-        del self._active[outstanding]
-        self._caller.table.close(outstanding)
+        del self._active[pending]
+        self._caller.requests.close(pending)
 
-    def _outcome(self, peer: Peer, outstanding: Outstanding) -> Outcome:
-        """Return what came of a request that is done."""
-        error: SbusError | None = outstanding.error
-        return Outcome(peer, None if error else Answer.of(outstanding), error)
+    def _outcome(self, peer: Peer, pending: PendingRequest) -> Outcome:
+        """Return the outcome of a request that is done."""
+        error: SbusError | None = pending.error
+        return Outcome(peer, None if error else Answer.of(pending), error)
 
 
 def _remaining(deadline: Deadline) -> float:
-    """Return the seconds that are left, for comparison."""
+    """Return the remaining seconds, for comparison."""
     remaining = deadline.remaining()
     return math.inf if remaining is None else remaining

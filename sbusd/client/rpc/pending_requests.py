@@ -1,13 +1,14 @@
-"""One request that waits for its answer, and all of a connection. No I/O. Spec: sbus-rpc(7) §4, §5.
+"""The requests of a connection that wait for their responses. No I/O. Spec: sbus-rpc(7) §4, §5.
 
-Whose answer counts:
+Which responses count:
 
-1. A request has a ``ret`` of its own, with 128 random bits, under the caller's address, where nobody else can subscribe. An answer that
-   comes late, after its request was given up, finds nothing there and is dropped.
-2. ``sender/on`` holds before the first request is sent, so every answer comes with its sender's credentials by the bus's word. It
-   counts only if the sender is one of those who were called: who learns a ``ret`` somehow cannot answer in their place.
-3. Who was called is learnt from the bus, by the time the answer comes or just after it: until then answers are held.
-4. A callee's end is heard by an event that is subscribed to before the bus is asked whether the callee is there, so none is missed.
+1. Each request has a unique ``ret``, with 128 random bits, under the caller's address, where no other client can subscribe. A response
+   that arrives after its request was abandoned matches no request, and is dropped.
+2. ``sender/on`` is set before the first request is sent, so every response arrives with its sender's credentials, as verified by the
+   bus. It counts only if the sender is one of the callees: a client that learns a ``ret`` cannot respond in their place.
+3. The bus reports the callees at about the time when the response arrives; until then responses are held.
+4. The client subscribes to the event of a callee's disconnection before it asks the bus whether the callee is connected, so no
+   disconnection is missed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from sbusd.client.errors import NoRecipient, PeerDisconnected, RemoteError, Remo
 from sbusd.client.messages import Message
 from sbusd.client.pending_replies import Call
 from sbusd.protocol import controls
-from sbusd.protocol.envelope import Envelope
+from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.keys import EVENT_HEAD
 from sbusd.protocol.packets import control_packet, unsubscribe_packet
@@ -32,32 +33,32 @@ from sbusd.protocol.peers import Peer, connection_address
 DISCONNECT_HEAD = EVENT_HEAD + b"disconnect/"
 
 ANSWERS = b"ret/"
-"""Where under the own address answers go: ``!/conn/<id>/ret/<uid>``."""
+"""The key for responses under the own address: ``!/conn/<id>/ret/<uid>``."""
 
 _HELD_ANSWERS = 16
-"""Answers held until it is known who was called; more than one is a rare race, more than these are an attack."""
+"""Responses held until the callees are known; more than one is a rare race, more than these are an attack."""
 
 _WATCHED_PEERS = 1_024
-"""Callees whose end is watched when no request waits for them, so that the next call to them costs no subscription: far more than
-a program calls, and a sixteenth of the subscriptions that a user may have."""
+"""Callees that are watched when no request waits for them, so that the next call to them needs no subscription: far more than a program
+calls, and a sixteenth of the subscriptions that a user may have."""
 
 
-class Wire(Protocol):
-    """What a table needs of its session."""
+class CallSender(Protocol):
+    """The session, as its pending requests use it."""
 
     address: bytes
 
     def send_call(self, call: Call, *packets: bytes) -> Call:
-        """Put packets into ``outgoing``, with a call for what they are answered with."""
+        """Put packets into ``outgoing``, with a call for the reply."""
 
     def send_quietly(self, packet: bytes) -> None:
-        """Put a packet into ``outgoing`` that draws no answer."""
+        """Put a packet into ``outgoing`` that has no response."""
 
 
-class Outstanding:
-    """A request, from before it is sent until its answer, or why there is none: ``is_done``, then ``error`` or else ``answer``.
+class PendingRequest:
+    """A request, from before it is sent until its outcome: ``is_done``, then ``error`` or else ``answer``.
 
-    ``callees`` are those whose answer counts, None until that is known. ``on_done`` is called once, when it is done.
+    ``callees`` are the connections whose response counts, None until they are known. ``on_done`` is called once, when it is done.
     """
 
     __slots__ = (
@@ -79,14 +80,14 @@ class Outstanding:
     def __init__(self, command: str, key: bytes, uid: str, member: Peer | None = None) -> None:
         self.command = command
         self.key = key
-        """Where those listen who serve it, without an address in front."""
+        """The key that services of the command subscribe to, without an address before it."""
         self.uid = uid
         self.member = member
-        """The one member that is called, None for whoever serves the command."""
+        """The only member that is called, None for every service of the command."""
         self.callees: dict[int, Peer] | None = None if member is None else {member.connection: member}
         self.is_done = False
         self.is_doubtful = False
-        """Whether packets were lost while it was not yet known who was called."""
+        """Whether packets were lost while the callees were not yet known."""
         self.answer = Envelope(command, uid)
         self.answerer: Peer | None = None
         self.error: SbusError | None = None
@@ -95,7 +96,7 @@ class Outstanding:
         self._gone: set[int] = set()
 
     def answered(self, sender: Peer, envelope: Envelope) -> bool:
-        """Take an answer; return whether it counts, or may do so once it is known who was called."""
+        """Handle a response; return whether it counts, or may count once the callees are known."""
         if self.is_done:
             return False
         if self.callees is None:
@@ -110,9 +111,9 @@ class Outstanding:
         return True
 
     def called(self, serving: Iterable[Peer], departed: Iterable[Peer]) -> int:
-        """Take note of who was called: those who are *serving*, and those *departed*, of whom only an answer that is here can come.
+        """Note the callees: those *serving*, and those *departed*, of which only a response that is already held can count.
 
-        Return how many of the answers that were held do not count.
+        Return the number of held responses that do not count.
         """
         self.callees = {peer.connection: peer for peer in (*serving, *departed)}
         was_empty = not self.callees
@@ -125,7 +126,7 @@ class Outstanding:
         return refused
 
     def left(self, connection: int) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         if self.callees is None:
             self._gone.add(connection)
             return
@@ -138,14 +139,14 @@ class Outstanding:
             del self.callees[connection]
 
     def undelivered(self) -> None:
-        """Take note that nobody was handed it. That its member has ended was news of the same thing, and less exact."""
+        """Note that it was not delivered. If its member has disconnected, that was the reason, but this is more exact."""
         if self.is_done and isinstance(self.error, PeerDisconnected):
             self.error = NoRecipient(self.command, self.member)
         else:
             self.finish(NoRecipient(self.command, self.member))
 
     def finish(self, error: SbusError | None = None) -> None:
-        """Settle it, unless it is settled already."""
+        """Finish it, unless it is done."""
         if self.is_done:
             return
         self.is_done = True
@@ -154,8 +155,8 @@ class Outstanding:
             self.on_done()
 
 
-class Watch:
-    """One peer whose end is watched: the call of the SUB, and the keys of its own at which it was seen to serve."""
+class PeerWatch:
+    """A peer whose disconnection is watched: the call of the SUB, and the keys at its address that it was found to serve."""
 
     __slots__ = ("serves", "subscribing")
 
@@ -165,65 +166,64 @@ class Watch:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the bus does not let this client hear of the peer's end."""
+        """Whether the bus's rules hide the peer's disconnection from this client."""
         return isinstance(self.subscribing.error, RemoteRefusal)
 
     @property
     def has_failed(self) -> bool:
-        """Whether it is not known if the bus took the subscription."""
+        """Whether it is unknown if the bus accepted the subscription."""
         return self.subscribing.error is not None and not self.is_blind
 
 
-class CallTable:
+class PendingRequests:
     """All requests of one connection that wait, and the peers that are watched for them."""
 
-    def __init__(self, wire: Wire, read_envelope: Callable[[bytes], Envelope]) -> None:
+    def __init__(self, session: CallSender) -> None:
         self.strays = 0
-        """Answers that did not count: late ones, and those of strangers."""
+        """Responses that did not count: late, or from connections that were not called."""
         self.unwatched = 0
-        """Callees whose end would not have been heard, for the bus's rules hide it."""
+        """Callees whose disconnection the bus's rules hide."""
         self.answers = b""
-        """Where answers go, ``!/conn/<id>/ret/``, once that is subscribed to on this connection."""
-        self._wire = wire
-        self._read_envelope = read_envelope
-        self._waiting: dict[bytes, Outstanding] = {}
-        self._watches: OrderedDict[int, Watch] = OrderedDict()
+        """The prefix of keys for responses, ``!/conn/<id>/ret/``, once this connection has subscribed to it."""
+        self._session = session
+        self._waiting: dict[bytes, PendingRequest] = {}
+        self._watches: OrderedDict[int, PeerWatch] = OrderedDict()
 
     # Requests
 
-    def open(self, command: str, key: bytes, member: Peer | None = None) -> Outstanding:
-        """Return a new request, whose answer is waited for from now on. Duty: :meth:`close` it."""
-        outstanding = Outstanding(command, key, os.urandom(16).hex(), member)
-        self._waiting[self.reply_key(outstanding)] = outstanding
-        return outstanding
+    def open(self, command: str, key: bytes, member: Peer | None = None) -> PendingRequest:
+        """Return a new request that waits for its response from now on. Duty: :meth:`close` it."""
+        pending = PendingRequest(command, key, os.urandom(16).hex(), member)
+        self._waiting[self.reply_key(pending)] = pending
+        return pending
 
-    def reply_key(self, outstanding: Outstanding) -> bytes:
-        """Return the key that the answer goes to."""
-        return self.answers + outstanding.uid.encode("ascii")
+    def reply_key(self, pending: PendingRequest) -> bytes:
+        """Return the key for the response."""
+        return self.answers + pending.uid.encode("ascii")
 
-    def close(self, outstanding: Outstanding) -> None:
-        """Wait for its answer no more. Harmless when done already."""
-        self._waiting.pop(self.reply_key(outstanding), None)
+    def close(self, pending: PendingRequest) -> None:
+        """Stop waiting for the response. Harmless when already closed."""
+        self._waiting.pop(self.reply_key(pending), None)
 
-    def resolve(self, outstanding: Outstanding, serving: Iterable[Peer], departed: Iterable[Peer]) -> None:
-        """Say who was called."""
-        self.strays += outstanding.called(serving, departed)
-        if outstanding.is_doubtful:
-            self._ask_again([outstanding])
+    def resolve(self, pending: PendingRequest, serving: Iterable[Peer], departed: Iterable[Peer]) -> None:
+        """Set the callees of a request."""
+        self.strays += pending.called(serving, departed)
+        if pending.is_doubtful:
+            self._ask_again([pending])
 
     # Peers
 
-    def watch(self, connection: int, start: Callable[[], Call]) -> Watch:
-        """Return the watch of a peer; *start* subscribes to its end if nobody has."""
+    def watch(self, connection: int, start: Callable[[], Call]) -> PeerWatch:
+        """Return the watch of a peer; if there is none, *start* subscribes to its disconnection."""
         watch = self._watches.get(connection)
         if watch is None or watch.has_failed:
-            watch = self._watches[connection] = Watch(start())
+            watch = self._watches[connection] = PeerWatch(start())
             self._forget_oldest()
         self._watches.move_to_end(connection)
         return watch
 
     def serves(self, connection: int, key: bytes) -> bool:
-        """Return whether a peer is watched, and was seen to serve *key*, at its own address."""
+        """Return whether a peer is watched, and was found to serve *key* at its own address."""
         watch = self._watches.get(connection)
         if watch is None or key not in watch.serves:
             return False
@@ -231,14 +231,14 @@ class CallTable:
         return True
 
     def doubt(self, connection: int, key: bytes) -> None:
-        """Take note that a peer may serve *key* no more."""
+        """Note that a peer may no longer serve *key*."""
         if watch := self._watches.get(connection):
             watch.serves.discard(key)
 
-    # What the session tells
+    # For the session
 
     def take(self, message: Message) -> bool:
-        """Look at *message*; return whether it was an answer, which is nobody else's."""
+        """Handle *message*; return whether it was a response, which is not for inboxes."""
         key = message.key
         if key.startswith(DISCONNECT_HEAD):
             digits = key[len(DISCONNECT_HEAD) :]
@@ -252,57 +252,57 @@ class CallTable:
         return True
 
     def watches(self, key: bytes) -> bool:
-        """Return whether a message with *key* is an event that peers are watched by."""
+        """Return whether a message with *key* is the event of a disconnection."""
         return key.startswith(DISCONNECT_HEAD)
 
     def lost(self) -> None:
-        """Ask again whether those are there who are to answer: the word of their end may be among what was lost."""
-        for outstanding in self._waiting.values():
-            outstanding.is_doubtful = outstanding.callees is None
+        """Ask again whether the callees are connected: the events of their disconnection may be lost."""
+        for pending in self._waiting.values():
+            pending.is_doubtful = pending.callees is None
         self._ask_again(self._waiting.values())
 
     def disconnected(self, make_error: Callable[[], SbusError]) -> None:
-        """Fail every request, and forget all that belonged to the connection."""
+        """Fail every request, and forget the state of the connection."""
         waiting, self._waiting = self._waiting, {}
         self._watches.clear()
         self.answers = b""
-        for outstanding in waiting.values():
-            outstanding.finish(make_error())
+        for pending in waiting.values():
+            pending.finish(make_error())
 
     # Private
 
     def _answered(self, message: Message) -> bool:
-        """Give an answer to the request that it is for; return whether it counts there."""
-        outstanding = self._waiting.get(message.key)
-        if outstanding is None or message.sender is None:
+        """Give a response to its request; return whether it counts."""
+        pending = self._waiting.get(message.key)
+        if pending is None or message.sender is None:
             return False
         try:
-            envelope = self._read_envelope(message.payload)
+            envelope = parse_envelope(message.payload)
         except ProtocolError as error:
-            # From one who was called it is the answer, and there will be no better one.
-            envelope = Envelope(outstanding.command, outstanding.uid, error=f"invalid response: {error.words}")
-        return envelope.uid == outstanding.uid and outstanding.answered(message.sender, envelope)
+            # If a callee sent it, it is the response, and there will be no other.
+            envelope = Envelope(pending.command, pending.uid, error=f"invalid response: {error.words}")
+        return envelope.uid == pending.uid and pending.answered(message.sender, envelope)
 
-    def _ask_again(self, doubtful: Iterable[Outstanding]) -> None:
-        """Ask the bus whether those are there who are to answer. Who is there and serves no more is taken for gone: that is rare."""
+    def _ask_again(self, doubtful: Iterable[PendingRequest]) -> None:
+        """Ask the bus whether the callees are connected. One that no longer serves counts as disconnected, which is rare."""
         for connection, key in {(each, waiting.key) for waiting in doubtful if not waiting.is_done for each in waiting.callees or ()}:
             question = control_packet(controls.MEMBERS, connection_address(connection) + key)
-            self._wire.send_call(PresenceCall(partial(self._left, connection)), question)
+            self._session.send_call(PresenceCall(partial(self._left, connection)), question)
 
     def _left(self, connection: int) -> None:
-        """Take note that a connection has ended."""
+        """Note that a connection has ended."""
         if self._watches.pop(connection, None) is not None:
-            self._wire.send_quietly(unsubscribe_packet(b"%b%d" % (DISCONNECT_HEAD, connection)))
-        for outstanding in tuple(self._waiting.values()):
-            outstanding.left(connection)
+            self._session.send_quietly(unsubscribe_packet(b"%b%d" % (DISCONNECT_HEAD, connection)))
+        for pending in tuple(self._waiting.values()):
+            pending.left(connection)
 
     def _forget_oldest(self) -> None:
-        """Stop watching the peer that was called least recently, if there are too many and no request waits for it."""
+        """If too many peers are watched, stop watching the one that was called least recently and that no request waits for."""
         if len(self._watches) <= _WATCHED_PEERS:
             return
         needed = {each for waiting in self._waiting.values() for each in waiting.callees or ()}
         for connection in self._watches:
             if connection not in needed:
                 del self._watches[connection]
-                self._wire.send_quietly(unsubscribe_packet(b"%b%d" % (DISCONNECT_HEAD, connection)))
+                self._session.send_quietly(unsubscribe_packet(b"%b%d" % (DISCONNECT_HEAD, connection)))
                 return

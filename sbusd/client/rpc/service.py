@@ -1,14 +1,14 @@
-"""The serving side of calls, without I/O: which requests are run, in which order, and what is answered. Spec: sbus-rpc(7) §3, §7.
+"""The services of a connection: which requests are run, in which order, and the responses. No I/O. Spec: sbus-rpc(7) §3, §7.
 
-What another user cannot do to a service, or through it:
+Attacks of other users that a service prevents:
 
-1. *Pose as someone.* The caller is whom the bus says, ``sender/on``; a request that comes without its sender is not run.
-2. *Make it write elsewhere.* An answer goes only under the address of the very connection that sent the request: else any user could have
-   words put, in the service's name, into another's mailbox.
-3. *Have it run twice.* A ``uid`` that this connection has used is not run again.
-4. *Keep others waiting.* Requests wait in one queue for each user, which take turns; a user whose queue is full is told so.
-5. *Pose as another host.* Only what a relay sends to where relays send is taken for a call of another host, and only by a service that
-   has said which hosts it serves. Its caller is then no user of this host.
+1. *Impersonate a user.* The caller is the sender that the bus reports, with ``sender/on``; a request without its sender is not run.
+2. *Redirect a response.* A response goes only to a key under the address of the connection that sent the request. Otherwise any user
+   could make the service send messages to another user.
+3. *Replay a request.* A ``uid`` that this connection has used is not run again.
+4. *Starve others.* Each user has a queue, and the queues take turns; if the queue of a user is full, the user gets an error.
+5. *Impersonate a host.* Only a request that a relay sends, to a key for relays, counts as a call of a remote host, and only for a
+   service that has named the hosts it serves. Its caller is then not a user of this host.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from sbusd.client.errors import RemoteRefusal
-from sbusd.client.messages import Message
+from sbusd.client.messages import Gap, Item, Message, Replaced
 from sbusd.client.rpc.caller_access import Allow, Twins
-from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, relayed_key, service_key
+from sbusd.protocol.envelope import TEXT_LIMITS, Envelope, command_of, command_problem, is_relayed, parse_envelope, relayed_key, service_key
 from sbusd.protocol.errors import ProtocolError, SbusError
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 from sbusd.protocol.packets import publish_packet
-from sbusd.protocol.peers import NOBODY, Peer, remote_peer
+from sbusd.protocol.peers import UNKNOWN_ID, Peer, remote_peer
 from sbusd.protocol.printable import printable
 
 LOG = logging.getLogger("sbusd.client.rpc.service")
 
 WAITING_PER_USER = 256
-"""Requests that may wait for each user: more than any caller has under way by default, and for a thousand users some hundred megabytes
-at most, as few of them are large."""
+"""Maximum number of queued requests of a user: more than a caller sends concurrently by default, and for a thousand users at most some
+hundred megabytes, because few requests are large."""
 
 _REMEMBERED_UIDS = 256
-"""Uids remembered for each connection: those of all the requests that a user may have waiting."""
+"""Uids remembered for each connection: as many as a user may have queued requests."""
 
 _REMEMBERED_CONNECTIONS = 1_024
-"""Connections whose uids are remembered: the least recent goes. One user has fewer connections, so cannot make another's be forgotten."""
+"""Connections whose uids are remembered; the least recent is forgotten. A user has fewer connections, so it cannot displace others."""
 
 _REMEMBERED_CAUSES = 1_024
-"""Causes of log lines that are counted, a few for each of some hundred users; then counting starts anew."""
+"""Causes of log records that are counted, a few for each of some hundred users; then counting starts again."""
 
 Result = bytes | str | None
-"""What a handler returns: the answer's bytes, text in UTF-8, or nothing."""
+"""The result of a handler: bytes, text to encode in UTF-8, or None for no bytes."""
 
 
 class ServiceError(SbusError, RuntimeError):
-    """Raise it in a handler: its words, and nothing else, are what the caller is told."""
+    """Raise it in a handler: the caller gets its words, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a handler is given: ``data`` from ``caller``, whose credentials the bus vouches for.
+    """A request as a handler gets it: ``data`` from ``caller``, whose credentials the bus has verified.
 
-    Where another host calls, ``source`` is its number, and ``caller`` no user of this one: uid, gid and pid are -1, and ``key`` begins
-    with ``!/twin/<number>/``.
+    If a remote host calls, ``source`` is its number, and ``caller`` is not a user of this host: uid, gid and pid are -1, and ``key``
+    begins with ``!/twin/<number>/``.
     """
 
     command: str
@@ -66,13 +66,13 @@ class Request:
     caller: Peer
     uid: str
     expires_at: float | None
-    """Seconds since 1970 after which nobody waits any more; None for never."""
+    """Time in seconds since 1970 when the caller stops waiting; None for never."""
     source: int = 0
-    """The twin that calls, by the relay's word; 0 is this host."""
+    """The number of the remote host that calls, as reported by the relay; 0 is this host."""
 
     @property
     def party(self) -> tuple[int, int]:
-        """Who takes turns with others: a user of this host, or another host."""
+        """The party that takes turns with others: a user of this host, or a remote host."""
         return self.caller.uid, self.source
 
 
@@ -83,7 +83,7 @@ H = TypeVar("H", bound=Handler)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A request that is to be run, by which handler, and where its answer goes: an empty ``reply_key`` for nowhere."""
+    """A request to run, its handler, and the key for its response: empty if none is wanted."""
 
     request: Request
     handler: Handler
@@ -93,7 +93,7 @@ class Task:
     """Where the request was sent."""
 
     def answer(self, result: Result) -> bytes:
-        """Return the packet of the answer *result*, or of the error that it is too long, or no bytes where none is wanted.
+        """Return the packet of the response *result*, or of the error that it is too long, or no bytes if none is wanted.
 
         Raises:
             TypeError: *result* is neither bytes nor text nor None.
@@ -105,11 +105,11 @@ class Task:
         return packet or self.error(f"response too long: {len(data)} bytes do not fit into a packet of {MAX_PACKET_BYTES}")
 
     def error(self, words: str) -> bytes:
-        """Return the packet of the answer that it failed, or no bytes where none is wanted."""
+        """Return the packet of the error response, or no bytes if none is wanted."""
         return self._packet(b"", _cut(words) or "failed")
 
     def _packet(self, data: bytes, error: str) -> bytes:
-        """Return the answer's packet, or no bytes if it is wanted nowhere or too long."""
+        """Return the packet of the response, or no bytes if none is wanted or it is too long."""
         if not self.reply_key:
             return b""
         asked = self.envelope
@@ -134,26 +134,26 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What runs a command, and who may call."""
+    """The handler of a command, and its permitted callers."""
 
     handler: Handler
     allow: Allow | None = None
     twins: Twins | None = None
 
 
-class Docket:
-    """Requests that wait: a queue for each user, and for each other host, which take turns."""
+class RequestQueue:
+    """Queued requests: a queue for each user, and for each remote host, which take turns."""
 
     def __init__(self) -> None:
         self._queues: OrderedDict[tuple[int, int], deque[Task]] = OrderedDict()
         self._size = 0
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of queued requests."""
         return self._size
 
     def put(self, task: Task) -> bool:
-        """Let *task* wait; return False if too many of the same party wait already."""
+        """Queue *task*; return False if too many of the same party are queued."""
         queue = self._queues.setdefault(task.request.party, deque())
         if len(queue) >= WAITING_PER_USER:
             return False
@@ -162,7 +162,7 @@ class Docket:
         return True
 
     def take(self) -> Task | None:
-        """Return the next request of the party whose turn it is."""
+        """Return the first request of the party that is next; None if the queue is empty."""
         if not self._queues:
             return None
         party, queue = self._queues.popitem(last=False)
@@ -173,22 +173,21 @@ class Docket:
         return task
 
 
-class Reception:
-    """The services of one connection: takes messages, judges them, and has the good ones wait in its ``docket``.
+class Dispatcher:
+    """The services of one connection: checks requests, and puts permitted ones into its ``queue``.
 
-    ``counts`` are of requests, by what became of them; the names are those of sbus-rpc(7) §8.
+    ``counts`` are the numbers of requests by outcome; the names are those of sbus-rpc(7) §8.
     """
 
-    def __init__(self, read_envelope: Callable[[bytes], Envelope]) -> None:
-        self.docket = Docket()
+    def __init__(self) -> None:
+        self.queue = RequestQueue()
         self.counts: Counter[str] = Counter()
-        self._read_envelope = read_envelope
         self._services: dict[str, Service] = {}
         self._seen: OrderedDict[int, OrderedDict[str, None]] = OrderedDict()
-        self._told: Counter[tuple[str, int]] = Counter()
+        self._logged: Counter[tuple[str, int]] = Counter()
 
     def add(self, command: str, handler: Handler, allow: Allow | None, twins: Twins | None = None) -> None:
-        """Serve *command* from the next ``serve`` on. Raises ValueError if it cannot be a command, or is served already."""
+        """Serve *command* from the next ``serve`` on. Raises ValueError if it is invalid, or is already served."""
         if problem := command_problem(command):
             raise ValueError(f"the command {command!r} {problem}")
         if command in self._services:
@@ -196,15 +195,22 @@ class Reception:
         self._services[command] = Service(handler, allow, twins)
 
     def patterns(self, address: bytes) -> list[bytes]:
-        """Return what to subscribe to: each command's own keys, and the same at *address*, the connection's own."""
+        """Return the patterns to subscribe to: the keys of each command, and the same under *address*, the connection's own."""
         if not self._services:
             raise ValueError("nothing to serve: decorate a function with service() first")
         keys = [service_key(command) for command in self._services]
         keys += [relayed_key(command) for command, service in self._services.items() if service.twins is not None]
         return [each for key in keys for each in (key, address + key)]
 
+    def handle(self, item: Item, now: float) -> bytes:
+        """Handle an item of the services' subscription; return the packet to send at once, or no bytes. *now* is as for :meth:`receive`."""
+        if isinstance(item, Message):
+            return self.receive(item, now)
+        self.note_missing(item.count if isinstance(item, Replaced) else item.lost if isinstance(item, Gap) else 0)
+        return b""
+
     def receive(self, message: Message, now: float) -> bytes:
-        """Judge *message*; a good one waits in the docket, and no bytes are returned, or the packet to send for one that is not.
+        """Check *message*, and queue it if it is a permitted request. Return the packet to send if it is not, or no bytes.
 
         *now* is in seconds since 1970.
         """
@@ -216,7 +222,7 @@ class Reception:
         if service is None:
             return self._drop("unknown", message, "no service for its command")
         try:
-            envelope = self._read_envelope(message.payload)
+            envelope = parse_envelope(message.payload)
         except ProtocolError as error:
             return self._drop("malformed", message, error.words)
         reply_key = envelope.reply_to.encode()
@@ -233,22 +239,22 @@ class Reception:
         return self.judge(Task(request, service.handler, envelope, reply_key, message.key), problem, now)
 
     def find(self, key: bytes) -> tuple[str, Service | None]:
-        """Return the command that a request under *key* must name, and what serves it; None if nothing does."""
+        """Return the command that a request with *key* must name, and its service, None if there is none."""
         command = command_of(key) or ""
         service = self._services.get(command)
         return command, None if service is not None and service.twins is None and is_relayed(key) else service
 
     def failed(self, task: Task, error: Exception) -> bytes:
-        """Return the packet that tells a handler's *error* without its traceback, which goes to the log."""
+        """Return the response with a handler's *error*, without the traceback, which is logged."""
         self.counts["failed"] += 1
         if isinstance(error, ServiceError):
             return task.error(str(error))
-        if self._is_news(f"{task.request.command} {type(error).__name__}", task.request.caller):
+        if self._is_due(f"{task.request.command} {type(error).__name__}", task.request.caller):
             LOG.error("%s failed for %s", task.request.command, _name(task.request.caller), exc_info=error)
         return task.error(f"{type(error).__name__}: {error}")
 
     def answered(self, task: Task, result: Result) -> bytes:
-        """Return the packet of the answer of a handler that has returned *result*."""
+        """Return the response of a handler that has returned *result*."""
         try:
             packet = task.answer(result)
         except TypeError as error:
@@ -257,9 +263,9 @@ class Reception:
         return packet
 
     def next(self, now: float) -> tuple[Task | None, list[bytes]]:
-        """Return the next request to run at *now*, or None, and the packets for those whose time was over before."""
+        """Return the next request to run at *now*, or None, and the responses to requests that have expired."""
         packets: list[bytes] = []
-        while (task := self.docket.take()) is not None:
+        while (task := self.queue.take()) is not None:
             if not task.envelope.is_expired(now):
                 return task, packets
             self.counts["expired"] += 1
@@ -267,40 +273,40 @@ class Reception:
         return None, [packet for packet in packets if packet]
 
     def note_refusal(self, refusal: RemoteRefusal) -> None:
-        """Take note that the bus refused an answer: a rule of its own forbids to publish it."""
+        """Note that the bus refused a response: its rules do not permit this client to publish it."""
         self.counts["refused"] += 1
-        if self._is_news("refused", None):
+        if self._is_due("refused", None):
             LOG.warning("the bus refused a response: %s", refusal.said)
 
     def note_missing(self, lost: int) -> None:
-        """Take note that *lost* packets are missing, requests among them perhaps; their callers will wait in vain."""
+        """Note that *lost* packets are missing, perhaps requests among them; their callers will time out."""
         self.counts["lost"] += lost
-        if lost and self._is_news("lost", None):
+        if lost and self._is_due("lost", None):
             LOG.warning("the bus discarded %d packets, requests perhaps among them: this service reads too slowly", lost)
 
     def stop(self) -> Iterable[bytes]:
-        """Yield the packets for all who still wait, and will not be served."""
-        while (task := self.docket.take()) is not None:
+        """Yield the error responses to all queued requests, which will not be run."""
+        while (task := self.queue.take()) is not None:
             self.counts["stopped"] += 1
             if packet := task.error("the service stopped before it ran the request"):
                 yield packet
 
     def judge(self, task: Task, problem: str, now: float) -> bytes:
-        """Put a well-formed request into the docket, unless something is against it, such as *problem*: why this caller may not."""
+        """Queue a well-formed request, unless it is rejected; *problem* says why this caller is not permitted, if so."""
         request = task.request
         if not self._is_new(request.caller.connection, request.uid):
-            # The first of them is answered; a second answer would be one too many.
+            # The first request is answered; the caller does not expect a second response.
             self.counts["duplicate"] += 1
             return b""
         if problem:
             self.counts["denied"] += 1
-            if self._is_news("denied", request.caller):
+            if self._is_due("denied", request.caller):
                 LOG.warning("rejected a call of %s by %s: %s", request.command, _name(request.caller), problem)
             return task.error(problem)
         if task.envelope.is_expired(now):
             self.counts["expired"] += 1
             return task.error("the request expired before it arrived, and was not run")
-        if not self.docket.put(task):
+        if not self.queue.put(task):
             self.counts["busy"] += 1
             party = f"twin {request.source}" if request.source else f"user {request.caller.uid}"
             return task.error(f"busy: {WAITING_PER_USER} requests of {party} are already queued")
@@ -320,39 +326,39 @@ class Reception:
         return True
 
     def _drop(self, reason: str, message: Message, words: str) -> bytes:
-        """Count a message that is no request, or none that can be answered, and say so in the log."""
+        """Count and log a message that is not a request, or cannot be answered."""
         self.counts[reason] += 1
         sender = "an unknown sender" if message.sender is None else _name(message.sender)
-        if self._is_news(reason, message.sender):
+        if self._is_due(reason, message.sender):
             LOG.warning("discarded a request to %s from %s: %s", printable(message.key, 128), sender, words)
         return b""
 
-    def _is_news(self, reason: str, peer: Peer | None) -> bool:
-        """Return whether to log something once more: for each user the 1st, 2nd, 4th, 8th… time, so that none can fill the log."""
+    def _is_due(self, reason: str, peer: Peer | None) -> bool:
+        """Return whether to log *reason* again: for each user the 1st, 2nd, 4th, 8th… time, so that no user can fill the log."""
         cause = (reason, -1 if peer is None else peer.uid)
-        if len(self._told) >= _REMEMBERED_CAUSES and cause not in self._told:
-            self._told.clear()
-        self._told[cause] += 1
-        return self._told[cause].bit_count() == 1
+        if len(self._logged) >= _REMEMBERED_CAUSES and cause not in self._logged:
+            self._logged.clear()
+        self._logged[cause] += 1
+        return self._logged[cause].bit_count() == 1
 
 
 def _request(envelope: Envelope, caller: Peer, source: int = 0) -> Request:
-    """Return what a handler is given."""
+    """Return the request for a handler."""
     has_end = envelope.expires_seconds > 0 and envelope.sent_at > 0
     expires_at = float(envelope.sent_at + envelope.expires_seconds + 1) if has_end else None
     return Request(envelope.command, envelope.data, caller, envelope.uid, expires_at, source)
 
 
 def _relaying_problem(request: Request, twins: Twins, sender: Peer) -> str:
-    """Return why a request that says to be of another host is not served, or no words."""
+    """Return why a request in the name of a remote host is not permitted, or no words."""
     if not twins.believes(sender):
         return f"user {sender.uid} is not a relay and cannot call for a remote host"
     return "" if twins.admits(request.source) else f"twin {request.source} may not call {request.command}"
 
 
 def _name(peer: Peer) -> str:
-    """Return who *peer* is, for the log."""
-    if peer.uid == NOBODY:
+    """Return a description of *peer* for the log."""
+    if peer.uid == UNKNOWN_ID:
         return f"{printable(peer.key, 64)} by connection {peer.connection}"
     return f"connection {peer.connection} (uid {peer.uid}, pid {peer.pid})"
 

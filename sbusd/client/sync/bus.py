@@ -1,60 +1,55 @@
-"""The bus for programs that wait: :class:`Bus`. ``aio`` is the same for asyncio.
+"""The bus for blocking programs: :class:`Bus`. ``sbusd.client.asyncio.bus`` is the same for asyncio, and takes its documentation from here.
 
 A ``Bus`` belongs to one thread. It reads its socket only inside a call that waits: ``receive`` and iteration, ``subscribe``,
-``whoami``, ``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. What comes for other subscriptions meanwhile
-waits in their queues. With ``Overflow.BLOCK``, the default, a full queue stops the reading; then such a call raises ``InboxFull``,
-since nobody but its caller can make room. The default bounds are four times the bus's own, so only a subscription left unread gets
-there.
+``whoami``, ``ping``, ``control``, and ``publish`` or ``flush`` when the socket is full. Messages for other subscriptions that arrive
+meanwhile are queued there. With ``Overflow.BLOCK``, the default, a full queue stops the reading; such a call then raises ``InboxFull``,
+because only its caller can make room. The default limits are four times those of the bus, so this happens only to a subscription that
+is never read.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self, overload
 
+from sbusd.client import operations
 from sbusd.client.address import Scope, bus_address
-from sbusd.client.bus_queries import ReceiptCall
 from sbusd.client.connection import parse_target
-from sbusd.client.deadline import Deadline
-from sbusd.client.encoding import control_key, pattern_list, publication, to_bytes
-from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Inbox, Overflow
-from sbusd.client.members import members, own_address
+from sbusd.client.encoding import pattern_list, publication, to_bytes
+from sbusd.client.inbox import QUEUE_BYTES, QUEUE_PACKETS, Bounds, Overflow
 from sbusd.client.pacing import Paced
-from sbusd.client.pending_replies import Call
 from sbusd.client.presence import PRESENCE_PATTERN
 from sbusd.client.rpc.calls import CALL_SECONDS, CALL_TRIES, Answer, Caller, Invocation, Outcome
-from sbusd.client.rpc.group_call import Sweep
+from sbusd.client.rpc.group_call import GroupCall
 from sbusd.client.session import Session
 from sbusd.client.statistics import Statistics
+from sbusd.client.steps import Deadline
 from sbusd.client.sync.link import SyncLink
 from sbusd.client.sync.streams import Presence, Subscription, Tap
-from sbusd.client.tap import begin_tap, end_tap
 from sbusd.protocol import controls
-from sbusd.protocol.envelope import parse_envelope
-from sbusd.protocol.packets import control_packet
 from sbusd.protocol.peers import Peer
 
 if TYPE_CHECKING:
     from sbusd.client.rpc.caller_access import Allow, Twins
-    from sbusd.client.rpc.service import H, Reception
+    from sbusd.client.rpc.service import Dispatcher, H
 
 
 class Bus:
     """A connection to a bus, from :meth:`Bus.connect`; close it, or use it with ``with``.
 
-    A call that takes longer than the bus's ``timeout`` raises TimedOut. What was on its way then is dropped when it comes late:
-    an answer never reaches another call.
+    A call that takes longer than the bus's ``timeout`` raises TimedOut. A reply that arrives after that is dropped: it never reaches
+    another call.
     """
 
-    def __init__(self, link: SyncLink) -> None:
+    def __init__(self, link: SyncLink, *, pace: bool = False) -> None:
         self._link = link
         self._session = link.session
+        self._is_to_pace = pace
         self._caller: Caller | None = None
-        self._reception: Reception | None = None
+        self._dispatcher: Dispatcher | None = None
 
     @classmethod
     def connect(
@@ -71,26 +66,24 @@ class Bus:
         batching: bool = True,
         pace: bool = False,
     ) -> Self:
-        """Connect to a bus; which one, :func:`~sbusd.client.address.bus_address` says.
+        """Connect to the bus that :func:`~sbusd.client.address.bus_address` chooses. ``AsyncBus`` connects at ``async with`` or ``await``.
 
-        *timeout* in seconds bounds every call but ``receive``; None is for ever. With *reconnect*, a connection that is lost is made
-        anew by the next call, after delays of up to 5 s between tries; each subscription then yields ``Reconnected``. The first
-        connection is tried once. The queue's bounds and *overflow* hold for each subscription; see ``Overflow``. *separator* is the bus's.
-        Without *batching*, each message comes and leaves in a packet of its own, as with a bus that knows nothing else.
-        With *pace*, every message of this connection waits for slow recipients, as one that is published with ``wait``.
+        *timeout* in seconds limits every call except ``receive``; None means no limit. With *reconnect*, a lost connection is made
+        again, by the next call of a ``Bus`` and in the background by an ``AsyncBus``, with delays of up to 5 s between attempts; each
+        subscription then yields ``Reconnected``. The first connection is attempted once. *queue_packets*, *queue_bytes* and *overflow*
+        apply to each subscription; see ``Overflow``. *separator* must be that of the bus.
+        Without *batching*, each message is received and sent in a packet of its own.
+        With *pace*, every message of this connection waits for slow recipients, as if published with ``wait``.
 
         Raises:
-            NoBus: nobody is there.
-            BadAddressError: the address is malformed, or is a descriptor and *reconnect* is set.
+            NoBus: there is no bus at the address.
+            BadAddressError: the address is malformed, or it is a descriptor and *reconnect* is set.
             Unsupported: the bus does not know *pace*.
-            ValueError: a bound is below 1.
+            ValueError: a limit is below 1.
         """
         target = parse_target(bus_address(address, scope=scope), reconnect=reconnect)
         session = Session(separator, Bounds(queue_packets, queue_bytes, overflow), batching=batching)
-        bus = cls(SyncLink(target, session, timeout, reconnect=reconnect))
-        if pace:
-            bus._begin_pacing()
-        return bus
+        return cls(SyncLink(target, session, timeout, reconnect=reconnect), pace=pace)._begun()
 
     @overload
     def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[False] = ..., wait: bool = ...) -> None: ...
@@ -99,53 +92,51 @@ class Bus:
     def publish(self, key: str | bytes, payload: bytes | str = ..., *, receipt: Literal[True], wait: bool = ...) -> int | None: ...
 
     def publish(self, key: str | bytes, payload: bytes | str = b"", *, receipt: bool = False, wait: bool = False) -> int | None:
-        """Send *payload* to every client with a pattern that matches *key*. A str is sent in UTF-8.
+        """Send *payload* to every client with a pattern that matches *key*. A str is encoded in UTF-8.
 
-        Waits while the socket is full; after an error nothing was sent. A refusal comes later, at the next receive or ping.
-        With *receipt* it waits for the bus's word, and returns how many connections were handed the message, or have it waiting;
-        a refusal is raised then, and after TimedOut or AnswerLost it may have been sent. Of a secret key that is not for this client
-        the bus does not tell whether anybody got it: then it returns None.
+        Blocks while the socket is full. After an error nothing was sent. If the bus refuses the message, the next receive or ping raises
+        the refusal. An ``AsyncBus`` sends a single message at once. Messages that closely follow it leave together: at the end of the
+        loop's iteration, when they are 32 KiB, or by ``flush``.
 
-        With *wait* the message waits for slow recipients, where without it they lose it: the bus reads nothing from this connection
-        until they have room. So publishing goes as fast as they read, and what this connection asks meanwhile waits too. Recipients
-        of this user can block it for 5 s, and those of another for 100 ms of each second, unless configured otherwise; after that they
-        lose messages all the same. It returns when the kernel has the message; ``ping`` returns when the bus has routed it.
-        Messages keep their order, whether they wait or not; the first one that waits costs a question to the bus.
+        With *receipt*, wait for the receipt of the bus, and return the number of connections that the message was delivered to or is
+        queued for; a refusal is raised at once, and after TimedOut or AnswerLost the message may have been sent. Returns None if the
+        key is private and not this client's: the bus then does not disclose whether there were recipients.
+
+        With *wait*, the message waits for slow recipients instead of being discarded: the bus stops reading from this connection until
+        they have room. Publishing is then as fast as they read, and other requests of this connection wait too. Recipients of the same
+        user can block it for 5 s, and those of another user for 100 ms of each second, unless configured otherwise; after that
+        messages are discarded. Returns when the kernel has the message; ``ping`` returns when the bus has routed it. Messages keep
+        their order, with *wait* or without. The first message with *wait* costs a request to the bus.
 
         Raises:
             PayloadTooLarge: the packet is longer than this connection can send.
             ProtocolError: *key* has a NUL.
-            TimedOut: the socket was full for too long, or the receipt did not come.
-            Disconnected: the bus ended the connection.
-            RemoteRefusal, AnswerLost: with *receipt* alone.
-            Unsupported: with *wait*, of a bus that does not know pacing; nothing was sent.
+            TimedOut: the socket was full for too long, or the receipt did not arrive.
+            Disconnected: the bus closed the connection.
+            RemoteRefusal, AnswerLost: only with *receipt*.
+            Unsupported: *wait* was given, and the bus does not know pacing; nothing was sent.
         """
         packet = publication(key, payload)
         if wait:
-            self._check_pacing()
+            if not self._session.pacing.is_known:
+                self._link.run(operations.check_pacing(self._session, self._link.timeout))
             packet = Paced(packet)
-        if not receipt:
-            self._link.send(packet)
-            return None
-        calls: list[ReceiptCall] = []
-
-        def start() -> list[ReceiptCall]:
-            calls.append(self._session.publish(packet))
-            return calls
-
-        self._link.call(f"the receipt for {key!r}", start)
-        calls[0].result()
-        return calls[0].recipients
+        if receipt:
+            return self._link.run(operations.publish(self._session, packet, key, self._link.timeout))
+        if not self._link.send_now(packet):  # nearly always sent now, which needs no second call
+            self._link.send_later(packet)
+        return None
 
     @contextmanager
     def coalesce(self) -> Iterator[None]:
-        """Let what is published within ``with`` leave many in a packet, which costs a third of the time for each small message.
+        """Send messages that are published within ``with`` many in a packet: each small message then costs a third of the time.
 
-        What is gathered leaves when it is 32 KiB, when something is published 1 ms or more after the first of it, before this
-        object waits for anything, and at the end; between that it is in this process alone. With a bus that does not take batches, or
-        without ``batching``, each message leaves at once. What is told by ``tell`` keeps its place in the order.
+        Gathered messages are sent when they are 32 KiB, before anything that waits for a response, and at the end. A ``Bus`` also sends
+        them when something is published 1 ms or more after the first of them, and before it waits for anything; an ``AsyncBus``
+        sends them 1 ms after the first. Until then they are only in this process. If the bus does not take batches, or without
+        ``batching``, each message is sent at once. Messages of ``tell`` keep their place in the order.
 
-        Raises, at the end, what ``flush`` raises.
+        At the end it raises what ``flush`` raises.
         """
         self._link.begin_gathering()
         try:
@@ -154,49 +145,38 @@ class Bus:
             self._link.end_gathering()
 
     def flush(self) -> None:
-        """Send all that waits in this process; on return the kernel has it. ``ping`` returns when the bus has routed it, too.
+        """Send everything that waits in this process; on return the kernel has it. ``ping`` returns when the bus has also routed it.
 
         Raises:
-            TimedOut: the socket was full for too long; what is left still waits.
+            TimedOut: the socket was full for too long; the rest still waits.
             Disconnected, Closed: there is no connection.
         """
         self._link.flush()
 
     def subscribe(self, *patterns: str | bytes) -> Subscription:
-        """Subscribe to *patterns*, at least one, and return when the bus has accepted all: from now on messages are not missed.
+        """Subscribe to *patterns*, at least one. When the subscription has begun, the bus has accepted all, and no message is missed.
+
+        A subscription of a ``Bus`` has begun on return, one of an ``AsyncBus`` begins at ``async with`` or ``await``.
 
         Raises:
-            RemoteRefusal: the bus refused a pattern; none of them is subscribed to then.
-            AnswerLost: packets for this client were lost, and with them perhaps a refusal.
-            TimedOut, InboxFull, Disconnected: the bus could not be asked.
+            RemoteRefusal: the bus refused a pattern; then none of them is subscribed to.
+            AnswerLost: packets for this client were lost, perhaps a refusal among them.
+            TimedOut, Disconnected: the bus could not be asked.
+            InboxFull: likewise, only from a ``Bus``.
         """
-        inbox = self._session.new_inbox(pattern_list(patterns))
-        calls: list[Call] = []
-
-        def start() -> list[Call]:
-            calls.extend(self._session.subscribe(inbox))
-            return calls
-
-        try:
-            self._link.call("subscribing", start)
-            for call in calls:
-                call.result()
-        except BaseException:
-            self._session.roll_back(inbox, calls)
-            raise
-        return Subscription(self._link, inbox)
+        return Subscription(self._link, self._session.new_inbox(pattern_list(patterns)))._begun()
 
     def unsubscribe(self, pattern: str | bytes) -> None:
-        """Remove one instance of *pattern*, from the newest subscription that holds it; a subscription without patterns ends.
+        """Remove one instance of *pattern*, from the newest subscription that has it; a subscription without patterns ends.
 
         Raises:
-            NotSubscribed: none holds it.
+            NotSubscribed: no subscription has it.
         """
         self._session.unsubscribe(to_bytes(pattern))
         self._link.push()
 
     def whoami(self) -> bytes:
-        """Return this client's credentials as the bus sees them: ``!/cred/<gid>/<uid>/<pid>``, the head of its secret keys.
+        """Return this client's credentials as the bus sees them: ``!/cred/<gid>/<uid>/<pid>``, the prefix of its private keys.
 
         Raises what ``control`` raises.
         """
@@ -206,96 +186,70 @@ class Bus:
         """Return the seconds of a round trip through the bus. On return everything that was sent before has been routed.
 
         Raises:
-            RemoteRefusal: the bus refused something that was sent before and that nobody waited for, such as a publication.
-            AnswerLost, TimedOut, InboxFull, Disconnected: the answer did not come.
+            RemoteRefusal: the bus refused an earlier packet that no call waited for, such as a publication.
+            AnswerLost, TimedOut, Disconnected: the response did not arrive.
+            InboxFull: likewise, only from a ``Bus``.
         """
-        calls: list[Call] = []
-        begun = time.perf_counter()
-
-        def start() -> list[Call]:
-            nonlocal begun
-            begun = time.perf_counter()
-            calls.append(self._session.ping())
-            return calls
-
-        self._link.call("the response to a ping", start)
-        seconds = time.perf_counter() - begun
-        calls[0].result()
-        self._session.raise_refusal()
-        return seconds
+        return self._link.run(operations.ping(self._session, self._link.timeout))
 
     def control(self, key: str | bytes, payload: bytes | str | None = None) -> bytes:
-        """Send a control message, and return the payload of its answer. Spec: sbus-protocol(7) §6.
+        """Send a control message, and return the payload of its response. Spec: sbus-protocol(7) §6.
 
         Raises:
             RemoteRefusal: the bus refused it.
-            Unanswered: the bus took it and does not answer it: send it with ``tell``.
-            AnswerLost, TimedOut, InboxFull, Disconnected: the answer did not come; whether the bus has acted is not known.
+            Unanswered: the bus accepted it and does not answer it: send it with ``tell``.
+            AnswerLost, TimedOut, Disconnected: the response did not arrive; it is not known whether the bus has acted.
+            InboxFull: likewise, only from a ``Bus``.
         """
-        calls: list[Call] = []
-
-        def start() -> list[Call]:
-            calls.append(self._session.control(control_key(key), None if payload is None else to_bytes(payload)))
-            return calls
-
-        self._link.call(f"the response to {key!r}", start)
-        return calls[0].result()
+        return self._link.run(operations.control(self._session, key, payload, self._link.timeout))
 
     def tell(self, key: str | bytes, payload: bytes | str | None = None) -> None:
-        """Send a control message that is not answered, such as ``echo/off``. A refusal comes later, at the next receive or ping.
+        """Send a control message that has no response, such as ``echo/off``. If it is refused, the next receive or ping raises that.
 
         A mode is set again on each new connection.
 
         Raises what ``publish`` raises.
         """
-        name = control_key(key)
-        packet = control_packet(name, None if payload is None else to_bytes(payload))
-        self._link.send(packet)
-        self._session.remember_mode(name, packet)
+        self._link.run(operations.tell(self._session, key, payload))
 
     @property
     def address(self) -> bytes:
-        """The connection's own address, ``!/conn/<id>/``: keys under it reach this connection alone. Another one after a reconnection.
+        """The connection's own address, ``!/conn/<id>/``: keys under it reach only this connection. It changes with a reconnection.
 
-        It is asked for once. Raises what ``control`` raises.
+        The bus is asked once. With an ``AsyncBus``, await it. Raises what ``control`` raises.
         """
-        return self._link.run(own_address(self._session, Deadline("requesting the address", self._link.timeout)))
+        return self._link.run(operations.own_address(self._session, Deadline("requesting the address", self._link.timeout)))
 
     def members(self, key: str | bytes) -> tuple[Peer, ...]:
-        """Return who would get a message with *key* now, in the order of their numbers.
+        """Return the connections that a message with *key* would reach now, by ascending connection number.
 
         Raises:
-            RemoteRefusal: this client may not publish to *key*, or not know its members.
-            AnswerLost, TimedOut, Disconnected: the answer did not come.
+            RemoteRefusal: this client may not publish to *key*, or may not see its members.
+            AnswerLost, TimedOut, Disconnected: the response did not arrive.
         """
-        return self._link.run(members(self._session, to_bytes(key), Deadline(f"listing the members of {key!r}", self._link.timeout)))
+        deadline = Deadline(f"listing the members of {key!r}", self._link.timeout)
+        return self._link.run(operations.members(self._session, to_bytes(key), deadline))
 
     def presence(self) -> Presence:
-        """Subscribe to who comes and goes, and to what they subscribe to, as far as this client may know; begin with ``with``.
+        """Subscribe to connections that begin and end, and to their subscriptions, as far as this client may see them.
 
-        To know who is there: begin, then ask for the members, then apply the events to them; never the other way round.
+        Begin it with ``with`` or ``async with``. To know the present members: begin, then ask for the members, then apply the events
+        to them, in this order.
         """
         return Presence(self.subscribe(PRESENCE_PATTERN))
 
     def tap(self, pattern: str | bytes = b"") -> Tap:
-        """Return what the bus tells of its traffic, by the keys that match *pattern*, secret ones too; on return it has begun.
+        """Return the bus's traffic whose keys match *pattern*, private ones included. On return the tap has begun.
 
-        For owners of the bus, and those whom its configuration lets. What this client is too slow for is lost to it, and told as ``Gap``.
+        Only for owners of the bus and users that its configuration permits. Records that this client is too slow for are lost, and
+        reported as ``Gap``.
 
         Raises:
-            RemoteRefusal: this user may not.
-            ValueError: the connection has a tap already.
+            RemoteRefusal: this user may not tap the bus.
+            ValueError: the connection already has a tap.
             AnswerLost, TimedOut, Disconnected: the bus could not be asked.
         """
-        made: list[tuple[Inbox, Call]] = []
-        try:
-            self._link.call("the tap", lambda: begin_tap(self._session, to_bytes(pattern), made))
-            made[0][1].result()
-        except BaseException:
-            for inbox, _ in made:
-                end_tap(self._session, inbox)
-            raise
-        return Tap(self._link, made[0][0])
+        return Tap(self._link, self._link.run(operations.tap(self._session, to_bytes(pattern), self._link.timeout)))
 
     def call(
         self,
@@ -307,73 +261,68 @@ class Bus:
         twin: int | None = None,
         tries: int = CALL_TRIES,
     ) -> Answer:
-        """Have a service run *command* on *data*, and return its answer. Spec: sbus-rpc(7).
+        """Send the request *data* to a service of *command*, and return its response. Spec: sbus-rpc(7).
 
-        Called is whoever serves it, all of them if they are more, and the first answer counts; or *member* alone, from ``members`` or
-        ``presence``. With *twin*, the service is on that other host, which the relay tries to reach again up to *tries* times.
-        *timeout* is in seconds, None for ever; between hosts that is an hour. The answer's ``callee`` is who answered, by the bus's
-        word. From the first call on messages come with their senders.
+        The request goes to every service of the command, and the first response is returned; with *member*, from ``members`` or
+        ``presence``, it goes only to that one. With *twin*, the service is on that remote host, which the relay tries to reach again
+        up to *tries* times. *timeout* is in seconds; None means no limit, and an hour between hosts. The response's ``callee`` is the
+        service that responded, as verified by the bus. From the first call on, messages arrive with their senders.
 
         Raises:
-            NoRecipient: nobody serves it; at once.
-            PeerDisconnected: who was to answer has gone; at once. It may have been run.
-            CallTimeout: no answer in time. It may have been run; the answer is dropped if it comes late.
-            RemoteError: the service answered with an error.
-            RemoteRefusal: the bus does not let this client call it.
-            ValueError: *command*, *twin* or *tries* cannot be one, or *member* and *twin* are both given.
+            NoRecipient: there is no service of the command; raised at once.
+            PeerDisconnected: the service disconnected; raised at once. It may have run the command.
+            CallTimeout: no response in time. A service may have run the command; a late response is dropped.
+            RemoteError: the service responded with an error.
+            RemoteRefusal: the bus does not permit the call.
+            ValueError: *command*, *twin* or *tries* is invalid, or both *member* and *twin* are given.
             PayloadTooLarge, AnswerLost, Disconnected: as elsewhere.
         """
-        if member is not None and twin is not None:
-            raise ValueError("cannot call both a member and a remote host: give member or twin, not both")
-        caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout, twin, tries)
-        deadline = request.deadline()
-        outstanding = self._link.run(caller.open(request, deadline, member))
-        return self._link.run(caller.wait(request, outstanding, deadline))
+        return self._link.run(self._begin_calls().call(Invocation(command, to_bytes(data), timeout, twin, tries), member))
 
     def call_all(self, command: str, data: bytes | str = b"", *, timeout: float | None = CALL_SECONDS) -> Iterator[Outcome]:
-        """Have each service of *command* run it on *data*, and yield what came of each, in the order in which that is known.
+        """Send the request *data* to each service of *command*, and yield an ``Outcome`` of each, in the order of their completion.
 
-        Those are called who are there when it begins, each at its own address, and each is waited for up to *timeout* seconds on its
-        own; an ``Outcome`` has the answer or the error. Nothing is yielded where nobody serves it.
+        The services are those present at the beginning. Each is called at its own address, and each has *timeout* seconds. An
+        ``Outcome`` has the response or the error. If there is no service, nothing is yielded.
 
-        Raises what ``members`` raises, and ValueError where *command* cannot be one.
+        Raises what ``members`` raises, and ValueError if *command* is invalid.
         """
-        caller, request = self._begin_calls(), Invocation(command, to_bytes(data), timeout)
-        sweep = Sweep(caller, request)
+        group = GroupCall(self._begin_calls(), Invocation(command, to_bytes(data), timeout))
         try:
-            while (outcome := self._link.run(sweep.next())) is not None:
+            while (outcome := self._link.run(group.next())) is not None:
                 yield outcome
         finally:
-            sweep.close()
+            group.close()
 
     def service(self, command: str, *, allow: Allow | None = None, twins: Twins | None = None) -> Callable[[H], H]:
-        """Return the decorator of a function that runs *command* for callers; :meth:`serve` serves all that have been decorated.
+        """Return a decorator for the function that handles *command*; :meth:`serve` serves all decorated functions.
 
-        The function gets a ``Request`` and returns bytes, text or None. With *allow*, only those users and groups may
-        call; others are told so. With *twins*, other hosts may call too, and never otherwise. A ``ServiceError`` that it raises tells
-        the caller its words; of any other exception the caller gets one line, and the log the traceback.
+        The function gets a ``Request`` and returns bytes, text or None; with ``AsyncBus`` it may be a coroutine function. With *allow*,
+        only those users and groups may call; other callers get an error. Remote hosts may call only with *twins*. The caller gets the
+        words of a ``ServiceError``. Of any other exception it gets one line, and the traceback is logged.
 
         Raises:
-            ValueError: *command* cannot be one, or has been decorated already.
+            ValueError: *command* is invalid, or already has a function.
         """
-        reception = self._begin_services()
+        dispatcher = self._begin_services()
 
         def decorate(handler: H) -> H:
-            reception.add(command, handler, allow, twins)
+            dispatcher.add(command, handler, allow, twins)
             return handler
 
         return decorate
 
     def serve(self, *, ready: Callable[[], None] | None = None) -> None:
-        """Serve the commands of :meth:`service` until the bus is closed; *ready* is called when callers find them.
+        """Serve the commands of :meth:`service` until the bus is closed; *ready* is called when callers can find them.
 
-        Users take turns, whoever sent more. One handler runs at a time, in this thread. Who still waits at
-        the end is told that the service has stopped. From now on messages come with their senders.
+        Users take turns, however many requests each has sent. A ``Bus`` runs one handler at a time, in this thread. An ``AsyncBus`` runs
+        up to 64 coroutines concurrently; plain functions block its loop. Requests that still wait at the end get an error: the
+        service has stopped. From now on, messages arrive with their senders.
 
         Raises:
-            RemoteRefusal: the bus does not let this client serve one of the commands.
-            ValueError: there is none.
-            Disconnected: the bus ended the connection.
+            RemoteRefusal: the bus does not permit this client to serve one of the commands.
+            ValueError: there is no command.
+            Disconnected: the bus closed the connection.
         """
         from sbusd.client.sync.server import Server  # noqa: PLC0415 - most programs serve nothing
 
@@ -381,69 +330,58 @@ class Bus:
 
     @property
     def statistics(self) -> Statistics:
-        """The counts up to now; the bus may be closed."""
+        """The counts up to now, also after the bus is closed."""
         statistics = self._session.statistics()
         if (caller := self._caller) is not None:
-            statistics = replace(statistics, stray_answers=caller.table.strays, unwatched_callees=caller.table.unwatched)
-        return replace(statistics, requests=dict(self._reception.counts)) if self._reception is not None else statistics
+            statistics = replace(statistics, stray_answers=caller.requests.strays, unwatched_callees=caller.requests.unwatched)
+        return replace(statistics, requests=dict(self._dispatcher.counts)) if self._dispatcher is not None else statistics
 
     def fileno(self) -> int:
-        """Return the descriptor to poll for reading; a new one after a reconnection.
+        """Return the descriptor to poll for reading; it changes with a reconnection.
 
-        Duty: what has been read already does not show on it, so before you poll take all there is with ``receive(timeout=0)``.
+        Duty: poll does not report packets that have already been read, so before you poll, read everything with ``receive(timeout=0)``.
 
         Raises:
-            Closed, Disconnected: there is none.
+            Closed, Disconnected: there is no connection.
         """
         return self._link.fileno()
 
     def close(self) -> None:
-        """End the connection and all subscriptions. What came before can still be received. Harmless when done already.
+        """Close the connection and end all subscriptions. Earlier messages can still be received. Harmless when already closed.
 
-        What ``coalesce`` has gathered leaves first, if there is room for it in time; else ``statistics.unsent`` counts it.
+        Messages that still wait in this process are sent first, if there is room for them in time; otherwise ``statistics.unsent``
+        counts them.
         """
         self._link.close()
 
     def __enter__(self) -> Self:
-        return self
+        return self._begun()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _begin_pacing(self) -> None:
-        """Let every message wait. Closes the connection, and raises Unsupported, if the bus does not know that."""
-        try:
-            self._check_pacing()
-            self._session.pacing.always = True
-            self._session.pacing.prepare(b"")
-            self._link.flush()
-        except BaseException:
-            self._link.close()
-            raise
-
-    def _check_pacing(self) -> None:
-        """Ask once whether the bus knows pacing. Raises Unsupported if it does not."""
-        if not self._session.pacing.is_known:
-            calls: list[Call] = []
-
-            def start() -> list[Call]:
-                calls.append(self._session.ask_pacing())
-                return calls
-
-            self._link.call("enabling pacing", start)
-            calls[0].result()
+    def _begun(self) -> Self:
+        """Connect, unless that has been done."""
+        self._link.open()
+        if self._is_to_pace:
+            try:
+                self._link.run(operations.pace_all(self._session, self._link.timeout))
+            except BaseException:
+                self._link.close()
+                raise
+            self._is_to_pace = False
+        return self
 
     def _begin_calls(self) -> Caller:
-        """Return what calls are made with."""
+        """Return the caller of this connection."""
         if self._caller is None:
-            self._caller = Caller(self._session, parse_envelope)
+            self._caller = Caller(self._session)
         return self._caller
 
-    def _begin_services(self) -> Reception:
-        """Return what serves. The envelope's model is imported now: that is slow, and most programs serve nothing."""
-        if self._reception is None:
-            from sbusd.client.rpc.envelopes import read_envelope  # noqa: PLC0415
-            from sbusd.client.rpc.service import Reception  # noqa: PLC0415
+    def _begin_services(self) -> Dispatcher:
+        """Return the services of this connection. They are imported only now, because most programs serve nothing."""
+        if self._dispatcher is None:
+            from sbusd.client.rpc.service import Dispatcher  # noqa: PLC0415
 
-            self._reception = Reception(read_envelope)
-        return self._reception
+            self._dispatcher = Dispatcher()
+        return self._dispatcher

@@ -1,4 +1,4 @@
-"""A session on a socket, for a program that waits: sends, reads, times out, reconnects. :class:`~sbusd.client.sync.bus.Bus` is its face."""
+"""A session on a socket, for a blocking program: sends, reads, times out, reconnects. :class:`~sbusd.client.sync.bus.Bus` is its face."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import TypeVar
 
 from sbusd.client.backoff import Backoff
 from sbusd.client.connection import RECEIVE_BYTES, Target, is_gone, open_socket, packet_limit, send_failure
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import (
     AnswerLost,
     Closed,
@@ -29,11 +28,12 @@ from sbusd.client.errors import (
 )
 from sbusd.client.inbox import Inbox
 from sbusd.client.messages import Item, Message
-from sbusd.client.operation import Begin, Procedure, Settle
 from sbusd.client.outgoing import CLOSING_SECONDS, POSTED_BYTES, POSTED_SECONDS
 from sbusd.client.pacing import Paced
 from sbusd.client.pending_replies import Call
+from sbusd.client.reconnection import resubscribe
 from sbusd.client.session import Session
+from sbusd.client.steps import Begin, Deadline, Operation, Send, Step
 
 T = TypeVar("T")
 
@@ -41,25 +41,32 @@ _SEND_FLAGS = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 
 
 class SyncLink:
-    """One connection after the other for one session. Not thread-safe."""
+    """The connections of one session, one after another. Not thread-safe."""
 
     def __init__(self, target: Target, session: Session, timeout: float | None, *, reconnect: bool) -> None:
         self.target = target
         self.session = session
         self.timeout = timeout
+        self.is_open = False
+        """Whether :meth:`open` has succeeded; it stays True after the end."""
+        self.clock: Callable[[], float] = time.monotonic
+        """The clock for how long gathered packets wait."""
         self._reconnect = reconnect
-        sock = open_socket(target, timeout)
-        session.outgoing.packet_limit = packet_limit(sock)
-        self._sock: socket.socket | None = sock
-        # A mapping commits only the pages that packets have touched, and reading into one spares an allocation of that size per packet.
+        self._sock: socket.socket | None = None
+        # A mapping commits only the pages that packets have touched, and it saves an allocation of this size for each packet.
         self._buffer = memoryview(mmap.mmap(-1, RECEIVE_BYTES))
         self._backoff = Backoff(time.monotonic())
         self._resuming: list[Call] = []
         self._make_failure: Callable[[], SbusError] | None = None
-        self.clock: Callable[[], float] = time.monotonic
-        """What the time is that gathered packets wait."""
         self._gathering = 0
         self._gathered_since = 0.0
+
+    def open(self) -> None:
+        """Make the first connection, unless that has been done. Raises NoBus."""
+        if not self.is_open:
+            self._sock = open_socket(self.target, self.timeout)
+            self.session.outgoing.packet_limit = packet_limit(self._sock)
+            self.is_open = True
 
     def fileno(self) -> int:
         """Return the socket's descriptor. Raises Closed, or Disconnected while there is none."""
@@ -68,7 +75,7 @@ class SyncLink:
         return self._sock.fileno()
 
     def close(self) -> None:
-        """End the connection, when what was gathered has left, if there is room for it in time. Harmless when done already."""
+        """Send gathered packets, if there is room for them in time, and close the connection. Harmless when already closed."""
         try:
             if self.session.outgoing.posted_bytes and self._sock is not None:
                 with contextlib.suppress(SbusError):
@@ -77,19 +84,24 @@ class SyncLink:
             self._end()
 
     def _end(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self._drop_socket()
         self._make_failure = lambda: Closed("the bus")
         self.session.disconnected(self._make_failure)
 
-    # What the face calls
+    # For the face
 
     def send(self, packet: bytes) -> None:
-        """Send *packet*, behind all that was to be sent before, or gather it. On TimedOut, and any other error, it was not sent."""
+        """Send *packet* after all packets before it, or gather it. On TimedOut, and any other error, it was not sent."""
+        if not self.send_now(packet):
+            self.send_later(packet)
+
+    def send_now(self, packet: bytes) -> bool:
+        """Do as :meth:`send`, unless the packet has to wait for room or for others; return whether it was sent or gathered."""
         session = self.session
         if self._gathering and session.outgoing.takes_batches is not False:
             self._gather(packet)
-            return
+            return True
         pacing = session.pacing
         if self._sock is not None and not session.outgoing and pacing.is_on is (pacing.always or isinstance(packet, Paced)):
             try:
@@ -98,11 +110,21 @@ class SyncLink:
                 pass
             else:
                 session.is_dirty = True
-                return
-        self._send_waiting(packet, Deadline("publishing", self.timeout))
+                return True
+        return False
+
+    def send_later(self, packet: bytes) -> None:
+        """Send *packet* when there is room, or a new connection. On TimedOut, and any other error, it was not sent."""
+        deadline = Deadline("publishing", self.timeout)
+        self._send_all(deadline)
+        # Asked each time: a new connection is not paced.
+        while self.session.pacing.prepare(packet) or not self._try_send(packet):
+            self._wait_writable(deadline)
+            self._send_all(deadline)
+        self.session.is_dirty = True
 
     def begin_gathering(self) -> None:
-        """Let what is sent from now on leave together."""
+        """Gather the packets that are sent from now on. Raises Disconnected, Closed."""
         if self._make_failure is not None:
             raise self._failure()
         if not self._gathering:
@@ -111,47 +133,31 @@ class SyncLink:
         self._gathering += 1
 
     def end_gathering(self) -> None:
-        """Send what was gathered, waiting for room where need be, if nobody else gathers. Raises what :meth:`flush` raises."""
+        """Send the gathered packets, and wait for room if necessary; not inside another gathering. Raises what :meth:`flush` raises."""
         self._gathering -= 1
         if not self._gathering and self.session.outgoing:
             self.flush()
 
     def flush(self) -> None:
-        """Send all that waits.
+        """Send all packets that wait.
 
         Raises:
-            TimedOut: there was no room in time; what is left still waits.
+            TimedOut: there was no room in time; the rest still waits.
             Disconnected: there is no connection.
         """
         self._send_all(Deadline("flushing", self.timeout))
 
-    def call(self, request: str, start: Callable[[], Sequence[Call]]) -> None:
-        """Let *start* put calls into the session, and wait until each is done, whatever its outcome.
-
-        Raises:
-            TimedOut: not in time. What comes late is dropped.
-            InboxFull: a full subscription stops the reading.
-            Disconnected: there is no connection to begin with.
-        """
-        self.begin(start, Deadline(request, self.timeout))
-
-    def begin(self, start: Callable[[], Sequence[Call]], deadline: Deadline) -> None:
-        """Do as :meth:`call`, until *deadline*."""
-        # Nothing is added before the last call's packets are gone, so that calls which time out cannot pile up.
-        self._send_all(deadline)
-        self._await(start(), deadline)
-
-    def run(self, procedure: Procedure[T]) -> T:
-        """Do what *procedure* wants to be waited for, and return its result."""
+    def run(self, operation: Operation[T]) -> T:
+        """Perform the steps of *operation*, and return its result."""
         try:
-            step = next(procedure)
+            step = next(operation)
             while True:
                 try:
                     self._perform(step)
-                except BaseException as error:  # also Ctrl-C: the procedure puts in order what it has begun
-                    step = procedure.throw(error)
+                except BaseException as error:  # also Ctrl-C: the operation undoes what it has begun
+                    step = operation.throw(error)
                 else:
-                    step = next(procedure)
+                    step = next(operation)
         except StopIteration as end:
             result: T = end.value
             return result
@@ -173,14 +179,14 @@ class SyncLink:
         raise session.refusals.popleft()
 
     def receive_many(self, inbox: Inbox, limit: int, timeout: float | None) -> list[Item]:
-        """Wait for the next item of *inbox*, and return it with those behind it that are here."""
+        """Wait for the next item of *inbox*, and return it with the items after it that are already here."""
         if limit < 1:
             raise ValueError(f"invalid limit {limit}: must be at least 1")
         first = self.receive(inbox, timeout)
         return [first, *inbox.take_many(limit - 1)]
 
     def iterate(self, inbox: Inbox) -> Iterator[Item]:
-        """Yield what :meth:`receive` would return, one after the other, until the end; faster where nothing else is to be done."""
+        """Yield the items of :meth:`receive` until the end; faster, since most packets can be yielded without queueing."""
         session, buffer, waiting, ready = self.session, self._buffer, inbox.items, inbox.ready
         refusals = session.refusals
         while True:
@@ -191,7 +197,7 @@ class SyncLink:
                 try:
                     size = sock.recv_into(buffer)
                 except OSError:
-                    pass  # receive() meets it again
+                    pass  # receive() gets the same error, and handles it
                 else:
                     if (message := self._accept(size, inbox)) is not None:
                         yield message
@@ -203,12 +209,12 @@ class SyncLink:
             yield item
 
     def push(self) -> None:
-        """Send what can be sent now without waiting; the rest goes with the next call."""
+        """Send the packets that can be sent without waiting; the next call sends the rest."""
         if self._sock is not None:
             self._flush()
 
     def _gather(self, packet: bytes) -> None:
-        """Keep *packet* until a batch is full, or enough time has passed since the first one."""
+        """Keep *packet* until a batch is full, or enough time has passed since its first packet."""
         outgoing = self.session.outgoing
         if len(packet) > outgoing.packet_limit or outgoing.posted_bytes >= POSTED_BYTES or self._sock is None or self._resuming:
             outgoing.fitting(packet)
@@ -223,18 +229,22 @@ class SyncLink:
             self._gathered_since = now
             self._flush()
 
-    def _perform(self, step: Begin | Settle) -> None:
-        """Wait for one step of a procedure."""
+    def _perform(self, step: Step) -> None:
+        """Perform one step of an operation."""
         if isinstance(step, Begin):
-            self.begin(step.start, step.deadline)
-            return
-        while not any(request.is_done for request in step.requests):
-            self._step(step.deadline)
+            # Nothing is added before the packets of the last call have been sent, so that calls which time out cannot pile up.
+            self._send_all(step.deadline)
+            self._await(step.begin(), step.deadline)
+        elif isinstance(step, Send):
+            self.send(step.packet)
+        else:
+            while not any(request.is_done for request in step.requests):
+                self._step(step.deadline)
 
     # Moving packets
 
     def _step(self, deadline: Deadline) -> None:
-        """Take in one packet, and send what is to be sent. Returns also when the connection has ended."""
+        """Receive one packet, and send packets that wait. Returns also when the connection has ended."""
         session = self.session
         if session.stalled:
             full = next(iter(session.stalled))
@@ -250,7 +260,7 @@ class SyncLink:
         self._poll(select.POLLIN | (select.POLLOUT if session.outgoing else 0), deadline)
 
     def _read(self, flags: int) -> bool:
-        """Take in one packet, or the end of the connection; return False if there is neither yet."""
+        """Receive one packet, or the end of the connection; return False if there is neither yet."""
         sock = self._sock
         if sock is None:
             return True
@@ -262,13 +272,13 @@ class SyncLink:
             if not is_gone(error):
                 self._hang_up(f"cannot receive: {error.strerror}")
                 return True
-            # The kernel reports a reset once, before the packets that came ahead of it, the reason among them.
+            # The kernel reports a reset once, before the packets that were sent before it; one of them may have the reason.
             return self._read(flags)
         self._accept(size)
         return True
 
     def _accept(self, size: int, taker: Inbox | None = None) -> Message | None:
-        """Take in a packet of *size* bytes, or the end of the connection; return a message that is for *taker* alone."""
+        """Handle a packet of *size* bytes, or the end of the connection; return a message that is for *taker* alone."""
         if 0 < size < RECEIVE_BYTES:
             try:
                 return self.session.receive(bytes(self._buffer[:size]), taker)
@@ -279,22 +289,22 @@ class SyncLink:
         return None
 
     def _read_to_end(self) -> None:
-        """Take in what the bus sent before it went: no more than a socket's buffer, so full queues take it too."""
+        """Receive the packets that the bus sent before it closed: at most a socket's buffer, so full queues accept them too."""
         while self._sock is not None:
             if not self._read(socket.MSG_DONTWAIT):
                 self._hang_up()
 
     def _flush(self) -> bool:
-        """Send the session's packets; return whether all are gone. False also when the connection has ended."""
+        """Send the session's packets; return whether all were sent. False also when the connection has ended."""
         outgoing = self.session.outgoing
         if outgoing.takes_batches is None and not self.session.stalled:
-            self._read(socket.MSG_DONTWAIT)  # the answer may be there
+            self._read(socket.MSG_DONTWAIT)  # the response may have arrived
         while outgoing:
             try:
                 if not self._try_send(outgoing.head()):
                     return False
             except (OSError, PayloadTooLarge) as error:
-                # Nobody else can be told, and what comes after it must not overtake it.
+                # No call waits for this packet to raise the error, and later packets must not overtake it.
                 self._hang_up(f"cannot send: {error}")
                 return False
             outgoing.sent()
@@ -315,24 +325,15 @@ class SyncLink:
             return False
         return True
 
-    def _send_waiting(self, packet: bytes, deadline: Deadline) -> None:
-        """Send *packet*, waiting for room, or a new connection, where need be."""
-        self._send_all(deadline)
-        # Asked each time: a new connection is not paced.
-        while self.session.pacing.prepare(packet) or not self._try_send(packet):
-            self._wait_writable(deadline)
-            self._send_all(deadline)
-        self.session.is_dirty = True
-
     def _send_all(self, deadline: Deadline) -> None:
-        """Send the session's packets, waiting for room, or a new connection, where need be."""
+        """Send the session's packets, and wait for room or for a new connection if necessary."""
         self._open_again(deadline)
         while not self._flush():
             self._wait_writable(deadline)
             self._open_again(deadline)
 
     def _wait_writable(self, deadline: Deadline) -> None:
-        """Wait for room, and read meanwhile as far as the subscriptions have room: the bus may not read from one that does not."""
+        """Wait for room, and read meanwhile unless a subscription is full: the bus may stop reading from a client that does not read."""
         if self._sock is None:
             return
         events = select.POLLOUT if self.session.stalled else select.POLLOUT | select.POLLIN
@@ -357,10 +358,10 @@ class SyncLink:
             while not call.is_done:
                 self._step(deadline)
 
-    # Ends and beginnings
+    # Disconnecting and reconnecting
 
     def _failure(self) -> SbusError:
-        """Return what every call raises from now on."""
+        """Return the error that every call raises from now on."""
         return self._make_failure() if self._make_failure else Disconnected(self.target.text)
 
     def _drop_socket(self) -> None:
@@ -371,10 +372,10 @@ class SyncLink:
             sock.close()
 
     def _hang_up(self, fault: str | None = None) -> None:
-        """Take down a connection that the bus has ended, or that *fault* has made useless."""
+        """Close a connection that the bus has closed, or that *fault* has made useless."""
         if self._sock is None:
             return
-        make_error = disconnection(self.target.text, self.session.last_words, fault)
+        make_error = disconnection(self.target.text, self.session.last_refusal, fault)
         self._drop_socket()
         self.session.disconnected(make_error, is_final=not self._reconnect)
         if self._reconnect:
@@ -383,7 +384,7 @@ class SyncLink:
             self._make_failure = make_error
 
     def _open_again(self, deadline: Deadline) -> None:
-        """See to it that there is a connection, with all subscriptions on it. Raises what stands against that."""
+        """Ensure that there is a connection with all subscriptions. Raises the error that prevents it."""
         while self._sock is None or self._resuming:
             if self._make_failure is not None:
                 raise self._failure()
@@ -394,7 +395,7 @@ class SyncLink:
             self._resuming = []
             for call in calls:
                 if isinstance(call.error, RemoteRefusal | Unsupported):
-                    # It was accepted once and is not any more: to try again and again would not change that.
+                    # The bus accepted it before and refuses it now; trying again would not change that.
                     self._end()
                     self._make_failure = rejection(self.target.text, call.error)
                 elif isinstance(call.error, AnswerLost):
@@ -403,12 +404,12 @@ class SyncLink:
             raise self._failure()
 
     def _connect_again(self, deadline: Deadline) -> None:
-        """Connect, trying until it succeeds, and begin to subscribe again."""
+        """Connect, with as many attempts as it takes, and begin to subscribe again."""
         backoff = self._backoff
         while self._sock is None:
             self._sleep_until(backoff.due, deadline)
             backoff.attempt(time.monotonic())
-            self.session.attempted()
+            self.session.counters.reconnect_attempts += 1
             try:
                 self._sock = open_socket(self.target, deadline.remaining())
                 self.session.outgoing.packet_limit = packet_limit(self._sock)
@@ -416,9 +417,9 @@ class SyncLink:
                 deadline.check()
         now = time.monotonic()
         backoff.connected(now)
-        # Before any packet of the new connection is read, so that it stands in front of them.
+        # Before any packet of the new connection is read, so that Reconnected precedes them in every subscription.
         self.session.reconnected(backoff.attempts, now - backoff.since)
-        self._resuming = self.session.resubscribe()
+        self._resuming = resubscribe(self.session)
 
     def _sleep_until(self, due: float, deadline: Deadline) -> None:
         """Wait until *due*. Raises TimedOut if the deadline comes first."""

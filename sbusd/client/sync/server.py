@@ -1,4 +1,4 @@
-"""Serves requests for a program that waits: one handler at a time. ``aio_server`` is the same for asyncio."""
+"""Serves requests in a blocking program: one handler at a time. ``sbusd.client.asyncio.server`` is the same for asyncio."""
 
 from __future__ import annotations
 
@@ -7,26 +7,25 @@ import inspect
 import time
 from collections.abc import Awaitable, Callable
 
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import Closed, PayloadTooLarge, RemoteRefusal, SbusError, TimedOut
 from sbusd.client.inbox import Inbox
-from sbusd.client.messages import Gap, Item, Message, Replaced
-from sbusd.client.rpc.service import LOG, Reception, Result, Task
-from sbusd.client.rpc.serving import DRAINED_AT_ONCE, begin_serving
+from sbusd.client.rpc.service import LOG, Dispatcher, Result, Task
+from sbusd.client.rpc.serving import QUEUED_REQUESTS, begin_serving
+from sbusd.client.steps import Deadline
 from sbusd.client.sync.link import SyncLink
 
 
 class Server:
-    """The services of *reception* on one link."""
+    """The services of *dispatcher* on one link."""
 
-    def __init__(self, link: SyncLink, reception: Reception) -> None:
+    def __init__(self, link: SyncLink, dispatcher: Dispatcher) -> None:
         self._link = link
-        self._reception = reception
+        self._dispatcher = dispatcher
 
     def run(self, ready: Callable[[], None] | None) -> None:
         """Serve until the bus is closed."""
         link = self._link
-        inbox = link.run(begin_serving(link.session, self._reception, Deadline("starting the service", link.timeout)))
+        inbox = link.run(begin_serving(link.session, self._dispatcher, Deadline("starting the service", link.timeout)))
         try:
             if ready is not None:
                 ready()
@@ -39,42 +38,32 @@ class Server:
             self._stop(inbox)
 
     def _take_in(self, inbox: Inbox) -> None:
-        """Take in what is there, and wait for something if nothing is to be run."""
-        docket = self._reception.docket
-        for _ in range(DRAINED_AT_ONCE):
+        """Queue the requests that are here; wait for one if none is queued."""
+        queue = self._dispatcher.queue
+        for _ in range(QUEUED_REQUESTS):
             try:
-                item = self._link.receive(inbox, 0 if len(docket) else None)
+                item = self._link.receive(inbox, 0 if len(queue) else None)
             except TimedOut:
                 return
             except RemoteRefusal as refusal:
-                self._reception.note_refusal(refusal)
+                self._dispatcher.note_refusal(refusal)
                 continue
-            self._send(self._judge(item))
-
-    def _judge(self, item: Item) -> bytes:
-        """Take in one item; return what to send at once."""
-        if isinstance(item, Message):
-            return self._reception.receive(item, time.time())
-        if isinstance(item, Replaced):
-            self._reception.note_missing(item.count)
-        else:
-            self._reception.note_missing(item.lost if isinstance(item, Gap) else 0)
-        return b""
+            self._send(self._dispatcher.handle(item, time.time()))
 
     def _run_next(self) -> None:
         """Run the next request, if there is one."""
-        task, packets = self._reception.next(time.time())
+        task, packets = self._dispatcher.next(time.time())
         for packet in packets:
             self._send(packet)
         if task is not None:
             self._run(task)
 
     def _run(self, task: Task) -> None:
-        """Run one request, and send its answer."""
+        """Run one request, and send its response."""
         try:
-            packet = self._reception.answered(task, _plain(task.handler(task.request)))
+            packet = self._dispatcher.answered(task, _plain(task.handler(task.request)))
         except Exception as error:
-            packet = self._reception.failed(task, error)
+            packet = self._dispatcher.failed(task, error)
         except BaseException:
             with contextlib.suppress(SbusError, OSError):
                 self._send(task.error("the service stopped while it ran the request"))
@@ -82,7 +71,7 @@ class Server:
         self._send(packet, task)
 
     def _send(self, packet: bytes, task: Task | None = None) -> None:
-        """Send an answer, if there is one; where it is too long for the socket, say so instead."""
+        """Send a response, if there is one, or an error if it is too long for the socket."""
         if not packet:
             return
         try:
@@ -91,21 +80,21 @@ class Server:
             if task is not None:
                 self._send(task.error(str(error)))
         except TimedOut as error:
-            self._reception.counts["unsent"] += 1
+            self._dispatcher.counts["unsent"] += 1
             LOG.error("cannot send a response: %s", error)
 
     def _stop(self, inbox: Inbox) -> None:
-        """End the subscription, and tell those who wait."""
+        """End the subscription, and send errors to the callers that wait."""
         self._link.session.unsubscribe_all(inbox)
         inbox.patterns.clear()
         with contextlib.suppress(SbusError, OSError):
-            for packet in self._reception.stop():
+            for packet in self._dispatcher.stop():
                 self._link.send(packet)
         self._link.push()
 
 
 def _plain(result: Result | Awaitable[Result]) -> Result:
-    """Return what a handler has returned. Raises TypeError if it is to be awaited."""
+    """Return the result of a handler. Raises TypeError if it is awaitable."""
     if not inspect.isawaitable(result):
         return result
     if inspect.iscoroutine(result):

@@ -1,4 +1,4 @@
-"""What a ``Bus`` yields item by item: messages, presence, a tap. ``aio_streams`` is the same for asyncio."""
+"""What a ``Bus`` yields item by item: messages, presence, a tap. ``sbusd.client.asyncio.streams`` is the same for asyncio."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
+from sbusd.client import operations
 from sbusd.client.errors import Closed
-from sbusd.client.inbox import AT_ONCE, Inbox
+from sbusd.client.inbox import LIST_ITEMS, Inbox
 from sbusd.client.messages import Item
 from sbusd.client.presence import PresenceItem, presence_item
 from sbusd.client.sync.link import SyncLink
@@ -17,7 +18,8 @@ from sbusd.client.tap import TapItem, end_tap, tap_item
 class Subscription:
     """Messages for one or more patterns, from :meth:`Bus.subscribe`: iterate over it, or call :meth:`receive`; leave it with ``with``.
 
-    Iteration ends when you close the subscription or the bus, or take the last pattern away; the bus's end raises ``Disconnected``.
+    Iteration ends when you close the subscription or the bus, or unsubscribe from its last pattern. If the bus closes the connection,
+    iteration raises ``Disconnected``.
     """
 
     def __init__(self, link: SyncLink, inbox: Inbox) -> None:
@@ -26,30 +28,31 @@ class Subscription:
 
     @property
     def patterns(self) -> tuple[bytes, ...]:
-        """The patterns it holds now."""
+        """Its present patterns."""
         return tuple(self._inbox.patterns)
 
     def receive(self, timeout: float | None = None) -> Item:
-        """Return the next item, waiting up to *timeout* seconds: None is for ever, 0 takes what is there.
+        """Return the next item, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an item that is here.
 
         Raises:
-            TimedOut: nothing came in time.
+            TimedOut: no item came in time.
             Closed: you closed the subscription or the bus.
-            Disconnected: the bus ended the connection, and everything that came before has been received.
-            RemoteRefusal: the bus refused something that nobody waited for, such as a publication; receiving goes on after it.
-            InboxFull: another subscription is full, and stops the reading.
+            Disconnected: the bus closed the connection, and everything that came before has been received.
+            RemoteRefusal: the bus refused a packet that no call waited for, such as a publication; receive again to continue.
+            InboxFull: another subscription is full, and stops the reading; only from a ``Bus``.
+            RuntimeError: the subscription of an ``AsyncBus`` has not begun.
         """
         return self._link.receive(self._inbox, timeout)
 
-    def receive_many(self, limit: int = AT_ONCE, timeout: float | None = None) -> list[Item]:
-        """Return what waits, at least one item and at most *limit*, waiting for the first one as ``receive`` does.
+    def receive_many(self, limit: int = LIST_ITEMS, timeout: float | None = None) -> list[Item]:
+        """Return the queued items, at least one and at most *limit*; wait for the first one as ``receive`` does.
 
-        Raises what ``receive`` raises, and ValueError where *limit* is below 1.
+        Raises what ``receive`` raises, and ValueError if *limit* is below 1.
         """
         return self._link.receive_many(self._inbox, limit, timeout)
 
-    def batches(self, limit: int = AT_ONCE) -> Iterator[list[Item]]:
-        """Yield what :meth:`receive_many` would return until the subscription is closed: for many small messages cheaper than one by one.
+    def batches(self, limit: int = LIST_ITEMS) -> Iterator[list[Item]]:
+        """Yield lists as of :meth:`receive_many` until the subscription is closed: cheaper than single items if messages are small.
 
         Raises what ``receive_many`` raises.
         """
@@ -61,7 +64,7 @@ class Subscription:
             yield items
 
     def close(self) -> None:
-        """Send UNSUB for every pattern and forget what has not been received. Harmless when done already."""
+        """Unsubscribe from every pattern, and drop the items that have not been received. Harmless when already closed."""
         self._link.session.unsubscribe_all(self._inbox)
         self._inbox.patterns.clear()
         self._link.push()
@@ -71,30 +74,35 @@ class Subscription:
         return self._link.iterate(self._inbox)
 
     def __enter__(self) -> Self:
-        return self
+        return self._begun()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
+    def _begun(self) -> Self:
+        """Subscribe, unless that has been done."""
+        self._link.run(operations.subscribe(self._link.session, self._inbox, self._link.timeout))
+        return self
+
 
 class Presence:
-    """Who comes and goes, from :meth:`Bus.presence`: iterate over it, or call :meth:`receive`; leave it with ``with``.
+    """Connections and subscriptions that begin and end, from :meth:`Bus.presence`: iterate over it, or call :meth:`receive`.
 
-    Behind a ``Gap`` or ``Reconnected`` events are missing: ask for the members anew.
+    Leave it with ``with``. After a ``Gap`` or ``Reconnected`` events are missing: ask for the members again.
     """
 
     def __init__(self, subscription: Subscription) -> None:
         self._subscription = subscription
 
     def receive(self, timeout: float | None = None) -> PresenceItem:
-        """Return the next event, waiting up to *timeout* seconds: None is for ever, 0 takes what is there.
+        """Return the next event, and wait for it up to *timeout* seconds: None means no limit, 0 returns only an event that is here.
 
         Raises what ``Subscription.receive`` raises.
         """
         return presence_item(self._subscription.receive(timeout))
 
     def close(self) -> None:
-        """End it. Harmless when done already."""
+        """End it. Harmless when already closed."""
         self._subscription.close()
 
     def __iter__(self) -> Iterator[PresenceItem]:
@@ -102,6 +110,7 @@ class Presence:
         return map(presence_item, self._subscription)
 
     def __enter__(self) -> Self:
+        self._subscription.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -109,21 +118,21 @@ class Presence:
 
 
 class Tap:
-    """What the bus tells of its traffic, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it with ``with``."""
+    """The bus's traffic as records, from :meth:`Bus.tap`: iterate over it, or call :meth:`receive`; leave it with ``with``."""
 
     def __init__(self, link: SyncLink, inbox: Inbox) -> None:
         self._link = link
         self._inbox = inbox
 
     def receive(self, timeout: float | None = None) -> TapItem:
-        """Return the next record, waiting up to *timeout* seconds: None is for ever, 0 takes what is there.
+        """Return the next record, and wait for it up to *timeout* seconds: None means no limit, 0 returns only a record that is here.
 
         Raises what ``Subscription.receive`` raises.
         """
         return tap_item(self._link.receive(self._inbox, timeout))
 
     def close(self) -> None:
-        """End it. Harmless when done already."""
+        """End it. Harmless when already closed."""
         end_tap(self._link.session, self._inbox)
         self._link.push()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from sbusd.client.asyncio.bus import AsyncBus
 from sbusd.client.asyncio.server import AsyncServer
 from sbusd.client.rpc.calls import Answer, Invocation
-from sbusd.client.rpc.service import Reception
+from sbusd.client.rpc.service import Dispatcher
 from sbusd.protocol.envelope import Envelope, relay_key, relayed_key
 from sbusd.protocol.peers import Peer
 
@@ -34,7 +34,7 @@ class RelayBus(AsyncBus):
 
     async def call_relayed(self, request: RelayedInvocation) -> Answer:
         """Make the call of a remote host. Raises what ``call`` raises."""
-        return await self._invoke(request)
+        return await self._link.run(self._begin_calls().call(request))
 
     async def rivals(self, twin: int) -> list[Peer]:
         """Return the other clients that serve calls to remote hosts, such as *twin*, on this bus. Raises what ``members`` raises."""
@@ -43,6 +43,6 @@ class RelayBus(AsyncBus):
         # A mere subscriber does not subscribe to the key at its own address.
         return [peer for peer in there if await self.members(peer.address + key)]
 
-    async def relay(self, reception: Reception, ready: Callable[[], None]) -> None:
-        """Serve the requests that *reception* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""
-        await AsyncServer(self._link, reception, at_once=None).run(ready)
+    async def relay(self, dispatcher: Dispatcher, ready: Callable[[], None]) -> None:
+        """Serve the requests that *dispatcher* accepts, concurrently, until the bus is closed. Raises what ``serve`` raises."""
+        await AsyncServer(self._link, dispatcher, max_concurrent=None).run(ready)

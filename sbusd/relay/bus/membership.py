@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.config.relay import RelaySettings
 from sbusd.protocol.errors import SbusError
 from sbusd.protocol.peers import parse_address
@@ -48,9 +47,7 @@ class BusMembership:
         self._is_away = False
         self._left = ""
         self._counted: Counter[str] = Counter()
-        self.calls = OutgoingCalls(
-            read_envelope, handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes)
-        )
+        self.calls = OutgoingCalls(handler, names.answers(store.relay), ConcurrencyLimit(settings.bus_calls, settings.bus_bytes))
         self._services = handler.services = BusServices(twin, settings, self, store=store, handler=handler, journal=journal)
 
     async def run(self) -> None:

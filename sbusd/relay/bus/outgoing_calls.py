@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
-from sbusd.client.rpc.service import Reception, Request, Result, Service, ServiceError, Task
+from sbusd.client.rpc.service import Dispatcher, Request, Result, Service, ServiceError, Task
 from sbusd.protocol.envelope import RELAY_HEAD, Envelope, call_digest, decode_data, destination_of
 from sbusd.relay.concurrency_limit import ConcurrencyLimit
 from sbusd.relay.message_model import InvalidMessageError, RelayMessage
@@ -35,12 +34,12 @@ class _Call:
     reply: asyncio.Future[RelayMessage]
 
 
-class OutgoingCalls(Reception):
+class OutgoingCalls(Dispatcher):
     """Accepts the calls of users and returns their responses."""
 
-    def __init__(self, read_envelope: Callable[[bytes], Envelope], handler: QueueHandler, ret: str, limit: ConcurrencyLimit) -> None:
+    def __init__(self, handler: QueueHandler, ret: str, limit: ConcurrencyLimit) -> None:
         """*ret* is the Redis list for responses; *limit* applies to each user."""
-        super().__init__(read_envelope)
+        super().__init__()
         self._handler = handler
         self._ret = ret
         self._limit = limit
@@ -65,15 +64,15 @@ class OutgoingCalls(Reception):
         if crowded := self._limit.problem(user, size):
             self.counts["busy"] += 1
             return task.error(f"busy: {crowded} for user {user}; try again when some have completed")
-        waiting = len(self.docket)
+        waiting = len(self.queue)
         packet = super().judge(replace(task, handler=partial(self._send, destination[0], task.envelope)), problem, now)
-        if len(self.docket) > waiting:
+        if len(self.queue) > waiting:
             self._limit.acquire(user, size)
         return packet
 
     def next(self, now: float) -> tuple[Task | None, list[bytes]]:  # noqa: ARG002 - signature of the base class
         """Return the next request. Expired ones are included and fail when they are sent, so that every accepted request ends."""
-        return self.docket.take(), []
+        return self.queue.take(), []
 
     def digest_of(self, uid: str) -> str | None:
         """Return the digest of the call that became the request *uid*, None if there is none."""

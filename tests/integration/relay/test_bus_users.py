@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from sbusd.client import Allow, Bus, ErrorCode, Item, Message, NoRecipient, RemoteError, RemoteRefusal, Twins
-from sbusd.client.rpc.envelopes import read_envelope
 from sbusd.protocol import controls
-from sbusd.protocol.envelope import Envelope
+from sbusd.protocol.envelope import Envelope, parse_envelope
 from tests.support.bus_hosts import FIRST, SECOND, BusHost, MakeBusHosts, await_word, describe, echo
 from tests.support.relays import wait_for
 from tests.support.servants import serving
@@ -48,7 +47,7 @@ def refusal(path: str, *, hears: str = "", says: str = "") -> ErrorCode | None:
 def read_item(item: Item) -> Envelope:
     """Return the envelope in a message."""
     assert isinstance(item, Message)
-    return read_envelope(item.payload)
+    return parse_envelope(item.payload)
 
 
 def called(path: str, command: str, twin: int, data: bytes = b"x") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.bus_queries import AddressCall, ReceiptCall, RequestCall, is_withheld, members_question, parse_members, receipt_count
-from sbusd.client.pending_replies import Expects, Ledger
+from sbusd.client.pending_replies import Expects, PendingReplies
 from sbusd.protocol.errors import ProtocolError
 from sbusd.protocol.peers import Peer
 
@@ -51,39 +51,39 @@ def test_receipts(payload: bytes, count: int | None) -> None:
 
 
 def test_a_receipt_is_for_the_publication_of_its_section() -> None:
-    ledger, call = Ledger(), ReceiptCall(b"t")
-    ledger.close_section(call)
-    assert not ledger.answered(b"!/bus/receipt", b"other\x005")
-    assert ledger.answered(b"!/bus/receipt", b"t\x005")
+    pending, call = PendingReplies(), ReceiptCall(b"t")
+    pending.close_section(call)
+    assert not pending.answered(b"!/bus/receipt", b"other\x005")
+    assert pending.answered(b"!/bus/receipt", b"t\x005")
     assert (call.is_done, call.recipients) == (True, 5)
 
 
 def test_a_receipt_that_withholds_the_number_is_one_all_the_same() -> None:
     assert is_withheld(b"t", b"t\0-")
     assert [is_withheld(b"t", payload) for payload in (b"u\0-", b"t\x000", b"t\0--", b"t", b"-", b"")] == [False] * 6
-    ledger, call = Ledger(), ReceiptCall(b"t")
-    ledger.close_section(call)
-    assert not ledger.answered(b"!/bus/receipt", b"other\0-")
-    assert ledger.answered(b"!/bus/receipt", b"t\0-")
+    pending, call = PendingReplies(), ReceiptCall(b"t")
+    pending.close_section(call)
+    assert not pending.answered(b"!/bus/receipt", b"other\0-")
+    assert pending.answered(b"!/bus/receipt", b"t\0-")
     assert (call.is_done, call.error, call.recipients) == (True, None, None)
 
 
 def test_a_request_of_which_nothing_is_said_is_not_undeliverable() -> None:
-    ledger, call = Ledger(), RequestCall("a call", b"t")
-    ledger.close_section(call)
-    assert ledger.answered(b"!/bus/receipt", b"t\0-")
+    pending, call = PendingReplies(), RequestCall("a call", b"t")
+    pending.close_section(call)
+    assert pending.answered(b"!/bus/receipt", b"t\0-")
     assert not call.is_undeliverable
 
 
 def test_a_request_gathers_what_comes_in_its_section() -> None:
-    ledger, call = Ledger(), RequestCall("a call", b"t")
-    ledger.close_section(call)
-    assert ledger.answered(b"!/bus/members", b"page")
-    assert not ledger.answered(b"!/bus/members", b"another")
-    assert not ledger.answered(b"!/bus/receipt", b"t\x001")
-    assert ledger.answered(b"!/bus/receipt", b"t\x000")
+    pending, call = PendingReplies(), RequestCall("a call", b"t")
+    pending.close_section(call)
+    assert pending.answered(b"!/bus/members", b"page")
+    assert not pending.answered(b"!/bus/members", b"another")
+    assert not pending.answered(b"!/bus/receipt", b"t\x001")
+    assert pending.answered(b"!/bus/receipt", b"t\x000")
     assert (call.members, call.is_undeliverable, call.is_done) == (b"page", True, False)
-    ledger.passed(b"sbusd.client/1")
+    pending.passed(b"sbusd.client/1")
     assert (call.is_done, call.error, call.expects) == (True, None, Expects.SILENCE)
 
 

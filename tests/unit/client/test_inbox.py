@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.inbox import Bounds, Inbox, Overflow
-from sbusd.client.message_batch import Run, measure_run
+from sbusd.client.message_batch import MessageRun, measure_run
 from sbusd.client.messages import Gap, Item, Message, Reconnected, Replaced
 from sbusd.protocol.batches import BATCH_HEAD, join_batch
 
@@ -128,9 +128,9 @@ def test_bounds_that_hold_nothing_are_refused(packets: int, size: int) -> None:
         Bounds(packets, size)
 
 
-def run_of(*payloads: bytes) -> Run:
+def run_of(*payloads: bytes) -> MessageRun:
     batch = join_batch([b"MSG a\0" + payload for payload in payloads])
-    return Run(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
+    return MessageRun(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
 
 
 def test_messages_of_a_batch_wait_as_one_and_count_as_many() -> None:

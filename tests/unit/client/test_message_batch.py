@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from sbusd.client.message_batch import Run, measure_run
+from sbusd.client.message_batch import MessageRun, measure_run
 from sbusd.client.messages import Message
 from sbusd.protocol.batches import BATCH_HEAD, join_batch
 from tools.stage import ROOT
@@ -14,7 +14,7 @@ from tools.stage import ROOT
 def test_a_run_knows_its_messages_and_their_size() -> None:
     messages = [Message(b"a", b""), Message(b"", b"\0x"), Message(b"b/c", b"y" * 300)]
     batch = join_batch([b"MSG %b\0%b" % (each.key, each.payload) for each in messages])
-    run = Run(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
+    run = MessageRun(batch, len(BATCH_HEAD), *measure_run(batch, len(BATCH_HEAD)))
     assert run.count == 3
     assert run.messages() == messages
     assert run.size == sum(len(each.key) + len(each.payload) for each in messages)

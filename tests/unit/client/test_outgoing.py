@@ -56,7 +56,7 @@ def test_a_bus_that_is_not_known_to_take_batches_gets_none(takes_batches: bool |
 
 
 def test_the_head_stays_what_it_was_until_it_is_sent() -> None:
-    """The kernel refused it: what comes meanwhile leaves behind it."""
+    """The kernel refused it: packets that are added meanwhile are sent after it."""
     outgoing = make()
     outgoing.post(b"MSG a\0x")
     assert outgoing.head() == b"MSG a\0x"

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from sbusd.client.errors import AnswerLost, Closed, RemoteRefusal, Unanswered
-from sbusd.client.pending_replies import Call, Expects, Ledger
+from sbusd.client.pending_replies import Call, Expects, PendingReplies
 from sbusd.protocol.errors import ErrorCode
 
 DENIED = RemoteRefusal(ErrorCode.EPERM, "no")
 
 
-def ask(ledger: Ledger, key: bytes = b"k", expects: Expects = Expects.ANSWER) -> tuple[Call, bytes]:
+def ask(pending: PendingReplies, key: bytes = b"k", expects: Expects = Expects.ANSWER) -> tuple[Call, bytes]:
     call = Call(f"CMSG {key.decode()}", expects, key)
-    return call, pong(ledger.close_section(call))
+    return call, pong(pending.close_section(call))
 
 
 def pong(ping: bytes) -> bytes:
@@ -23,111 +23,111 @@ def pong(ping: bytes) -> bytes:
 
 
 def test_an_answer_settles_its_call_before_the_pong() -> None:
-    ledger = Ledger()
-    call, end = ask(ledger)
-    assert ledger.answered(b"k", b"yes")
+    pending = PendingReplies()
+    call, end = ask(pending)
+    assert pending.answered(b"k", b"yes")
     assert call.result() == b"yes"
-    assert ledger.passed(end) == 1
-    assert len(ledger) == 0
+    assert pending.passed(end) == 1
+    assert len(pending) == 0
 
 
 def test_a_late_answer_never_reaches_the_next_call() -> None:
-    ledger = Ledger()
-    given_up, first_end = ask(ledger)
-    waiting, second_end = ask(ledger)
-    assert ledger.answered(b"k", b"late")
+    pending = PendingReplies()
+    given_up, first_end = ask(pending)
+    waiting, second_end = ask(pending)
+    assert pending.answered(b"k", b"late")
     assert given_up.answer == b"late"
     assert not waiting.is_done
-    ledger.passed(first_end)
-    assert ledger.answered(b"k", b"mine")
-    ledger.passed(second_end)
+    pending.passed(first_end)
+    assert pending.answered(b"k", b"mine")
+    pending.passed(second_end)
     assert waiting.result() == b"mine"
 
 
 def test_two_answers_for_one_call_do_not_reach_the_next() -> None:
-    ledger = Ledger()
-    first, _ = ask(ledger)
-    second, _ = ask(ledger)
-    ledger.answered(b"k", b"one")
-    ledger.answered(b"k", b"again")
+    pending = PendingReplies()
+    first, _ = ask(pending)
+    second, _ = ask(pending)
+    pending.answered(b"k", b"one")
+    pending.answered(b"k", b"again")
     assert first.result() == b"one"
     assert not second.is_done
 
 
 def test_an_answer_under_another_key_is_nobodys() -> None:
-    ledger = Ledger()
-    call, _ = ask(ledger)
-    assert not ledger.answered(b"other", b"")
+    pending = PendingReplies()
+    call, _ = ask(pending)
+    assert not pending.answered(b"other", b"")
     assert not call.is_done
 
 
 def test_an_error_belongs_to_its_section() -> None:
-    ledger = Ledger()
-    before = pong(ledger.close_section())
-    call, _ = ask(ledger)
-    assert not ledger.refused(DENIED)
-    ledger.passed(before)
-    assert ledger.refused(DENIED)
+    pending = PendingReplies()
+    before = pong(pending.close_section())
+    call, _ = ask(pending)
+    assert not pending.refused(DENIED)
+    pending.passed(before)
+    assert pending.refused(DENIED)
     with pytest.raises(RemoteRefusal, match="the bus refused CMSG k: EPERM no"):
         call.result()
-    assert not ledger.refused(DENIED)
+    assert not pending.refused(DENIED)
 
 
 def test_what_no_request_causes_is_nobodys() -> None:
-    ledger = Ledger()
-    call, _ = ask(ledger)
-    assert not ledger.refused(RemoteRefusal(ErrorCode.ENOBUFS, "queue is full"))
+    pending = PendingReplies()
+    call, _ = ask(pending)
+    assert not pending.refused(RemoteRefusal(ErrorCode.ENOBUFS, "queue is full"))
     assert not call.is_done
-    pinging = Ledger()
+    pinging = PendingReplies()
     call, _ = ask(pinging, expects=Expects.PONG)
     assert not pinging.refused(RemoteRefusal(ErrorCode.EPROTO, "malformed"))
     assert not call.is_done
 
 
 def test_silence_up_to_the_pong_is_consent() -> None:
-    ledger = Ledger()
-    call, end = ask(ledger, expects=Expects.SILENCE)
-    assert not ledger.answered(b"k", b"")
+    pending = PendingReplies()
+    call, end = ask(pending, expects=Expects.SILENCE)
+    assert not pending.answered(b"k", b"")
     assert not call.is_done
-    ledger.passed(end)
+    pending.passed(end)
     assert call.result() == b""
 
 
 def test_no_answer_up_to_the_pong_is_told() -> None:
-    ledger = Ledger()
-    call, end = ask(ledger)
-    ledger.passed(end)
+    pending = PendingReplies()
+    call, end = ask(pending)
+    pending.passed(end)
     with pytest.raises(Unanswered, match="CMSG k"):
         call.result()
 
 
 def test_after_a_loss_nothing_is_given_to_anybody_until_a_pong() -> None:
-    ledger = Ledger()
-    asked, _ = ask(ledger)
-    subscribing, _ = ask(ledger, expects=Expects.SILENCE)
-    pinging, end = ask(ledger, expects=Expects.PONG)
-    assert ledger.lost()
-    assert not ledger.answered(b"k", b"whose?")
-    assert not ledger.refused(DENIED)
-    ledger.passed(end)
+    pending = PendingReplies()
+    asked, _ = ask(pending)
+    subscribing, _ = ask(pending, expects=Expects.SILENCE)
+    pinging, end = ask(pending, expects=Expects.PONG)
+    assert pending.lost()
+    assert not pending.answered(b"k", b"whose?")
+    assert not pending.refused(DENIED)
+    pending.passed(end)
     for call in (asked, subscribing):
         with pytest.raises(AnswerLost):
             call.result()
     assert pinging.result() == b""
-    after, _ = ask(ledger)
-    assert ledger.answered(b"k", b"clear again")
+    after, _ = ask(pending)
+    assert pending.answered(b"k", b"clear again")
     assert after.result() == b"clear again"
 
 
 def test_a_loss_with_nothing_under_way_concerns_nobody() -> None:
-    assert not Ledger().lost()
+    assert not PendingReplies().lost()
 
 
 def test_a_pong_that_was_lost_fails_its_call() -> None:
-    ledger = Ledger()
-    pinging, _ = ask(ledger, expects=Expects.PONG)
-    second, end = ask(ledger, expects=Expects.PONG)
-    assert ledger.passed(end) == 2
+    pending = PendingReplies()
+    pinging, _ = ask(pending, expects=Expects.PONG)
+    second, end = ask(pending, expects=Expects.PONG)
+    assert pending.passed(end) == 2
     with pytest.raises(AnswerLost):
         pinging.result()
     assert second.result() == b""
@@ -135,21 +135,21 @@ def test_a_pong_that_was_lost_fails_its_call() -> None:
 
 @pytest.mark.parametrize("payload", [b"", b"1", b"sbusd.client/", b"sbusd.client/x", b"sbusd.client/99", b"sbusd.client/" + b"1" * 5000])
 def test_other_pongs_are_not_the_ledgers(payload: bytes) -> None:
-    ledger = Ledger()
-    call, _ = ask(ledger, expects=Expects.PONG)
-    assert ledger.passed(payload) is None
+    pending = PendingReplies()
+    call, _ = ask(pending, expects=Expects.PONG)
+    assert pending.passed(payload) is None
     assert not call.is_done
 
 
 def test_the_end_fails_everybody_once() -> None:
-    ledger = Ledger()
-    call, _ = ask(ledger)
+    pending = PendingReplies()
+    call, _ = ask(pending)
     told: list[bool] = []
     call.on_done.append(lambda: told.append(True))
-    ledger.close_section()
-    ledger.fail(lambda: Closed("the bus"))
+    pending.close_section()
+    pending.fail(lambda: Closed("the bus"))
     call.finish(b"too late")
     with pytest.raises(Closed):
         call.result()
     assert told == [True]
-    assert len(ledger) == 0
+    assert len(pending) == 0

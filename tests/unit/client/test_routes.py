@@ -19,14 +19,14 @@ def test_each_inbox_that_matches_gets_it_once() -> None:
     assert routes.find(b"a/b") == (one, two)
     assert routes.find(b"a/b") == (one, two)
     assert routes.find(b"x") == ()
-    assert routes.sole is None
+    assert routes.only is None
 
 
 def test_changes_are_seen_at_once() -> None:
     routes = Routes(KeySpace())
     one, two = inbox(b"a"), inbox(b"a")
     routes.add(one)
-    assert routes.sole is one
+    assert routes.only is one
     assert routes.find(b"a") == (one,)
     routes.add(two)
     assert routes.find(b"a") == (one, two)

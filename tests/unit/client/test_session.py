@@ -6,9 +6,10 @@ import pytest
 
 from sbusd.client.errors import AnswerLost, Closed, Disconnected, NotSubscribed, PayloadTooLarge, ProtocolError, RemoteRefusal
 from sbusd.client.inbox import Inbox
-from sbusd.client.message_batch import Run
+from sbusd.client.message_batch import MessageRun
 from sbusd.client.messages import Gap, Message, Reconnected, Replaced
 from sbusd.client.pending_replies import Call
+from sbusd.client.reconnection import resubscribe
 from sbusd.client.session import _KEPT_REFUSALS, Session
 from sbusd.protocol.batches import join_batch
 from sbusd.protocol.errors import ErrorCode
@@ -201,13 +202,13 @@ def test_a_new_connection_begins_with_all_subscriptions() -> None:
     inbox, _ = subscribed(session, b"a", b"b")
     asked = session.control(b"!/bus/stats")
     session.receive(b"CMSG !/bus/error\0ENOBUFS too slow")
-    assert session.last_words is not None
-    assert session.last_words.code is ErrorCode.ENOBUFS
+    assert session.last_refusal is not None
+    assert session.last_refusal.code is ErrorCode.ENOBUFS
     session.disconnected(lambda: Closed("it"))
     assert asked.is_done
     assert not session.outgoing
     session.reconnected(2, 0.25)
-    calls = session.resubscribe()
+    calls = resubscribe(session)
     assert sent(session) == [b"SUB a", pong(4), b"SUB b", pong(5)]
     session.receive(b"MSG a\0first")
     session.receive(pong(4))
@@ -232,7 +233,7 @@ def test_last_words_are_only_the_last() -> None:
     session = Session()
     session.receive(ERROR)
     session.receive(b"MSG a\0")
-    assert session.last_words is None
+    assert session.last_refusal is None
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_sent() -> None:
@@ -278,7 +279,7 @@ def test_modes_are_set_again_on_a_new_connection_the_last_of_each_kind() -> None
     session.remember_mode(b"tap/on", b"CMSG tap/on\0a/")
     session.remember_mode(b"tap/off", b"CMSG tap/off")
     session.disconnected(lambda: Disconnected("there"))
-    assert session.resubscribe() == []
+    assert resubscribe(session) == []
     expected = {b"order/random", b"blocking/soft/discard", b"blocking/hard/error", b"sender/on", b"echo/off"}
     assert {packet[5:] for packet in session.outgoing} == expected
 
@@ -293,7 +294,7 @@ def test_patterns_under_the_own_address_move_to_the_new_one() -> None:
         # The second connection is lost before it is known which address it has.
         session.disconnected(lambda: Disconnected("there"))
         session.outgoing.clear()
-        calls = session.resubscribe()
+        calls = resubscribe(session)
         assert b"SUB !/conn/3/x" not in session.outgoing
     reply(session, b"CMSG !/conn/whoami\0!/conn/9/")
     assert (session.address, inbox.patterns) == (b"!/conn/9/", [b"!/conn/9/x", b"plain"])
@@ -334,9 +335,9 @@ def test_a_batch_is_not_kept_for_the_sake_of_a_small_part_of_it() -> None:
     inbox, _ = subscribed(session, b"a")
     other = b"CMSG !/bus/receipt\0" + b"x" * 1_000
     session.receive(join_batch([b"MSG a\x001", other, b"MSG a\x002", b"MSG a\x003"]))
-    assert not any(isinstance(item, Run) for item in inbox.items)
+    assert not any(isinstance(item, MessageRun) for item in inbox.items)
     session.receive(join_batch([b"MSG a\0" + b"4" * 50, b"MSG a\0" + b"5" * 50, b"CMSG !/bus/receipt\0x"]))
-    assert [isinstance(item, Run) for item in inbox.items] == [False, False, False, True]
+    assert [isinstance(item, MessageRun) for item in inbox.items] == [False, False, False, True]
     assert [item.payload[:1] for item in inbox.take_many(10) if isinstance(item, Message)] == [b"1", b"2", b"3", b"4", b"5"]
 
 

@@ -101,7 +101,7 @@ def test_an_id_that_overflows_is_nobodys(digits: bytes) -> None:
 
 
 def test_zeros_in_front_are_no_other_number() -> None:
-    """Nobody can be reached there by whoami's spelling, but it is the peer's own, however many zeros."""
+    """The spelling of whoami does not match such a pattern, but the id is the peer's own, however many zeros it has."""
     assert parse_secret_pattern(b"!/cred//" + b"0" * 10_000 + b"1000//x").opens_to(PEER)
     assert parse_secret_pattern(b"!/cred//" + b"0" * 10_000 + b"//x") == SecretPattern(None, 0, None, b"x")
 

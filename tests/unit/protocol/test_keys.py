@@ -87,7 +87,7 @@ RESERVED = [
     (b"!/cred/1/2/", b"!/cred/1/2/3/x", False),
     (b"*/*/*/*/*/*", b"!/cred/1/2/3/x", False),
     (b"!/cred/*/2/3/x", b"!/cred/*/2/3/x", False),
-    # Whoever spells the guarded segments out does, with an ordinary pattern behind them.
+    # A pattern that spells out the guarded segments matches, with an ordinary pattern after them.
     (b"!/cred/1/2/3/x", b"!/cred/1/2/3/x", True),
     (b"!/cred/1/2/3/", b"!/cred/1/2/3/x/y", True),
     (b"!/cred/1/2/3/*", b"!/cred/1/2/3/x", True),

@@ -42,7 +42,7 @@ def test_messages_in_a_row_are_measured_and_taken_apart(scanner: ModuleType) -> 
 
 
 def test_a_message_is_like_any_other(scanner: ModuleType) -> None:
-    """However it was made: it has all its fields, and nobody can change it."""
+    """However it was made, it has all its fields, and is immutable."""
     message = scanner.message_of(b"MSG a/b\0x")
     assert type(message) is Message
     assert message == Message(b"a/b", b"x")

@@ -31,7 +31,7 @@ from tests.unit.client.conftest import WAIT_SECONDS, WHOAMI, FakeBus
 
 
 def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run *main* in a loop of its own; a task that is left over, or an error that nobody saw, fails the test."""
+    """Run *main* in a loop of its own; a leftover task, or an error that was never retrieved, fails the test."""
     errors: list[dict[str, Any]] = []
 
     async def watched() -> None:
@@ -47,7 +47,7 @@ async def fill(bus: AsyncBus) -> int:
     """Publish until the socket is full, and return how many packets it took."""
     for count in itertools.count():
         if bus._link.writer.turns:
-            raise AssertionError("somebody waits already")
+            raise AssertionError("a task waits already")
         task = asyncio.ensure_future(bus.publish("fill", b"%d" % count))
         await asyncio.sleep(0)
         if not task.done():

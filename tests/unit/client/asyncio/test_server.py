@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from sbusd.client import AsyncBus, Bus, RemoteError, Request
-from sbusd.client.rpc.serving import AT_ONCE
+from sbusd.client.rpc.serving import MAX_CONCURRENT_HANDLERS
 from tests.support.minibus import WAIT_SECONDS, MiniBus
 
 
@@ -63,17 +63,17 @@ def test_many_run_at_once_and_no_more_than_many(mini: MiniBus) -> None:
             nonlocal running, most
             running += 1
             most = max(most, running)
-            if running == AT_ONCE:
+            if running == MAX_CONCURRENT_HANDLERS:
                 full.set()
             await full.wait()
             running -= 1
             return request.data
 
         task = await serving(service)
-        count = AT_ONCE + 20
+        count = MAX_CONCURRENT_HANDLERS + 20
         answers = await asyncio.gather(*(caller.call("wait", f"{number}") for number in range(count)))
         assert answers == [b"%d" % number for number in range(count)]
-        assert most == AT_ONCE
+        assert most == MAX_CONCURRENT_HANDLERS
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 

@@ -42,7 +42,7 @@ def test_the_first_leaves_at_once_and_what_follows_it_closely_together(batching:
             assert not bus._session.outgoing
             bus._link.writer.clock = lambda: 1.0 + TOGETHER_SECONDS
             await bus.publish("a", b"100")
-            assert not bus._session.outgoing, "one that comes later waits for nobody"
+            assert not bus._session.outgoing, "a later packet does not wait"
             await bus.ping()
             assert numbered(peer) == list(range(101))
             assert peer.batches == [99]

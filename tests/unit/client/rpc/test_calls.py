@@ -126,7 +126,7 @@ STEPS: dict[str, Callable[[bytes], bool]] = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_the_callee_dies_at_each_step(face: Face, mini: MiniBus, step: str) -> None:
-    """Whenever it dies, the call fails at once, as nobody or as gone; no time-out is waited for."""
+    """Whenever the service dies, the call fails at once, with NoRecipient or PeerDisconnected, and not with a timeout."""
     with Bus.connect(mini.address) as silent, silent.subscribe("rpc/slow", silent.address + b"rpc/slow"):
         number = int(silent.address.split(b"/")[2])
 
@@ -370,7 +370,7 @@ def test_callers_are_cancelled_at_each_await(mini: MiniBus, clerks: Clerks) -> N
             assert await bus.call("echo", "last") == b"last"
             await bus.ping()
             assert bus._caller is not None
-            assert not bus._caller.table._waiting
+            assert not bus._caller.requests._waiting
         return cancelled
 
     assert asyncio.run(asyncio.wait_for(main(), WAIT_SECONDS * 2)) > 100

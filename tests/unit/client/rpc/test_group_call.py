@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from sbusd.client import AsyncBus, Bus, CallTimeout, NoRecipient, Outcome, PeerDisconnected, RemoteError, Request
-from sbusd.client.rpc.calls import AT_ONCE
+from sbusd.client.rpc.calls import MAX_CONCURRENT_REQUESTS
 from tests.support.clerks import Clerks
 from tests.support.minibus import WAIT_SECONDS, MiniBus, Resident
 
@@ -104,7 +104,7 @@ def test_who_comes_between_the_list_and_the_call_is_not_called(face: str, mini: 
 
 
 def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> None:
-    count = 2 * AT_ONCE + 5
+    count = 2 * MAX_CONCURRENT_REQUESTS + 5
     buses = [Bus.connect(mini.address) for _ in range(count)]
     try:
         subscriptions = [bus.subscribe("rpc/work", bus.address + b"rpc/work") for bus in buses]
@@ -113,7 +113,7 @@ def test_a_large_group_is_called_some_at_a_time(face: str, mini: MiniBus) -> Non
         def before(resident: Resident, packet: bytes) -> None:
             if packet.startswith(b"MSG !/conn/") and b"/rpc/work\0" in packet:
                 under_way.append(1)
-                assert len(under_way) <= AT_ONCE
+                assert len(under_way) <= MAX_CONCURRENT_REQUESTS
                 number = int(packet.split(b"/")[2])
                 threading.Thread(target=end, args=(number,)).start()
 
@@ -139,5 +139,5 @@ def test_leaving_in_the_middle_leaves_nothing_behind(mini: MiniBus, clerks: Cler
             assert outcome.answer == b"x"
             break
         assert bus._caller is not None
-        assert not bus._caller.table._waiting
+        assert not bus._caller.requests._waiting
         assert bus.call("work") == b"x"

@@ -9,8 +9,8 @@ import pytest
 from sbusd.client.errors import Disconnected, NoRecipient, PeerDisconnected, RemoteError, RemoteRefusal, SbusError
 from sbusd.client.messages import Message
 from sbusd.client.pending_replies import Call, Expects
-from sbusd.client.rpc.pending_requests import CallTable, Outstanding
-from sbusd.protocol.envelope import Envelope, parse_envelope
+from sbusd.client.rpc.pending_requests import PendingRequest, PendingRequests
+from sbusd.protocol.envelope import Envelope
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.peers import Peer
 
@@ -46,103 +46,103 @@ def wire() -> Wire:
 
 
 @pytest.fixture
-def table(wire: Wire) -> CallTable:
-    made = CallTable(wire, parse_envelope)
+def table(wire: Wire) -> PendingRequests:
+    made = PendingRequests(wire)
     made.answers = HERE
     return made
 
 
-def give(table: CallTable, outstanding: Outstanding, sender: Peer | None, data: bytes = b"x", error: str = "") -> bool:
-    envelope = Envelope(outstanding.command, outstanding.uid, data, error=error)
-    return table.take(Message(table.reply_key(outstanding), envelope.encode(), sender))
+def give(table: PendingRequests, pending: PendingRequest, sender: Peer | None, data: bytes = b"x", error: str = "") -> bool:
+    envelope = Envelope(pending.command, pending.uid, data, error=error)
+    return table.take(Message(table.reply_key(pending), envelope.encode(), sender))
 
 
 def gone(connection: int) -> Message:
     return Message(b"!/event/disconnect/%d" % connection, b"{}")
 
 
-def watch(table: CallTable, *connections: int) -> None:
+def watch(table: PendingRequests, *connections: int) -> None:
     for connection in connections:
         table.watch(connection, lambda: Call("SUB", Expects.SILENCE))
 
 
-def test_every_request_has_a_key_that_cannot_be_guessed(table: CallTable) -> None:
+def test_every_request_has_a_key_that_cannot_be_guessed(table: PendingRequests) -> None:
     keys = {table.reply_key(table.open("c", b"rpc/c")) for _ in range(100)}
     assert len(keys) == 100
     assert all(len(key) == len(HERE) + 32 for key in keys)
 
 
-def test_an_answer_that_comes_first_is_held(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
-    assert give(table, outstanding, ONE)
-    assert not outstanding.is_done
-    table.resolve(outstanding, [ONE, TWO], [])
-    assert (outstanding.is_done, outstanding.error, outstanding.answerer) == (True, None, ONE)
+def test_an_answer_that_comes_first_is_held(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
+    assert give(table, pending, ONE)
+    assert not pending.is_done
+    table.resolve(pending, [ONE, TWO], [])
+    assert (pending.is_done, pending.error, pending.answerer) == (True, None, ONE)
     assert table.strays == 0
 
 
-def test_held_answers_of_strangers_are_dropped(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
+def test_held_answers_of_strangers_are_dropped(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
     for _ in range(20):
-        give(table, outstanding, THREE)
-    table.resolve(outstanding, [ONE], [])
-    assert not outstanding.is_done
+        give(table, pending, THREE)
+    table.resolve(pending, [ONE], [])
+    assert not pending.is_done
     assert table.strays == 20
-    give(table, outstanding, ONE, error="no")
-    assert isinstance(outstanding.error, RemoteError)
+    give(table, pending, ONE, error="no")
+    assert isinstance(pending.error, RemoteError)
 
 
-def test_an_answer_without_sender_does_not_count(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c", ONE)
-    assert give(table, outstanding, None)
-    assert (outstanding.is_done, table.strays) == (False, 1)
+def test_an_answer_without_sender_does_not_count(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c", ONE)
+    assert give(table, pending, None)
+    assert (pending.is_done, table.strays) == (False, 1)
 
 
-def test_only_the_first_answer_counts(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
-    table.resolve(outstanding, [ONE, TWO], [])
-    give(table, outstanding, ONE, b"first")
-    give(table, outstanding, TWO, b"second")
-    assert (outstanding.answer.data, table.strays) == (b"first", 1)
+def test_only_the_first_answer_counts(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
+    table.resolve(pending, [ONE, TWO], [])
+    give(table, pending, ONE, b"first")
+    give(table, pending, TWO, b"second")
+    assert (pending.answer.data, table.strays) == (b"first", 1)
 
 
-def test_it_ends_with_the_last_who_could_answer(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
-    table.resolve(outstanding, [ONE, TWO], [])
+def test_it_ends_with_the_last_who_could_answer(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
+    table.resolve(pending, [ONE, TWO], [])
     table.take(gone(1))
-    assert not outstanding.is_done
+    assert not pending.is_done
     table.take(gone(2))
-    assert isinstance(outstanding.error, PeerDisconnected)
+    assert isinstance(pending.error, PeerDisconnected)
 
 
-def test_who_went_before_it_was_known_is_remembered(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
+def test_who_went_before_it_was_known_is_remembered(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
     table.take(gone(1))
-    table.resolve(outstanding, [ONE], [])
-    assert isinstance(outstanding.error, PeerDisconnected)
+    table.resolve(pending, [ONE], [])
+    assert isinstance(pending.error, PeerDisconnected)
 
 
-def test_nobody_was_called(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
-    table.resolve(outstanding, [], [])
-    assert isinstance(outstanding.error, NoRecipient)
+def test_nobody_was_called(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
+    table.resolve(pending, [], [])
+    assert isinstance(pending.error, NoRecipient)
 
 
-def test_one_who_has_gone_may_have_run_it(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c")
-    table.resolve(outstanding, [], [ONE])
-    assert isinstance(outstanding.error, PeerDisconnected)
+def test_one_who_has_gone_may_have_run_it(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c")
+    table.resolve(pending, [], [ONE])
+    assert isinstance(pending.error, PeerDisconnected)
 
 
-def test_undelivered_is_more_exact_than_gone(table: CallTable) -> None:
-    outstanding = table.open("c", b"rpc/c", ONE)
+def test_undelivered_is_more_exact_than_gone(table: PendingRequests) -> None:
+    pending = table.open("c", b"rpc/c", ONE)
     table.take(gone(1))
-    assert isinstance(outstanding.error, PeerDisconnected)
-    outstanding.undelivered()
-    assert isinstance(outstanding.error, NoRecipient)
+    assert isinstance(pending.error, PeerDisconnected)
+    pending.undelivered()
+    assert isinstance(pending.error, NoRecipient)
 
 
-def test_an_event_is_everybodys_and_an_answer_nobody_elses(table: CallTable) -> None:
+def test_an_event_is_everybodys_and_an_answer_nobody_elses(table: PendingRequests) -> None:
     assert not table.take(gone(1))
     assert table.watches(b"!/event/disconnect/1")
     assert not table.watches(b"!/event/connect/1")
@@ -150,7 +150,7 @@ def test_an_event_is_everybodys_and_an_answer_nobody_elses(table: CallTable) -> 
     assert not table.take(Message(b"!/conn/3/other", b"", ONE))
 
 
-def test_a_peer_that_has_gone_is_watched_no_more(table: CallTable, wire: Wire) -> None:
+def test_a_peer_that_has_gone_is_watched_no_more(table: PendingRequests, wire: Wire) -> None:
     watch(table, 1)
     table.take(gone(1))
     table.take(gone(1))
@@ -158,18 +158,18 @@ def test_a_peer_that_has_gone_is_watched_no_more(table: CallTable, wire: Wire) -
 
 
 @pytest.mark.parametrize("digits", [b"", b"x", b"1" * 5_000, b"-1"])
-def test_an_event_of_nobody(table: CallTable, digits: bytes) -> None:
+def test_an_event_of_nobody(table: PendingRequests, digits: bytes) -> None:
     assert not table.take(Message(b"!/event/disconnect/" + digits, b""))
 
 
-def test_watches_are_bounded_but_not_of_those_who_are_waited_for(table: CallTable, wire: Wire) -> None:
-    outstanding = table.open("c", b"rpc/c", ONE)
+def test_watches_are_bounded_but_not_of_those_who_are_waited_for(table: PendingRequests, wire: Wire) -> None:
+    pending = table.open("c", b"rpc/c", ONE)
     watch(table, *range(1, 1_027))
     assert wire.quiet == [b"UNSUB !/event/disconnect/2", b"UNSUB !/event/disconnect/3"]
-    assert not outstanding.is_done
+    assert not pending.is_done
 
 
-def test_a_watch_that_the_bus_refused_is_not_asked_for_again(table: CallTable) -> None:
+def test_a_watch_that_the_bus_refused_is_not_asked_for_again(table: PendingRequests) -> None:
     refused = Call("SUB", Expects.SILENCE)
     watched = table.watch(1, lambda: refused)
     refused.finish(error=RemoteRefusal(ErrorCode.EPERM, "a rule"))
@@ -177,14 +177,14 @@ def test_a_watch_that_the_bus_refused_is_not_asked_for_again(table: CallTable) -
     assert table.watch(1, lambda: Call("SUB", Expects.SILENCE)) is watched
 
 
-def test_a_watch_of_which_nothing_is_known_is_asked_for_again(table: CallTable) -> None:
+def test_a_watch_of_which_nothing_is_known_is_asked_for_again(table: PendingRequests) -> None:
     lost = Call("SUB", Expects.SILENCE)
     watched = table.watch(1, lambda: lost)
     lost.finish(error=SbusError("lost"))
     assert table.watch(1, lambda: Call("SUB", Expects.SILENCE)) is not watched
 
 
-def test_who_serves_is_remembered_until_it_is_doubted(table: CallTable) -> None:
+def test_who_serves_is_remembered_until_it_is_doubted(table: PendingRequests) -> None:
     watch(table, 1)
     assert not table.serves(1, b"rpc/c")
     table.watch(1, lambda: Call("SUB", Expects.SILENCE)).serves.add(b"rpc/c")
@@ -194,24 +194,24 @@ def test_who_serves_is_remembered_until_it_is_doubted(table: CallTable) -> None:
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_after_a_loss_the_callees_are_asked_for_again(table: CallTable, wire: Wire, known: bool) -> None:
-    outstanding = table.open("c", b"rpc/c")
+def test_after_a_loss_the_callees_are_asked_for_again(table: PendingRequests, wire: Wire, known: bool) -> None:
+    pending = table.open("c", b"rpc/c")
     if known:
-        table.resolve(outstanding, [ONE, TWO], [])
+        table.resolve(pending, [ONE, TWO], [])
     table.lost()
     if not known:
         assert wire.sent == []
-        table.resolve(outstanding, [ONE, TWO], [])
+        table.resolve(pending, [ONE, TWO], [])
     calls = {packet: call for call, packet in wire.sent}
     assert set(calls) == {b"CMSG !/bus/members\0!/conn/1/rpc/c", b"CMSG !/bus/members\0!/conn/2/rpc/c"}
     there = {"members": [{"id": 1, "cred": "!/cred/100/1000/42"}], "next": None}
     calls[b"CMSG !/bus/members\0!/conn/1/rpc/c"].finish(json.dumps(there).encode())
     calls[b"CMSG !/bus/members\0!/conn/2/rpc/c"].finish(b'{"members":[],"next":null}')
-    assert outstanding.callees == {1: ONE}
-    assert not outstanding.is_done
+    assert pending.callees == {1: ONE}
+    assert not pending.is_done
 
 
-def test_the_end_of_the_connection_fails_all(table: CallTable) -> None:
+def test_the_end_of_the_connection_fails_all(table: PendingRequests) -> None:
     waiting = [table.open("c", b"rpc/c"), table.open("d", b"rpc/d", ONE)]
     told: list[int] = []
     waiting[0].on_done = lambda: told.append(1)

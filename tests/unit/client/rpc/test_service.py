@@ -14,7 +14,7 @@ import pytest
 from sbusd.client import Allow, Peer, Request, ServiceError, Twins
 from sbusd.client.errors import RemoteRefusal
 from sbusd.client.messages import Message
-from sbusd.client.rpc.service import WAITING_PER_USER, Docket, Reception
+from sbusd.client.rpc.service import WAITING_PER_USER, Dispatcher, RequestQueue
 from sbusd.protocol.envelope import Envelope, parse_envelope
 from sbusd.protocol.errors import ErrorCode
 from sbusd.protocol.limits import MAX_PACKET_BYTES
@@ -37,8 +37,8 @@ def asked(uid: str = "u", data: bytes = b"x", connection: int = 7, **more: objec
 
 
 @pytest.fixture
-def reception() -> Reception:
-    made = Reception(parse_envelope)
+def dispatcher() -> Dispatcher:
+    made = Dispatcher()
     made.add("echo", lambda request: request.data, None)
     return made
 
@@ -49,47 +49,47 @@ def reply(packet: bytes) -> tuple[bytes, Envelope]:
     return parsed.key, parse_envelope(parsed.payload)
 
 
-def run(reception: Reception) -> tuple[bytes, Envelope]:
-    task, packets = reception.next(NOW)
+def run(dispatcher: Dispatcher) -> tuple[bytes, Envelope]:
+    task, packets = dispatcher.next(NOW)
     assert task is not None
     assert not packets
     result = task.handler(task.request)
     assert isinstance(result, bytes | str | None)
-    return reply(reception.answered(task, result))
+    return reply(dispatcher.answered(task, result))
 
 
 @pytest.mark.parametrize("key", [b"rpc/echo", b"!/conn/3/rpc/echo"])
-def test_a_request_is_run_and_answered(reception: Reception, key: bytes) -> None:
-    assert reception.receive(message(asked(), caller(), key), NOW) == b""
-    to, envelope = run(reception)
+def test_a_request_is_run_and_answered(dispatcher: Dispatcher, key: bytes) -> None:
+    assert dispatcher.receive(message(asked(), caller(), key), NOW) == b""
+    to, envelope = run(dispatcher)
     assert to == b"!/conn/7/ret/u"
     assert (envelope.uid, envelope.command, envelope.data, envelope.error) == ("u", "echo", b"x", "")
-    assert dict(reception.counts) == {"requests": 1, "answered": 1}
+    assert dict(dispatcher.counts) == {"requests": 1, "answered": 1}
 
 
 def test_the_handler_is_given_verified_credentials() -> None:
     seen: list[Request] = []
-    reception = Reception(parse_envelope)
-    reception.add("echo", seen.append, None)
-    reception.receive(message(asked(source=12), caller()), NOW)
-    run(reception)
+    dispatcher = Dispatcher()
+    dispatcher.add("echo", seen.append, None)
+    dispatcher.receive(message(asked(source=12), caller()), NOW)
+    run(dispatcher)
     (request,) = seen
     # What a user of this host says of another is nothing.
     assert (request.caller, request.uid, request.command, request.data, request.source) == (caller(), "u", "echo", b"x", 0)
     assert request.expires_at == NOW + 31
 
 
-def test_a_reply_between_hosts_swaps_source_and_destination(reception: Reception) -> None:
-    reception.receive(message(asked(source=1001, destinations=(1002,)), caller()), NOW)
-    _, envelope = run(reception)
+def test_a_reply_between_hosts_swaps_source_and_destination(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(source=1001, destinations=(1002,)), caller()), NOW)
+    _, envelope = run(dispatcher)
     assert (envelope.source, envelope.destinations) == (1002, (1001,))
 
 
-def test_one_that_wants_no_answer_gets_none(reception: Reception) -> None:
-    reception.receive(message(asked(reply_to=""), caller()), NOW)
-    task, _ = reception.next(NOW)
+def test_one_that_wants_no_answer_gets_none(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(reply_to=""), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
     assert task is not None
-    assert reception.answered(task, b"x") == b""
+    assert dispatcher.answered(task, b"x") == b""
     assert task.error("no") == b""
 
 
@@ -97,18 +97,18 @@ def test_one_that_wants_no_answer_gets_none(reception: Reception) -> None:
     "ret",
     ["!/conn/8/ret/u", "!/conn/77/u", "!/conn/7", "ordinary/key", "!/cred//0//x", "!/conn/07/x", "rpc/echo"],
 )
-def test_an_answer_goes_nowhere_but_to_the_caller(reception: Reception, ret: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_answer_goes_nowhere_but_to_the_caller(dispatcher: Dispatcher, ret: str, caplog: pytest.LogCaptureFixture) -> None:
     """Else any user could have words put into another's mailbox in the service's name."""
-    assert reception.receive(message(asked(reply_to=ret), caller()), NOW) == b""
-    assert reception.next(NOW) == (None, [])
-    assert reception.counts["foreign_ret"] == 1
+    assert dispatcher.receive(message(asked(reply_to=ret), caller()), NOW) == b""
+    assert dispatcher.next(NOW) == (None, [])
+    assert dispatcher.counts["foreign_ret"] == 1
     assert "which is not at the address of the caller" in caplog.text
 
 
-def test_a_request_without_its_sender_is_not_run(reception: Reception) -> None:
-    assert reception.receive(message(asked(), None), NOW) == b""
-    assert reception.next(NOW) == (None, [])
-    assert reception.counts["without_sender"] == 1
+def test_a_request_without_its_sender_is_not_run(dispatcher: Dispatcher) -> None:
+    assert dispatcher.receive(message(asked(), None), NOW) == b""
+    assert dispatcher.next(NOW) == (None, [])
+    assert dispatcher.counts["without_sender"] == 1
 
 
 @pytest.mark.parametrize(
@@ -120,56 +120,56 @@ def test_a_request_without_its_sender_is_not_run(reception: Reception) -> None:
         (Message(b"elsewhere", Envelope("echo", "u").encode(), caller()), "unknown"),
     ],
 )
-def test_what_is_no_request(reception: Reception, given: Message, reason: str, caplog: pytest.LogCaptureFixture) -> None:
-    assert reception.receive(given, NOW) == b""
-    assert reception.next(NOW) == (None, [])
-    assert dict(reception.counts) == {"requests": 1, reason: 1}
+def test_what_is_no_request(dispatcher: Dispatcher, given: Message, reason: str, caplog: pytest.LogCaptureFixture) -> None:
+    assert dispatcher.receive(given, NOW) == b""
+    assert dispatcher.next(NOW) == (None, [])
+    assert dict(dispatcher.counts) == {"requests": 1, reason: 1}
     assert "discarded a request" in caplog.text
 
 
-def test_no_user_can_fill_the_log(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_user_can_fill_the_log(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
     for _ in range(1_000):
-        reception.receive(Message(b"rpc/echo", b"{", caller(uid=2)), NOW)
+        dispatcher.receive(Message(b"rpc/echo", b"{", caller(uid=2)), NOW)
     assert len(caplog.records) == 10
-    reception.receive(Message(b"rpc/echo", b"{", caller(uid=3)), NOW)
+    dispatcher.receive(Message(b"rpc/echo", b"{", caller(uid=3)), NOW)
     assert len(caplog.records) == 11
 
 
-def test_a_uid_is_run_once(reception: Reception) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    assert reception.receive(message(asked(data=b"again"), caller()), NOW) == b""
-    assert reception.counts["duplicate"] == 1
-    assert run(reception)[1].data == b"x"
-    assert reception.next(NOW) == (None, [])
+def test_a_uid_is_run_once(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    assert dispatcher.receive(message(asked(data=b"again"), caller()), NOW) == b""
+    assert dispatcher.counts["duplicate"] == 1
+    assert run(dispatcher)[1].data == b"x"
+    assert dispatcher.next(NOW) == (None, [])
 
 
-def test_another_connections_uid_is_another(reception: Reception) -> None:
+def test_another_connections_uid_is_another(dispatcher: Dispatcher) -> None:
     """A user who learns a uid cannot spend it before its owner does."""
-    reception.receive(message(asked(connection=8), caller(uid=2, connection=8)), NOW)
-    reception.receive(message(asked(), caller()), NOW)
-    assert reception.counts["duplicate"] == 0
-    assert len(reception.docket) == 2
+    dispatcher.receive(message(asked(connection=8), caller(uid=2, connection=8)), NOW)
+    dispatcher.receive(message(asked(), caller()), NOW)
+    assert dispatcher.counts["duplicate"] == 0
+    assert len(dispatcher.queue) == 2
 
 
-def test_an_expired_request_is_not_run(reception: Reception) -> None:
-    packet = reception.receive(message(asked(), caller()), NOW + 31)
+def test_an_expired_request_is_not_run(dispatcher: Dispatcher) -> None:
+    packet = dispatcher.receive(message(asked(), caller()), NOW + 31)
     assert reply(packet)[1].error == "the request expired before it arrived, and was not run"
-    assert len(reception.docket) == 0
+    assert len(dispatcher.queue) == 0
 
 
-def test_one_that_expires_while_it_waits_is_not_run(reception: Reception) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    task, packets = reception.next(NOW + 31)
+def test_one_that_expires_while_it_waits_is_not_run(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    task, packets = dispatcher.next(NOW + 31)
     assert task is None
     assert [reply(packet)[1].error for packet in packets] == ["the request expired while it was queued, and was not run"]
-    assert reception.counts["expired"] == 1
+    assert dispatcher.counts["expired"] == 1
 
 
 RELAY = Peer(7, 0, 0, 1, b"!/cred/0/0/1")
 """The relay of a host on which it runs as root."""
 
 
-def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Reception, list[Request]]:
+def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Dispatcher, list[Request]]:
     """Return what serves ``echo`` to other hosts, and the requests that it will have run."""
     seen: list[Request] = []
 
@@ -177,16 +177,16 @@ def relayed(twins: Twins | None, allow: Allow | None = None) -> tuple[Reception,
         seen.append(request)
         return request.data
 
-    reception = Reception(parse_envelope)
-    reception.add("echo", echo, allow, twins)
-    return reception, seen
+    dispatcher = Dispatcher()
+    dispatcher.add("echo", echo, allow, twins)
+    return dispatcher, seen
 
 
 @pytest.mark.parametrize("key", [b"relayed/echo", b"!/conn/3/relayed/echo"])
 def test_a_caller_of_another_host_is_no_user_of_this_one(key: bytes) -> None:
-    reception, seen = relayed(Twins(), Allow(users=(0,)))
-    assert reception.receive(message(asked(source=1001, destinations=(1002,)), RELAY, key), NOW) == b""
-    _, envelope = run(reception)
+    dispatcher, seen = relayed(Twins(), Allow(users=(0,)))
+    assert dispatcher.receive(message(asked(source=1001, destinations=(1002,)), RELAY, key), NOW) == b""
+    _, envelope = run(dispatcher)
     assert (envelope.source, envelope.destinations, envelope.data) == (1002, (1001,), b"x")
     (request,) = seen
     assert (request.source, request.caller.uid, request.caller.gid, request.caller.pid) == (1001, -1, -1, -1)
@@ -195,32 +195,32 @@ def test_a_caller_of_another_host_is_no_user_of_this_one(key: bytes) -> None:
 
 
 def test_other_hosts_are_not_served_unless_the_service_says_so() -> None:
-    reception, seen = relayed(None)
-    assert reception.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
-    assert reception.receive(message(asked(source=1001), RELAY, b"!/conn/5/relayed/echo"), NOW) == b""
-    assert (reception.next(NOW), seen, reception.counts["unknown"]) == ((None, []), [], 1)
+    dispatcher, seen = relayed(None)
+    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+    assert dispatcher.receive(message(asked(source=1001), RELAY, b"!/conn/5/relayed/echo"), NOW) == b""
+    assert (dispatcher.next(NOW), seen, dispatcher.counts["unknown"]) == ((None, []), [], 1)
     served, _ = relayed(Twins())
     assert served.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo", b"relayed/echo", b"!/conn/5/relayed/echo"]
 
 
 def test_only_the_hosts_that_are_named_are_served() -> None:
-    reception, seen = relayed(Twins((1001,)))
+    dispatcher, seen = relayed(Twins((1001,)))
     for source in (1003, 0):
-        packet = reception.receive(message(asked(uid=str(source), source=source), RELAY, b"relayed/echo"), NOW)
+        packet = dispatcher.receive(message(asked(uid=str(source), source=source), RELAY, b"relayed/echo"), NOW)
         assert reply(packet)[1].error == f"twin {source} may not call echo"
-    assert (reception.counts["denied"], len(reception.docket), seen) == (2, 0, [])
+    assert (dispatcher.counts["denied"], len(dispatcher.queue), seen) == (2, 0, [])
 
 
 def test_a_user_cannot_pass_for_another_host() -> None:
     """Not even where no rule of the bus keeps it from sending what only the relay should."""
     stranger = caller(uid=61_002)
     for key in (b"relayed/echo", b"!/conn/3/relayed/echo"):
-        reception, seen = relayed(Twins())
-        packet = reception.receive(message(asked(source=1001), stranger, key), NOW)
+        dispatcher, seen = relayed(Twins())
+        packet = dispatcher.receive(message(asked(source=1001), stranger, key), NOW)
         assert reply(packet)[1].error == "user 61002 is not a relay and cannot call for a remote host"
-        assert (reception.counts["denied"], reception.next(NOW), seen) == (1, (None, []), [])
-    reception, seen = relayed(Twins(relays=(61_002,)))
-    assert reception.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
+        assert (dispatcher.counts["denied"], dispatcher.next(NOW), seen) == (1, (None, []), [])
+    dispatcher, seen = relayed(Twins(relays=(61_002,)))
+    assert dispatcher.receive(message(asked(source=1001), stranger, b"relayed/echo"), NOW) == b""
 
 
 @pytest.mark.parametrize("number", [0, -1, 1 << 32])
@@ -232,25 +232,25 @@ def test_what_is_no_twin(number: int) -> None:
 
 
 def test_hosts_take_turns_with_users_and_with_each_other() -> None:
-    reception, _ = relayed(Twins())
+    dispatcher, _ = relayed(Twins())
     for number in range(WAITING_PER_USER):
-        assert reception.receive(message(asked(uid=f"b{number}", source=1001), RELAY, b"relayed/echo"), NOW) == b""
-    packet = reception.receive(message(asked(uid="more", source=1001), RELAY, b"relayed/echo"), NOW)
+        assert dispatcher.receive(message(asked(uid=f"b{number}", source=1001), RELAY, b"relayed/echo"), NOW) == b""
+    packet = dispatcher.receive(message(asked(uid="more", source=1001), RELAY, b"relayed/echo"), NOW)
     assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of twin 1001 are already queued"
-    reception.receive(message(asked(uid="c", source=1003), RELAY, b"relayed/echo"), NOW)
-    reception.receive(message(asked(uid="a"), RELAY), NOW)
-    order = [task.request.uid for task in (reception.next(NOW)[0] for _ in range(4)) if task is not None]
+    dispatcher.receive(message(asked(uid="c", source=1003), RELAY, b"relayed/echo"), NOW)
+    dispatcher.receive(message(asked(uid="a"), RELAY), NOW)
+    order = [task.request.uid for task in (dispatcher.next(NOW)[0] for _ in range(4)) if task is not None]
     assert order == ["b0", "c", "a", "b1"]
 
 
 def test_who_may_not_call_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    reception = Reception(parse_envelope)
-    reception.add("echo", lambda _request: b"", Allow(users=(1000,)))
-    assert reply(reception.receive(message(asked(connection=9), caller(uid=1001, connection=9)), NOW))[1].error == (
+    dispatcher = Dispatcher()
+    dispatcher.add("echo", lambda _request: b"", Allow(users=(1000,)))
+    assert reply(dispatcher.receive(message(asked(connection=9), caller(uid=1001, connection=9)), NOW))[1].error == (
         "user 1001 may not call echo"
     )
-    assert reception.receive(message(asked(), caller()), NOW) == b""
-    assert (reception.counts["denied"], len(reception.docket)) == (1, 1)
+    assert dispatcher.receive(message(asked(), caller()), NOW) == b""
+    assert (dispatcher.counts["denied"], len(dispatcher.queue)) == (1, 1)
     assert "rejected a call of echo by connection 9 (uid 1001, pid 42): user 1001 may not call echo" in caplog.text
 
 
@@ -269,110 +269,110 @@ def test_a_name_that_is_not_known_is_told_at_once(users: tuple[str, ...], groups
         Allow(users=users, groups=groups)
 
 
-def failing(reception: Reception, error: Exception) -> str:
-    reception.receive(message(asked(uid=str(id(error))), caller()), NOW)
-    task, _ = reception.next(NOW)
+def failing(dispatcher: Dispatcher, error: Exception) -> str:
+    dispatcher.receive(message(asked(uid=str(id(error))), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
     assert task is not None
-    return reply(reception.failed(task, error))[1].error
+    return reply(dispatcher.failed(task, error))[1].error
 
 
-def test_an_exception_is_one_line_to_the_caller_and_a_traceback_in_the_log(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_is_a_line_to_the_caller_and_a_traceback_in_the_log(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
     def break_down() -> None:
         raise KeyError("two\nlines")
 
     try:
         break_down()
     except KeyError as error:
-        words = failing(reception, error)
+        words = failing(dispatcher, error)
     assert words.startswith("KeyError: ")
     assert "\n" not in words
     assert "break_down" not in words
     assert "break_down" in caplog.text
 
 
-def test_a_service_error_is_its_words_alone(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
-    assert failing(reception, ServiceError("no such account")) == "no such account"
+def test_a_service_error_is_its_words_alone(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
+    assert failing(dispatcher, ServiceError("no such account")) == "no such account"
     assert caplog.records == []
 
 
-def test_long_words_are_cut(reception: Reception) -> None:
-    assert 500 < len(failing(reception, ServiceError("ä" * 10_000))) < 2_000
+def test_long_words_are_cut(dispatcher: Dispatcher) -> None:
+    assert 500 < len(failing(dispatcher, ServiceError("ä" * 10_000))) < 2_000
 
 
-def test_what_is_no_answer_fails(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    task, _ = reception.next(NOW)
+def test_what_is_no_answer_fails(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
     assert task is not None
     careless = cast(bytes, 5)
-    assert reply(reception.answered(task, careless))[1].error == "TypeError: invalid result: must be bytes, str or None, not int"
+    assert reply(dispatcher.answered(task, careless))[1].error == "TypeError: invalid result: must be bytes, str or None, not int"
 
 
 @pytest.mark.parametrize(("result", "data"), [(b"\0", b"\0"), ("ä", "ä".encode()), (None, b""), (bytearray(b"x"), b"x")])
-def test_what_a_handler_may_return(reception: Reception, result: bytes | str | None, data: bytes) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    task, _ = reception.next(NOW)
+def test_what_a_handler_may_return(dispatcher: Dispatcher, result: bytes | str | None, data: bytes) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
     assert task is not None
-    assert reply(reception.answered(task, result))[1].data == data
+    assert reply(dispatcher.answered(task, result))[1].data == data
 
 
-def test_an_answer_that_no_packet_holds(reception: Reception) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    task, _ = reception.next(NOW)
+def test_an_answer_that_no_packet_holds(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    task, _ = dispatcher.next(NOW)
     assert task is not None
-    assert "do not fit into a packet" in reply(reception.answered(task, bytes(MAX_PACKET_BYTES)))[1].error
+    assert "do not fit into a packet" in reply(dispatcher.answered(task, bytes(MAX_PACKET_BYTES)))[1].error
 
 
-def test_users_take_turns(reception: Reception) -> None:
+def test_users_take_turns(dispatcher: Dispatcher) -> None:
     for number in range(5):
-        reception.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW)
-    reception.receive(message(asked(uid="a0"), caller()), NOW)
-    reception.receive(message(asked(uid="a1"), caller()), NOW)
+        dispatcher.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW)
+    dispatcher.receive(message(asked(uid="a0"), caller()), NOW)
+    dispatcher.receive(message(asked(uid="a1"), caller()), NOW)
     order = []
-    while (task := reception.next(NOW)[0]) is not None:
+    while (task := dispatcher.next(NOW)[0]) is not None:
         order.append(task.request.uid)
     assert order == ["b0", "a0", "b1", "a1", "b2", "b3", "b4"]
 
 
-def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(reception: Reception) -> None:
+def test_a_flood_of_one_user_is_told_busy_and_keeps_nobody_out(dispatcher: Dispatcher) -> None:
     for number in range(WAITING_PER_USER):
-        assert reception.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW) == b""
-    packet = reception.receive(message(asked(uid="more", connection=8), caller(uid=2, connection=8)), NOW)
+        assert dispatcher.receive(message(asked(uid=f"b{number}", connection=8), caller(uid=2, connection=8)), NOW) == b""
+    packet = dispatcher.receive(message(asked(uid="more", connection=8), caller(uid=2, connection=8)), NOW)
     assert reply(packet)[1].error == f"busy: {WAITING_PER_USER} requests of user 2 are already queued"
-    assert reception.receive(message(asked(), caller()), NOW) == b""
-    assert reception.counts["busy"] == 1
+    assert dispatcher.receive(message(asked(), caller()), NOW) == b""
+    assert dispatcher.counts["busy"] == 1
 
 
-def test_who_waits_when_it_stops_is_told(reception: Reception) -> None:
-    reception.receive(message(asked(), caller()), NOW)
-    reception.receive(message(asked(uid="v", reply_to=""), caller()), NOW)
-    assert [reply(packet)[1].error for packet in reception.stop()] == ["the service stopped before it ran the request"]
-    assert reception.counts["stopped"] == 2
-    assert list(reception.stop()) == []
+def test_who_waits_when_it_stops_is_told(dispatcher: Dispatcher) -> None:
+    dispatcher.receive(message(asked(), caller()), NOW)
+    dispatcher.receive(message(asked(uid="v", reply_to=""), caller()), NOW)
+    assert [reply(packet)[1].error for packet in dispatcher.stop()] == ["the service stopped before it ran the request"]
+    assert dispatcher.counts["stopped"] == 2
+    assert list(dispatcher.stop()) == []
 
 
-def test_what_is_subscribed_to(reception: Reception) -> None:
-    assert reception.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
+def test_what_is_subscribed_to(dispatcher: Dispatcher) -> None:
+    assert dispatcher.patterns(b"!/conn/5/") == [b"rpc/echo", b"!/conn/5/rpc/echo"]
     with pytest.raises(ValueError, match="nothing to serve"):
-        Reception(parse_envelope).patterns(b"!/conn/5/")
+        Dispatcher().patterns(b"!/conn/5/")
 
 
-def test_a_command_is_served_once(reception: Reception) -> None:
+def test_a_command_is_served_once(dispatcher: Dispatcher) -> None:
     with pytest.raises(ValueError, match="already serves it"):
-        reception.add("echo", lambda _request: b"", None)
+        dispatcher.add("echo", lambda _request: b"", None)
     with pytest.raises(ValueError, match=r"the command 'a\*' contains \*"):
-        reception.add("a*", lambda _request: b"", None)
+        dispatcher.add("a*", lambda _request: b"", None)
 
 
-def test_what_the_bus_says_is_counted(reception: Reception, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_bus_says_is_counted(dispatcher: Dispatcher, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    reception.note_refusal(RemoteRefusal(ErrorCode.EPERM, "a rule"))
-    reception.note_missing(5)
-    reception.note_missing(0)
-    assert (reception.counts["refused"], reception.counts["lost"]) == (1, 5)
+    dispatcher.note_refusal(RemoteRefusal(ErrorCode.EPERM, "a rule"))
+    dispatcher.note_missing(5)
+    dispatcher.note_missing(0)
+    assert (dispatcher.counts["refused"], dispatcher.counts["lost"]) == (1, 5)
     assert ["EPERM a rule" in caplog.text, "discarded 5 packets" in caplog.text] == [True, True]
 
 
 def test_an_empty_docket() -> None:
-    docket = Docket()
-    assert docket.take() is None
-    assert len(docket) == 0
+    queue = RequestQueue()
+    assert queue.take() is None
+    assert len(queue) == 0

@@ -378,14 +378,14 @@ def test_a_subscription_that_is_refused_again_ends_it(fake: FakeBus) -> None:
         fake.refusals[b"a"] = b"EACCES not any more"
         fake.peer().hang_up()
         with pytest.raises(Disconnected, match="EACCES not any more"):
-            # Connected it was, so that is told first.
+            # The connection succeeded, so Reconnected comes first.
             list(sub)
         with pytest.raises(Disconnected, match="EACCES not any more"):
             bus.publish("a")
 
 
 def test_reading_while_publishing_waits(fake: FakeBus) -> None:
-    """A bus may not read from a client that does not read: publishing must take in what comes."""
+    """A bus may not read from a client that does not read, so publishing must receive packets."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs, Bus.connect(f"/dev/fd/{ours.fileno()}", timeout=WAIT_SECONDS) as bus:
         inbox = bus._session.new_inbox([b"a"])

@@ -55,7 +55,7 @@ def asked(uid: str = "u", *, key: bytes = KEY, sender: Peer | None = None, **mor
 
 
 def made(handler: FakeHandler, calls: int = 10, size: int = 1_000) -> OutgoingCalls:
-    return OutgoingCalls(parse_envelope, cast(QueueHandler, handler), RET, ConcurrencyLimit(calls, size))
+    return OutgoingCalls(cast(QueueHandler, handler), RET, ConcurrencyLimit(calls, size))
 
 
 def error_of(packet: bytes) -> str:

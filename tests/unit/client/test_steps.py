@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.client.deadline import Deadline
 from sbusd.client.errors import TimedOut
+from sbusd.client.steps import Deadline
 
 
 def test_no_end() -> None:

@@ -80,7 +80,7 @@ def test_what_is_gathered_leaves_when_time_has_passed(batching: FakeBus) -> None
 
 
 def test_nothing_is_waited_for_while_something_waits_to_be_sent(batching: FakeBus) -> None:
-    """Each of these would wait for ever if what it waits for were still in this process."""
+    """Each of these would wait forever if the packet that it depends on were still in this process."""
     with Bus.connect(batching.address, timeout=WAIT_SECONDS) as bus, bus.subscribe("a") as sub:
         asked(bus)
         bus._link.clock = lambda: 0.0
@@ -320,7 +320,7 @@ def test_a_refusal_is_told_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> 
         items = iter(sub)
         assert next(items) == Message(b"a", b"1")
         peer.say(b"CMSG !/bus/error\0EPERM no")
-        bus.publish("b")  # so that the error stands in front of the call's own barrier
+        bus.publish("b")  # so that the error precedes the call's own barrier
         bus.control("!/bus/stats", "")
         with pytest.raises(RemoteRefusal):
             next(items)

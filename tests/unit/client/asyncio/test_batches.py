@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sbusd.client import AsyncBus, Closed, Disconnected, Gap, Item, Message, Overflow, RemoteRefusal, TimedOut
-from sbusd.client.message_batch import Run
+from sbusd.client.message_batch import MessageRun
 from tests.unit.client.conftest import WAIT_SECONDS, FakeBus
 
 MESSAGES = [Message(b"a", b"%d" % number) for number in range(200)]
@@ -24,13 +24,13 @@ def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def test_iteration_takes_a_batch_apart_once_and_waits_once(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
     """What makes ``async for`` cost no more than a callback would: of all that is done for a message only its own step is left."""
     opened: list[int] = []
-    messages = Run.messages
+    messages = MessageRun.messages
 
-    def open_noted(run: Run) -> list[Message]:
+    def open_noted(run: MessageRun) -> list[Message]:
         opened.append(run.count)
         return messages(run)
 
-    monkeypatch.setattr(Run, "messages", open_noted)
+    monkeypatch.setattr(MessageRun, "messages", open_noted)
 
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
@@ -58,7 +58,7 @@ def test_iteration_takes_a_batch_apart_once_and_waits_once(fake: FakeBus, monkey
 
 
 def test_what_nobody_reads_is_not_taken_apart(fake: FakeBus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Run, "messages")
+    monkeypatch.delattr(MessageRun, "messages")
 
     async def main() -> None:
         async with AsyncBus.connect(fake.address) as bus, bus.subscribe("a") as sub:
@@ -158,7 +158,7 @@ def test_a_refusal_is_told_before_the_rest_of_a_batch_is_read(fake: FakeBus) -> 
             peer.say_together(*PACKETS[:2])
             assert await anext(sub) == MESSAGES[0]
             peer.say(b"CMSG !/bus/error\0EPERM no")
-            await bus.publish("b")  # so that the error stands in front of the call's own barrier
+            await bus.publish("b")  # so that the error precedes the call's own barrier
             await bus.control("!/bus/stats", "")
             with pytest.raises(RemoteRefusal):
                 await anext(sub)

@@ -1,0 +1,69 @@
+"""Reconnection: the settings that a new connection needs, and how a session subscribes again. No I/O. Spec: sbus-protocol(7) §6."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sbusd.protocol import controls
+
+if TYPE_CHECKING:
+    from sbusd.client.pending_replies import Call
+    from sbusd.client.session import Session
+
+_GROUPS = frozenset({b"echo", b"sender", b"order", b"batch", b"blocking/soft", b"blocking/hard", b"tap"})
+"""The part of a mode's key before the last ``/``: the last mode of each group applies."""
+
+
+class SavedSettings:
+    """The packets that set the modes of this connection, saved for the next one."""
+
+    __slots__ = ("_packets",)
+
+    def __init__(self) -> None:
+        self._packets: dict[bytes, bytes] = {}
+
+    @property
+    def packets(self) -> tuple[bytes, ...]:
+        """The packets that set all modes on a new connection."""
+        return tuple(self._packets.values())
+
+    def has(self, key: bytes) -> bool:
+        """Return whether a mode of the group of *key* is set."""
+        return key.rpartition(b"/")[0] in self._packets
+
+    def save(self, key: bytes, packet: bytes) -> None:
+        """Save *packet*, if its *key* sets a mode."""
+        group, _, last = key.rpartition(b"/")
+        if group in _GROUPS:
+            if key in (controls.TAP_OFF, controls.SENDER_OFF):
+                self._packets.pop(group, None)
+            elif last:
+                self._packets[group] = packet
+
+
+def resubscribe(session: Session) -> list[Call]:
+    """Put the modes and the SUBs of all subscriptions into ``outgoing`` for a new connection, and return their calls.
+
+    Patterns under the old connection's address follow when the new address is known. The list grows then, so wait for its calls in order.
+    """
+    posts = session.outgoing.set_aside()
+    for packet in session.settings.packets:
+        session.outgoing.put(packet)
+        session.is_dirty = True
+    calls = [session.ask_pacing()] if session.pacing.is_known else []
+    if session.pacing.always:
+        session.pacing.prepare(b"")
+    patterns = [pattern for inbox in session.routes.inboxes for pattern in inbox.patterns]
+    old = session.previous_address
+    if old and any(pattern.startswith(old) for pattern in patterns):
+
+        def move(address: bytes) -> None:
+            session.learn_address(address)
+            calls.extend(session.subscribe_pattern(pattern) for pattern in session.routes.move(old, address))
+
+        calls.append(session.ask_address(move))
+    calls.extend(session.subscribe_pattern(pattern) for pattern in patterns if not (old and pattern.startswith(old)))
+    if posts:
+        session.pacing.restore(posts)
+        session.is_dirty = True
+    return calls
