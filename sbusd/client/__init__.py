@@ -1,5 +1,5 @@
-"""The Python client: ``Bus`` for programs that wait, ``AsyncBus`` for asyncio. Re-exports only, each imported when it is asked for:
-most programs do without most of them, and asyncio alone takes longer to import than the rest."""
+"""The Python client: ``Bus`` for blocking programs, ``AsyncBus`` for asyncio. Each name is imported at its first use: most programs use few
+of them, and asyncio alone takes longer to import than the rest."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -133,13 +133,13 @@ _MODULES = {
     "sbusd.client.tap": ("TapItem", "TapRecord"),
     "sbusd.protocol.peers": ("Peer",),
 }
-"""Which names are in which module."""
+"""The names of each module."""
 
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, and keep it."""
+    """Import *name* at its first use, and keep it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -1,4 +1,4 @@
-"""Which bus a program means: the rules for addresses that all clients share. Spec: sbusctl(1), "ADDRESS"."""
+"""Chooses the address of the bus, by the same rules for all clients. Spec: sbusctl(1), "ADDRESS"."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from sbusd.client.errors import NoBus
 Scope = Literal["system", "user"]
 
 SYSTEM_ADDRESS = "/run/sbus.socket"
-"""Where ``sbus.socket`` of the system listens."""
+"""The address of ``sbus.socket`` of the system."""
 
 ADDRESS_VARIABLE = "SBUS_ADDRESS"
-"""The environment's choice, weaker than an argument."""
+"""The environment variable with the default address; an argument takes precedence."""
 
 
 def bus_address(address: str | None = None, *, scope: Scope | None = None) -> str:
     """Return the address to connect to: *address*, else the bus of *scope*, else ``$SBUS_ADDRESS``, else the system's.
 
-    An empty ``$SBUS_ADDRESS`` counts as unset. Whether the address is well formed shows at connect.
+    An empty ``$SBUS_ADDRESS`` counts as unset. The address is parsed at connect.
 
     Raises:
-        NoBus: the user's bus is meant, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
+        NoBus: *scope* is ``user``, and ``$XDG_RUNTIME_DIR`` is not set or not an absolute path.
     """
     if address is not None:
         return address
@@ -34,7 +34,7 @@ def bus_address(address: str | None = None, *, scope: Scope | None = None) -> st
 
 
 def _user_address() -> str:
-    """Return the address of the calling user's own bus."""
+    """Return the address of the calling user's bus."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     if not folder.startswith("/"):
         why = "is not set" if not folder else "is not an absolute path"

@@ -1,4 +1,4 @@
-"""The socket under a client: opening it, its limits, and how it ends. Spec: sbus-protocol(7) §1, unix(7)."""
+"""The socket of a client: how it is opened, its limits, and its errors. Spec: sbus-protocol(7) §1, unix(7)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from sbusd.protocol.addresses import InheritedDescriptor, RandomAbstract, UnixNa
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 RECEIVE_BYTES = MAX_PACKET_BYTES + 16_384
-"""Room for the largest packet and whatever the bus may put in front of one. Untouched pages of it cost nothing."""
+"""Room for the largest packet and any prefix that the bus may add. Untouched pages of it cost nothing."""
 
 _KERNEL_OVERHEAD_BYTES = 32
-"""What the kernel keeps of SO_SNDBUF: unix_dgram_sendmsg() takes packets of up to SO_SNDBUF - 32."""
+"""The part of SO_SNDBUF that the kernel reserves: unix_dgram_sendmsg() accepts packets of up to SO_SNDBUF - 32."""
 
 _GONE = frozenset({errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.ECONNABORTED, errno.ESHUTDOWN})
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed address that can be connected to; ``text`` is how it was spelt."""
+    """A parsed address to connect to; ``text`` is its original spelling."""
 
     text: str
     place: UnixName | InheritedDescriptor
 
 
 def parse_target(text: str, *, reconnect: bool) -> Target:
-    """Return what to connect to.
+    """Return the parsed address *text*.
 
     Raises:
-        BadAddressError: *text* is not an address, or a descriptor, which cannot be connected to again, and *reconnect* is wanted.
+        BadAddressError: *text* is malformed, or it is a descriptor, which cannot be connected to again, and *reconnect* is set.
         NoBus: it is ``/dev/unix/abstract``, which only a server can use.
     """
     place = parse_address(text)
@@ -47,10 +47,10 @@ def parse_target(text: str, *, reconnect: bool) -> Target:
 def open_socket(target: Target, timeout: float | None) -> socket.socket:
     """Return a socket connected to *target*, close-on-exec and blocking: give MSG_DONTWAIT to the calls that must not block.
 
-    *timeout* (seconds, None: for ever, 0: not at all) bounds the wait for a bus with a full backlog, unix(7): accept(2) makes room there.
+    *timeout* (seconds; None: no limit, 0: do not wait) limits the wait for a bus with a full backlog, unix(7), where accept(2) makes room.
 
     Raises:
-        NoBus: nobody is there, or no room came in time (``errno`` EAGAIN).
+        NoBus: there is no bus, or its backlog stayed full (``errno`` EAGAIN).
     """
     if isinstance(target.place, InheritedDescriptor):
         return _inherited(target.text, target.place.fd)
@@ -75,19 +75,19 @@ def packet_limit(sock: socket.socket) -> int:
 
 
 def is_gone(error: OSError) -> bool:
-    """Return whether *error* of send(2) or recv(2) says that the other end is gone."""
+    """Return whether *error* of send(2) or recv(2) means that the other end has closed."""
     return error.errno in _GONE
 
 
 def send_failure(sock: socket.socket, packet: bytes, error: OSError) -> Exception:
-    """Return what to raise for *error*, which send(2) of *packet* gave and which does not mean that the other end is gone."""
+    """Return the exception for *error*, which send(2) of *packet* returned and which does not mean that the other end has closed."""
     return PayloadTooLarge(len(packet), packet_limit(sock)) if error.errno == errno.EMSGSIZE else error
 
 
 def _connect(sock: socket.socket, name: bytes, timeout: float | None) -> None:
-    """Connect *sock* to *name*, and leave it blocking."""
+    """Connect *sock* to *name*; it is blocking afterwards."""
     if timeout is not None and timeout > 0:
-        # Python's own time-outs make a socket non-blocking, and connect(2) on a non-blocking Unix socket does not wait for room.
+        # Python's own timeouts make a socket non-blocking, and connect(2) on a non-blocking Unix socket does not wait for room.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _timeval(timeout))
     sock.setblocking(timeout != 0)
     while True:
@@ -96,7 +96,7 @@ def _connect(sock: socket.socket, name: bytes, timeout: float | None) -> None:
             sock.getpeername()
             break
         except OSError as error:
-            # After a signal Python takes an interrupted connect(2) for one that goes on by itself; on a Unix socket it does not.
+            # After a signal Python assumes that an interrupted connect(2) continues by itself; on a Unix socket it does not.
             if error.errno != errno.ENOTCONN:
                 raise
     sock.setblocking(True)
@@ -104,7 +104,7 @@ def _connect(sock: socket.socket, name: bytes, timeout: float | None) -> None:
 
 
 def _inherited(text: str, fd: int) -> socket.socket:
-    """Return a copy of the descriptor *fd*, a connected SEQPACKET Unix socket. Its mode, shared with the caller's, is left alone."""
+    """Return a copy of the descriptor *fd*, a connected SEQPACKET Unix socket. Its flags, shared with the original, are not changed."""
     try:
         sock = socket.socket(fileno=os.dup(fd))
     except OSError as error:
@@ -124,12 +124,12 @@ def _inherited(text: str, fd: int) -> socket.socket:
 def _with_room(sock: socket.socket) -> socket.socket:
     """Give *sock* a send buffer for the largest packet, as far as the kernel allows (net.core.wmem_max)."""
     if packet_limit(sock) < MAX_PACKET_BYTES:
-        # The kernel doubles what is asked for, socket(7).
+        # The kernel doubles the requested size, socket(7).
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, (MAX_PACKET_BYTES + _KERNEL_OVERHEAD_BYTES) // 2 + 4_096)
     return sock
 
 
 def _timeval(seconds: float) -> bytes:
-    """Return a ``struct timeval``; no less than a microsecond, since 0 means for ever there."""
+    """Return a ``struct timeval`` of at least a microsecond, because 0 means no limit there."""
     microseconds = max(1, int(seconds * 1_000_000))
     return struct.pack("@ll", *divmod(microseconds, 1_000_000))

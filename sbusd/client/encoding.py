@@ -1,4 +1,4 @@
-"""What a caller may give as key, pattern and payload, as bytes of the wire."""
+"""Encodes keys, patterns and payloads of a program as bytes of the wire."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from sbusd.protocol.limits import MAX_KEY_BYTES, MAX_PACKET_BYTES
 from sbusd.protocol.packets import publish_packet, subscribe_packet
 
 _CACHED_HEADS = 512
-"""Keys of which the head of the packet is remembered: most programs publish to few. With the longest that are
-cached, and most buses take no longer ones, that is 4 MiB."""
+"""Keys whose packet head is cached: most programs publish to few keys. With keys of the greatest cached length, which is the default
+maximum of a bus, that is 4 MiB."""
 
 
 def to_bytes(text: str | bytes) -> bytes:
     """Return *text* as it is, or a str in UTF-8.
 
     Raises:
-        ProtocolError: EINVAL if a str has surrogates, which stand for bytes that were not UTF-8: give the bytes.
+        ProtocolError: EINVAL if a str has surrogates, which represent bytes that are not UTF-8: give bytes instead.
     """
     if isinstance(text, bytes):
         return text
@@ -33,7 +33,7 @@ def publication(key: str | bytes, payload: str | bytes) -> bytes:
     """Return the packet that publishes *payload* under *key*.
 
     Raises:
-        PayloadTooLarge: no bus takes a packet of that size.
+        PayloadTooLarge: no bus accepts a packet of that size.
         ProtocolError: EINVAL if *key* has a NUL, or a str is not UTF-8.
     """
     if len(key) > MAX_KEY_BYTES:
@@ -46,7 +46,7 @@ def publication(key: str | bytes, payload: str | bytes) -> bytes:
 
 
 def _long_publication(key: bytes, payload: bytes) -> bytes:
-    """Do as :func:`publication` for a key that is not to be remembered."""
+    """Do as :func:`publication` for a key that is too long for the cache."""
     try:
         return publish_packet(key, payload)
     except ProtocolError as error:
@@ -57,13 +57,13 @@ def _long_publication(key: bytes, payload: bytes) -> bytes:
 
 @lru_cache(_CACHED_HEADS)
 def _head(key: bytes) -> bytes:
-    """Return what stands in front of the payload. Raises ProtocolError if *key* has a NUL."""
+    """Return the packet before its payload. Raises ProtocolError if *key* has a NUL."""
     return publish_packet(key)
 
 
 @lru_cache(_CACHED_HEADS)
 def _head_of_text(key: str) -> bytes:
-    """Do as :func:`_head`, apart from it: ``python -b`` warns where text and bytes are compared.
+    """Do as :func:`_head`, in a separate cache: ``python -b`` warns if text and bytes are compared.
 
     Raises:
         ProtocolError: *key* has a NUL or a surrogate.
@@ -75,7 +75,7 @@ def control_key(key: str | bytes) -> bytes:
     """Return the key of a control message that a program may send.
 
     Raises:
-        ProtocolError: EINVAL if a str is not UTF-8, or it is that of a batch: those are made where packets leave, in order.
+        ProtocolError: EINVAL if a str is not UTF-8, or if it is the key of a batch: only ``outgoing`` makes batches, in order.
     """
     name = to_bytes(key)
     if name == controls.BATCH:
@@ -87,7 +87,7 @@ def pattern_list(patterns: tuple[str | bytes, ...]) -> list[bytes]:
     """Return the patterns of one subscription.
 
     Raises:
-        ValueError: there is none; the pattern that takes everything is the empty one.
+        ValueError: there is no pattern; the empty pattern matches everything.
         ProtocolError: EINVAL if one has a NUL, or a str is not UTF-8.
     """
     if not patterns:

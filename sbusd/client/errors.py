@@ -1,25 +1,25 @@
-"""The errors of a client. Each is an :class:`SbusError` and the builtin beside it, and carries its facts as fields.
+"""The errors of a client. Each is an :class:`SbusError` and also the builtin named beside it, and has its facts as fields.
 
 ::
 
     SbusError
-    ├── ProtocolError (ValueError)      bytes or an address that sbus-protocol(7) does not allow: a key with a NUL, …
+    ├── ProtocolError (ValueError)      bytes or an address that sbus-protocol(7) forbids, such as a key with a NUL
     │   └── BadAddressError             an address that names no socket
-    ├── NoBus (ConnectionError)         nobody to connect to: no socket there, refused, no permission
+    ├── NoBus (ConnectionError)         no connection to a bus: no socket, refused, no permission
     ├── Closed (RuntimeError)           you closed it: the bus, or the subscription
-    ├── Disconnected (ConnectionError)  the bus closed it, or went away
-    ├── RemoteRefusal (RuntimeError)    the bus said no: ``CMSG !/bus/error``
+    ├── Disconnected (ConnectionError)  the bus closed the connection, or ended
+    ├── RemoteRefusal (RuntimeError)    the bus refused a request: ``CMSG !/bus/error``
     ├── Unanswered (RuntimeError)       a control message that the bus does not answer
-    ├── Unsupported (RuntimeError)      the bus is older than what was asked for
-    ├── AnswerLost (RuntimeError)       the bus discarded an answer, because this client reads too slowly
-    ├── TimedOut (TimeoutError)         the bus did not do it in time
-    │   └── CallTimeout                 a service did not answer in time
-    ├── NoRecipient (LookupError)       nobody serves that command, so nobody has run it
-    ├── PeerDisconnected (ConnectionError)  who was to answer has gone, and may have run it
-    ├── RemoteError (RuntimeError)      the service answered that it could not
-    ├── InboxFull (BufferError)         a subscription that nobody reads is in the way (``Overflow.BLOCK``)
+    ├── Unsupported (RuntimeError)      the bus is too old for the request
+    ├── AnswerLost (RuntimeError)       the bus discarded a reply, because this client reads too slowly
+    ├── TimedOut (TimeoutError)         the bus did not finish in time
+    │   └── CallTimeout                 no service responded in time
+    ├── NoRecipient (LookupError)       no service has the command, so it was not run
+    ├── PeerDisconnected (ConnectionError)  the service disconnected, and may have run it
+    ├── RemoteError (RuntimeError)      the service responded with an error
+    ├── InboxFull (BufferError)         an unread subscription stops the reading (``Overflow.BLOCK``)
     ├── PayloadTooLarge (ValueError)    a packet that the socket, or the protocol, cannot carry
-    └── NotSubscribed (LookupError)     no subscription holds that pattern
+    └── NotSubscribed (LookupError)     no subscription has that pattern
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 
 
 class NoBus(SbusError, ConnectionError):
-    """There is nobody to connect to. Not raised once a connection has been made: see :class:`Disconnected`."""
+    """There is no bus to connect to. After the first connection, :class:`Disconnected` is raised instead."""
 
     def __init__(self, address: str, reason: str, errno: int | None = None) -> None:
         super().__init__(f"cannot connect to {address}: {reason}")
@@ -76,10 +76,10 @@ class Closed(SbusError, RuntimeError):
 
 
 class Disconnected(SbusError, ConnectionError):
-    """The bus closed the connection, or went away.
+    """The bus closed the connection, or ended.
 
-    ``refusal`` is what the bus said last, if its last packet was an ``!/bus/error``: the reason.
-    ``fault`` names a packet that no bus sends, after which the client itself gave up the connection.
+    ``refusal`` is the reason, if the last packet of the bus was an ``!/bus/error``.
+    ``fault`` is the reason if the client itself closed the connection, such as a malformed packet of the bus.
     """
 
     def __init__(self, address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> None:
@@ -91,10 +91,10 @@ class Disconnected(SbusError, ConnectionError):
 
 
 class RemoteRefusal(SbusError, RuntimeError):
-    """The bus refused something. Spec: sbus-protocol(7) §8.
+    """The bus refused a packet. Spec: sbus-protocol(7) §8.
 
-    ``code`` is None if this version does not know it; ``words`` are the bus's own. ``request`` is what was refused, as far as that
-    is certain: empty for a packet that nobody waited for, such as a publication.
+    ``code`` is None if this version does not know it; ``words`` are those of the bus. ``request`` is the refused request, if that is
+    certain: it is empty for a packet that no call waited for, such as a publication.
     """
 
     def __init__(self, code: ErrorCode | None, words: str, request: str = "") -> None:
@@ -105,13 +105,13 @@ class RemoteRefusal(SbusError, RuntimeError):
 
     @property
     def said(self) -> str:
-        """What the bus said, code and words, as one line of printable text."""
+        """Code and words of the bus, as one line of printable text."""
         line = f"{self.code.name} {self.words}" if self.code else self.words
         return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in line)
 
 
 class Unanswered(SbusError, RuntimeError):
-    """The bus took a control message and did not answer it, so it is one of those to ``tell``, or not known to this bus."""
+    """The bus accepted a control message and did not answer it: send it with ``tell``, or this bus does not know it."""
 
     def __init__(self, request: str) -> None:
         super().__init__(f"the bus sends no response to {request}; send it with tell()")
@@ -119,7 +119,7 @@ class Unanswered(SbusError, RuntimeError):
 
 
 class Unsupported(SbusError, RuntimeError):
-    """The bus is of a version that does not know ``feature``; *advice* says what to do."""
+    """The version of the bus does not support ``feature``; *advice* says what to do."""
 
     def __init__(self, feature: str, advice: str) -> None:
         super().__init__(f"the bus does not support {feature}; restart it with a newer sbusd, or {advice}")
@@ -127,7 +127,7 @@ class Unsupported(SbusError, RuntimeError):
 
 
 class AnswerLost(SbusError, RuntimeError):
-    """The bus discarded packets for this client, an answer perhaps among them: whether the request was done is not known."""
+    """The bus discarded packets for this client, perhaps a reply among them. It is not known whether the request was done."""
 
     def __init__(self, request: str) -> None:
         super().__init__(f"the response to {request} may be lost: this client reads too slowly; send the request again")
@@ -146,7 +146,7 @@ class TimedOut(SbusError, TimeoutError):
 class InboxFull(SbusError, BufferError):
     """A full subscription with ``Overflow.BLOCK`` stops the reading that this call waits for, and only the caller can empty it.
 
-    ``patterns`` are that subscription's, ``packets`` what waits in it.
+    ``patterns`` are those of the subscription, ``packets`` is the number of items queued in it.
     """
 
     def __init__(self, patterns: tuple[bytes, ...], packets: int) -> None:
@@ -157,7 +157,7 @@ class InboxFull(SbusError, BufferError):
 
 
 class PayloadTooLarge(SbusError, ValueError):
-    """A packet of ``size`` bytes, its head and key included; ``limit`` is the largest that this connection can send."""
+    """A packet of ``size`` bytes, including its verb and key, is larger than ``limit``, the largest that this connection can send."""
 
     def __init__(self, size: int, limit: int) -> None:
         super().__init__(f"packet too long: {size} bytes, this connection can send at most {limit}")
@@ -166,7 +166,7 @@ class PayloadTooLarge(SbusError, ValueError):
 
 
 class NotSubscribed(SbusError, LookupError):
-    """No subscription of this bus object holds ``pattern``."""
+    """No subscription of this bus object has ``pattern``."""
 
     def __init__(self, pattern: bytes) -> None:
         super().__init__(f"not subscribed to {repr(pattern)[1:]}")
@@ -174,7 +174,7 @@ class NotSubscribed(SbusError, LookupError):
 
 
 class CallTimeout(TimedOut):
-    """No answer came in time from those who serve ``command``: ``callees``, still connected. Whether they have run it is not known."""
+    """No service of ``command`` responded in time. ``callees`` are still connected; it is not known whether they have run it."""
 
     def __init__(self, command: str, seconds: float, callees: tuple[Peer, ...] = ()) -> None:
         super().__init__(f"the response to {command!r}{_from(callees)}", seconds)
@@ -183,7 +183,7 @@ class CallTimeout(TimedOut):
 
 
 class NoRecipient(SbusError, LookupError):
-    """Nobody serves ``command``, or the one ``member`` that was called does not: known at once, and nobody has run it."""
+    """There is no service of ``command``, or ``member`` is not one. Raised at once; the command was not run."""
 
     def __init__(self, command: str, member: Peer | None = None) -> None:
         where = "" if member is None else f" at {member.address.decode('ascii')}"
@@ -193,7 +193,7 @@ class NoRecipient(SbusError, LookupError):
 
 
 class PeerDisconnected(SbusError, ConnectionError):
-    """All who were to answer, ``callees``, have gone: known at once. Whether they have run ``command`` before is not known."""
+    """All ``callees`` have disconnected. Raised at once; it is not known whether they have run ``command`` before."""
 
     def __init__(self, command: str, callees: tuple[Peer, ...] = ()) -> None:
         super().__init__(f"no response to {command!r}{_from(callees)}: disconnected")
@@ -202,7 +202,7 @@ class PeerDisconnected(SbusError, ConnectionError):
 
 
 class RemoteError(SbusError, RuntimeError):
-    """The service answered ``command`` with an error. ``words`` are its own: a stranger's, so show them with care."""
+    """The service responded to ``command`` with an error. ``words`` are untrusted text of the service: escape them before printing."""
 
     def __init__(self, command: str, words: str, callee: Peer | None = None) -> None:
         super().__init__(f"{command!r} failed: {words}")
@@ -212,30 +212,30 @@ class RemoteError(SbusError, RuntimeError):
 
 
 def _from(peers: tuple[Peer, ...]) -> str:
-    """Return who *peers* are, the first few."""
+    """Return a description of the first few of *peers*."""
     named = ", ".join(f"connection {peer.connection} of user {peer.uid}" for peer in peers[:3])
     return f" from {named}{' and others' if len(peers) > 3 else ''}" if peers else ""
 
 
 def disconnection(address: str, refusal: RemoteRefusal | None = None, fault: str | None = None) -> Callable[[], SbusError]:
-    """Return what makes the error of one connection that is gone, anew for each who is told: an exception collects its tracebacks."""
+    """Return a function that makes the error of an ended connection: a new one for each call, because exceptions collect tracebacks."""
     return lambda: Disconnected(address, refusal, fault)
 
 
 def rejection(address: str, error: RemoteRefusal | Unsupported) -> Callable[[], SbusError]:
-    """Return what makes the error of a connection that was given up because a new bus does not take what the one before it took."""
+    """Return a function that makes the error of a connection that ended because the bus refused what it had accepted before."""
     return disconnection(address, error) if isinstance(error, RemoteRefusal) else disconnection(address, fault=str(error))
 
 
 def no_bus(address: str, error: OSError) -> NoBus:
-    """Return what the failure of connect(2) to *address* means, and what to do about it."""
+    """Return the error for a failure of connect(2) to *address*, with advice."""
     number = error.errno or 0
     reason = (_REASONS.get(number) or os.strerror(number)).format(start=f"{systemctl(address)} start sbus.socket")
     return NoBus(address, reason, number)
 
 
 def systemctl(address: str) -> str:
-    """Return the command that has power over the bus at *address*: the system's, or that of the user whose folder it is in."""
+    """Return the command that controls the bus at *address*: that of the system, or of the user whose directory it is in."""
     folder = os.environ.get("XDG_RUNTIME_DIR") or "/run/user"
     return "systemctl --user" if address.startswith((f"{folder}/", "/run/user/")) else "systemctl"
 
@@ -250,4 +250,4 @@ _REASONS = {
     errnos.ENOTDIR: "a component of the path is not a directory",
     errnos.EAGAIN: "the bus did not accept the connection in time; too many clients are waiting",
 }
-"""What connect(2) on a Unix socket says, unix(7), in words for the person who must act."""
+"""The errors of connect(2) on a Unix socket, unix(7), in words for users."""

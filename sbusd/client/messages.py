@@ -1,4 +1,4 @@
-"""What a subscription yields: messages, and in their place the events that a careful reader wants to know of."""
+"""The items of a subscription: messages, and events such as losses at their place between the messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sbusd.protocol.peers import Peer
 class Message:
     """A publication: its routing key, without NUL, and its payload, any bytes.
 
-    ``sender`` is who published it, by the bus's word, while ``sender/on`` holds for this connection; else None.
+    ``sender`` is the publisher, as verified by the bus, while ``sender/on`` is set for this connection; otherwise None.
     """
 
     key: bytes
@@ -21,10 +21,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Here ``lost`` packets are missing; 0: nobody knows how many, if any, for the bus was killed and went on.
+    """Here ``lost`` packets are missing; 0 means an unknown number, perhaps none, because the bus crashed and was restored.
 
-    They were meant for this connection and discarded by the bus, whose queue for it was full: then which subscription they were for is not
-    known, and each gets the gap. Or this subscription's own inbox was full, with ``Overflow.DISCARD``.
+    The bus discarded them because its queue for this connection was full. It is then not known which subscription they were for, and each
+    gets the gap. Or this subscription's own inbox was full, with ``Overflow.DISCARD``.
     """
 
     lost: int
@@ -32,11 +32,11 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Reconnected:
-    """Here the connection was lost and made anew, with all subscriptions; what was published meanwhile is missing.
+    """Here the connection was lost and made again, with all subscriptions; messages that were published meanwhile are missing.
 
-    ``attempts`` counts tries, the last one succeeded; ``seconds`` is the time without a bus. The connection has another address, to
-    which subscriptions under the old one have been moved; modes set by ``tell`` and ``control`` have been set again; queued answers are
-    gone. Several in a row, with nothing between them, are added up into one.
+    ``attempts`` is the number of attempts, of which the last succeeded; ``seconds`` is the time without a bus. The connection has a new
+    address, and subscriptions under the old one have been moved to it. Modes set by ``tell`` and ``control`` have been set again; queued
+    replies are lost. Consecutive reconnections are merged into one.
     """
 
     attempts: int
@@ -45,14 +45,14 @@ class Reconnected:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """So many messages that waited for this connection were replaced by newer ones of their keys, which come behind this.
+    """The bus replaced ``count`` messages in its queue for this connection by newer ones of the same keys, which follow.
 
-    It comes with the order ``latest`` alone: ``bus.tell("order/latest")``. Which subscription they were for is not known, so each gets it.
-    Several in a row, with nothing between them, are added up into one.
+    Only with the order ``latest``: ``bus.tell("order/latest")``. It is not known which subscription they were for, so each gets it.
+    Consecutive replacements are merged into one.
     """
 
     count: int
 
 
 Item = Message | Gap | Replaced | Reconnected
-"""What a subscription yields."""
+"""The items of a subscription."""

@@ -1,4 +1,4 @@
-"""Who comes and goes on the bus, as typed events. No I/O. Spec: sbus-protocol(7) §5, "Events"."""
+"""Events of connections and subscriptions, as typed objects. No I/O. Spec: sbus-protocol(7) §5, "Events"."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from sbusd.protocol.keys import EVENT_HEAD
 from sbusd.protocol.peers import Peer, make_peer
 
 PRESENCE_PATTERN = EVENT_HEAD
-"""What to subscribe to for all events that this client may know of."""
+"""The pattern for all events that this client may see."""
 
 
 class Change(enum.Enum):
-    """What happened to a connection; the value is its name on the wire."""
+    """The kind of an event; the value is its name on the wire."""
 
     CONNECT = "connect"
     DISCONNECT = "disconnect"
@@ -27,28 +27,28 @@ class Change(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PresenceEvent:
-    """A connection has come or gone, or has a pattern more or less."""
+    """A connection has begun or ended, or has subscribed to or unsubscribed from a pattern."""
 
     change: Change
     peer: Peer
     time: float
     """Seconds since 1970, by the bus's clock."""
     pattern: bytes | None = None
-    """Of SUBSCRIBE and UNSUBSCRIBE alone."""
+    """Only of SUBSCRIBE and UNSUBSCRIBE."""
 
 
 PresenceItem = PresenceEvent | Gap | Reconnected
-"""What presence yields: behind a gap or a reconnection, ask for the members anew."""
+"""The items of presence: after a gap or a reconnection, ask for the members again."""
 
 
 def presence_item(item: Item) -> PresenceItem:
-    """Return the event that a message under ``!/event/`` tells; a gap or a reconnection as it is.
+    """Return the event in a message under ``!/event/``; a gap or a reconnection is returned as it is.
 
     Raises:
-        ProtocolError: EPROTO if a message is no event, as no bus sends it.
+        ProtocolError: EPROTO if the message is not an event.
     """
     if isinstance(item, Replaced):
-        return Gap(item.count)  # of events each counts, also where a newer one has the same key
+        return Gap(item.count)  # every event counts, even if a newer one has the same key
     if not isinstance(item, Message):
         return item
     word, _, rest = item.key.removeprefix(EVENT_HEAD).partition(b"/")
@@ -63,7 +63,7 @@ def presence_item(item: Item) -> PresenceItem:
 
 
 def pattern_of(value: dict[str, object]) -> bytes | None:
-    """Return the pattern in the JSON of an event, all its bytes, or None if it has none. Raises ValueError if that is malformed."""
+    """Return the pattern in the JSON of an event, as bytes, or None if it has none. Raises ValueError if it is malformed."""
     if isinstance(encoded := value.get("pattern_base64"), str):
         return base64.b64decode(encoded, validate=True)
     return text.encode() if isinstance(text := value.get("pattern"), str) else None

@@ -1,4 +1,4 @@
-"""Messages that come with who sent them, while ``sender/on`` holds. No I/O. Spec: sbus-protocol(7) §6, ``!/from/``."""
+"""Messages with their senders, while ``sender/on`` is set. No I/O. Spec: sbus-protocol(7) §6, ``!/from/``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.peers import Peer, parse_sender
 
 SENT_HEAD = b"CMSG " + controls.FROM
-"""What a message with its sender begins with."""
+"""The beginning of a message with its sender."""
 
 _CACHED_SENDERS = 1_024
-"""Senders that are remembered; then the cache starts anew, so that no flood of connections can grow it."""
+"""Senders in the cache; when it is full it is cleared, so that a flood of connections cannot grow it."""
 
 
 class Senders:
-    """The senders that one connection has heard of."""
+    """The senders of the messages that one connection has received."""
 
     __slots__ = ("_peers",)
 
@@ -27,7 +27,7 @@ class Senders:
         """Return the message of a packet that begins with :data:`SENT_HEAD`.
 
         Raises:
-            ProtocolError: EPROTO if it is none that a bus sends.
+            ProtocolError: EPROTO if it is malformed.
         """
         head, _, inner = packet.partition(b"\0")
         sender = self._peers.get(head)

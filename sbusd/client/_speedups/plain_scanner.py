@@ -1,4 +1,4 @@
-"""Finds messages in packets, and joins packets: what ``scanner`` is tested against, and what is used where that is not built."""
+"""Finds messages in packets, and joins packets: the reference for ``scanner`` in tests, and its replacement in a tree that is not built."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _LEAST_BYTES = len(b"MSG \0")
 
 
 def measure_run(batch: bytes, place: int) -> tuple[int, int]:
-    """Return where the messages end that stand in a row in *batch* from *place* on, and how many they are, perhaps none.
+    """Return where the consecutive messages in *batch* from *place* on end, and their number, which may be 0.
 
-    It ends in front of what is no message, or is malformed: that is for others to judge.
+    They end before the first packet that is not a message or is malformed; the caller handles that packet.
 
     Raises:
         ValueError: *place* is negative.
@@ -42,7 +42,7 @@ def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
     """Return the messages from *place* to *end* of *batch*, which :func:`measure_run` has measured.
 
     Raises:
-        ValueError: there stand no messages, or others.
+        ValueError: these bytes are not a run of messages.
     """
     if not 0 <= place <= end <= len(batch):
         raise ValueError("invalid run: not in the batch")
@@ -59,7 +59,7 @@ def take_apart(batch: bytes, place: int, end: int) -> list[Message]:
 
 
 def message_of(packet: bytes, sender: Peer | None = None) -> Message | None:
-    """Return the message that *packet*, no batch, is, from *sender*, or None if it is none."""
+    """Return the message in *packet*, which is not a batch, with *sender*; None if the packet is not a message."""
     if packet.startswith(_VERB):
         nul = packet.find(b"\0", len(_VERB))
         if nul >= 0:

@@ -1,8 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""Finds messages in packets, and joins packets; ``plain_scanner`` is the same in Python, and says what each function does.
+"""Finds messages in packets, and joins packets. ``plain_scanner`` is the same in Python, and documents each function.
 
-Compiled because in Python this is nearly all that receiving costs: 1,000 to 2,000 ns for a message of a batch, against 50 ns here;
-and a fifth of publishing.
+Compiled because in Python this is nearly the whole cost of receiving: 1,000 to 2,000 ns for a message of a batch, against 50 ns here.
+It is also a fifth of the cost of publishing.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -19,7 +19,7 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 cdef enum:
     LENGTH_BYTES = 4  # of a packet in a batch
     VERB_BYTES = 4    # "MSG "
-    LEAST_BYTES = 5   # of a message: the verb and the NUL behind an empty key
+    LEAST_BYTES = 5   # of a message: the verb, and the NUL after an empty key
 
 cdef type _message_type = Message
 cdef str _key = "key"
@@ -75,7 +75,7 @@ def join_batch(list packets not None):
     cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head)
     cdef Py_ssize_t total = head
     cdef Py_ssize_t length
-    cdef object packet      # bytes, or what is derived from them, which a variable of type bytes does not take
+    cdef object packet      # bytes or a subclass, which a variable of type bytes does not accept
     cdef bytes batch
     cdef char* place
     for packet in packets:
@@ -83,7 +83,7 @@ def join_batch(list packets not None):
             raise TypeError(f"invalid packet: must be bytes, not {type(packet).__name__}")
         length = PyBytes_GET_SIZE(packet)
         total += LENGTH_BYTES + length
-        # What is refused, or may be, is judged in one place.
+        # One place decides what is an error.
         if length == 0 or total > _most or begins_like_batch(PyBytes_AS_STRING(packet), length):
             return plain_scanner.join_batch(packets)
     if total == head:
@@ -101,7 +101,7 @@ def join_batch(list packets not None):
 
 
 cdef inline bint begins_like_batch(const char* packet, Py_ssize_t size) noexcept:
-    """Return whether a packet begins as a batch does, the NUL left out."""
+    """Return whether a packet begins like a batch, without the NUL."""
     cdef Py_ssize_t head = PyBytes_GET_SIZE(_batch_head) - 1
     return size >= head and memcmp(packet, PyBytes_AS_STRING(_batch_head), head) == 0
 
@@ -122,14 +122,14 @@ cdef inline uint32_t length_at(const char* place) noexcept:
 
 
 cdef inline bint is_message(const char* packet, Py_ssize_t size) noexcept:
-    """Return whether a packet is a MSG with a NUL behind its key."""
+    """Return whether a packet is a MSG with a NUL after its key."""
     if size < LEAST_BYTES or memcmp(packet, b"MSG ", VERB_BYTES) != 0:
         return False
     return memchr(packet + VERB_BYTES, 0, size - VERB_BYTES) != NULL
 
 
 cdef inline bytes key_of(const char* packet, Py_ssize_t size, bytes last):
-    """Return the key of a message; *last* itself if it is that: most messages of a batch have the same, and need not keep one each."""
+    """Return the key of a message, or *last* itself if it is equal: most messages of a batch share one key, and one object for it."""
     cdef const char* start = packet + VERB_BYTES
     cdef Py_ssize_t length = <const char*>memchr(start, 0, size - VERB_BYTES) - start
     if length == PyBytes_GET_SIZE(last) and memcmp(PyBytes_AS_STRING(last), start, length) == 0:
@@ -138,7 +138,7 @@ cdef inline bytes key_of(const char* packet, Py_ssize_t size, bytes last):
 
 
 cdef inline object make_message(const char* packet, Py_ssize_t size, bytes key, object sender):
-    """Return the message of a packet, past the constructor, which takes three times as long as all else here."""
+    """Return the message of a packet, without the constructor, which takes three times as long as everything else here."""
     cdef Py_ssize_t head = VERB_BYTES + PyBytes_GET_SIZE(key) + 1
     cdef object message = PyType_GenericAlloc(_message_type, 0)
     PyObject_GenericSetAttr(message, _key, key)

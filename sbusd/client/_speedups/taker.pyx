@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""``async for`` over what is ready: each step costs as much as a plain call of a function, where a coroutine costs twice that."""
+"""``async for`` over items that are ready: each step costs as much as a function call; a coroutine would cost twice that."""
 
 cimport cython
 from cpython.object cimport PyObject
@@ -10,7 +10,7 @@ from sbusd.client._speedups.python cimport PyErr_SetObject, PyExc_StopIteration,
 @cython.final
 @cython.freelist(8)
 cdef class Taken:
-    """An awaitable that has its result: awaiting it never gives way to the loop."""
+    """An awaitable that has its result: awaiting it never suspends the task."""
 
     cdef object item
 
@@ -25,7 +25,7 @@ cdef class Taken:
 
 
 cdef PyObject* deliver(PyObject* taken) noexcept:
-    """Do as ``Taken.__next__``: say in the interpreter's own way that the result is there, without the traceback that an error gets."""
+    """Do as ``Taken.__next__``, but set StopIteration directly, which saves the traceback of a raised exception."""
     PyErr_SetObject(PyExc_StopIteration, <PyObject*>(<Taken>taken).item)
     return NULL
 
@@ -35,7 +35,7 @@ cdef PyObject* deliver(PyObject* taken) noexcept:
 
 @cython.final
 cdef class Taker:
-    """An iterator over the deque *ready*; where that is empty, or *refusals* is not, the coroutine function *wait* gives the next item."""
+    """An iterator over the deque *ready*. If that is empty, or *refusals* is not, the coroutine function *wait* returns the next item."""
 
     cdef object ready
     cdef object shift
