@@ -1,1 +1,1 @@
-"""What the wire means, pure and without I/O: sbus-protocol(7) as code."""
+"""The wire protocol, without I/O: sbus-protocol(7) as code."""

@@ -1,14 +1,14 @@
-r"""Addresses of a bus, as ``-a`` and ``$SBUS_ADDRESS`` spell them. Spec: sbusd(8), and unix(7) for the names.
+r"""Addresses of a bus, as in ``-a`` and ``$SBUS_ADDRESS``. Spec: sbusd(8), and unix(7) for the names.
 
 =============================  ==========================================================================
 ``/dev/fd/N``                  the descriptor N, inherited
-``/dev/unix/abstract``         a random abstract name, picked by the server and printed in the next form
-``/dev/unix/abstract/HEX``     the socket address in hex, two digits a byte, padded with zeros to 108 bytes;
+``/dev/unix/abstract``         a random abstract name, chosen by the server and printed in the next form
+``/dev/unix/abstract/HEX``     the socket address in hexadecimal, padded with zeros to 108 bytes;
                                an abstract name begins with ``00``
 anything else                  a path
 =============================  ==========================================================================
 
-As in the original server, text after ``/dev/fd/`` or ``/dev/unix/abstract/`` that is not of its form makes the whole a path.
+As in the original server, an address that begins with ``/dev/fd/`` or ``/dev/unix/abstract/`` but is not of that form is a path.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from sbusd.protocol.errors import BadAddressError
 
 SUN_PATH_BYTES = 108
-"""Size of ``sun_path`` on Linux, unix(7). A path needs one byte less, for its NUL."""
+"""Size of ``sun_path`` on Linux, unix(7). A path may have one byte less, because of its NUL."""
 
 ABSTRACT_HEAD = "/dev/unix/abstract"
 
 LAST_FD = (1 << 31) - 1
-"""The greatest number a descriptor could have: to the kernel it is an int."""
+"""The greatest possible descriptor: in the kernel it is an int."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class InheritedDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class RandomAbstract:
-    """``/dev/unix/abstract``: any free abstract name. Only a server can use it."""
+    """``/dev/unix/abstract``: any free abstract name. Only a server can use this form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class UnixName:
 
     @property
     def is_abstract(self) -> bool:
-        """Whether the name is in the abstract namespace, so no file is made."""
+        """Whether the name is in the abstract namespace, without a file."""
         return self.name.startswith(b"\0")
 
     def __str__(self) -> str:
-        """Return the form that :func:`parse_address` reads back."""
-        # A file may be called as one of the other forms, such as /dev/fd/3: only in hex is it still a path.
+        """Return the form that :func:`parse_address` parses to the same name."""
+        # The name of a file may look like another form, such as /dev/fd/3: then only the hexadecimal form is a path.
         if self.is_abstract or _is_special(text := os.fsdecode(self.name)):
             return f"{ABSTRACT_HEAD}/{self.name.hex()}"
         return text
@@ -66,11 +66,11 @@ _HEX_NAME = re.compile(ABSTRACT_HEAD + r"/((?:[0-9A-Fa-f]{2})+)")
 
 
 def parse_address(text: str) -> Address:
-    """Return what the address *text* means.
+    """Return the address that *text* spells.
 
     Raises:
-        BadAddressError: it is empty, has a NUL or a character that no path can have, is longer than a Unix socket's address can be,
-            or names a descriptor past the last.
+        BadAddressError: it is empty, has a NUL or a character that no path can have, is longer than the address of a Unix socket
+            can be, or is a descriptor greater than the greatest.
     """
     if not text or "\0" in text:
         raise BadAddressError(text, "is empty" if not text else "contains a NUL byte")
@@ -85,7 +85,7 @@ def parse_address(text: str) -> Address:
         name = bytes.fromhex(match.group(1))
         if len(name) > SUN_PATH_BYTES:
             raise BadAddressError(text, f"has {len(name)} bytes; a socket address has at most {SUN_PATH_BYTES}")
-        # The original always binds the whole structure, so the zeros are part of an abstract name.
+        # The original server always binds the whole structure, so the zeros are part of an abstract name.
         return UnixName(name.ljust(SUN_PATH_BYTES, b"\0") if name.startswith(b"\0") else _checked_path(text, name.rstrip(b"\0")))
     try:
         path = os.fsencode(text)
@@ -95,7 +95,7 @@ def parse_address(text: str) -> Address:
 
 
 def _is_special(text: str) -> bool:
-    """Return whether *text* is of another form than a plain path."""
+    """Return whether *text* has a form other than a plain path."""
     return text == ABSTRACT_HEAD or any(form.fullmatch(text) for form in (_DESCRIPTOR, _HEX_NAME))
 
 

@@ -1,8 +1,8 @@
 """Several packets in one: ``CMSG !/batch NUL``, and then of each its length (32 bits, little endian) and the packet itself.
 Spec: sbus-protocol(7) §6.
 
-Taking apart is lazy: who handles the packets of a malformed batch one by one has handled those in front of the fault, as if they had
-come alone, when the fault is raised.
+Parsing is lazy: when the error of a malformed batch is raised, the caller has handled the packets before it, as if they had arrived
+alone.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from sbusd.protocol.errors import ErrorCode, ProtocolError
 from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 BATCH_HEAD = b"CMSG %b\0" % BATCH
-"""What a batch begins with."""
+"""The beginning of a batch."""
 
 BATCH_FEATURE = b"batch"
-"""How a bus that takes batches says so in its answer to ``!/bus/features``."""
+"""The name of batches in the response to ``!/bus/features``, if the bus takes them."""
 
 LENGTH_BYTES = 4
-"""What each packet costs in a batch beside itself: its length in front of it."""
+"""Size of the length before each packet in a batch."""
 
 _BARE_HEAD = BATCH_HEAD[:-1]
 
@@ -28,18 +28,18 @@ _FIRST = BATCH_HEAD[0]
 
 
 def is_batch(packet: bytes) -> bool:
-    """Return whether *packet* says that it is a batch, well-formed or not."""
+    """Return whether *packet* has the key of a batch, well-formed or not."""
     return packet.startswith(BATCH_HEAD) or packet == _BARE_HEAD
 
 
 def join_batch(packets: Iterable[bytes]) -> bytes:
     """Return the batch of *packets*, in their order.
 
-    What a sender makes should be no longer than :data:`~sbusd.protocol.limits.MAX_BATCH_BYTES`, and one packet goes alone.
+    A sender should make batches of at most :data:`~sbusd.protocol.limits.MAX_BATCH_BYTES`, and send a single packet alone.
 
     Raises:
-        ProtocolError: EINVAL if there is no packet, or one of no bytes, or one that is a batch itself; EMSGSIZE if the batch is longer
-            than 409,600 bytes.
+        ProtocolError: EINVAL if there is no packet, or a packet is empty or itself a batch; EMSGSIZE if the batch is longer than
+            409,600 bytes.
     """
     parts = [BATCH_HEAD]
     append = parts.append
@@ -59,13 +59,13 @@ def join_batch(packets: Iterable[bytes]) -> bytes:
 
 
 def parse_batch(packet: bytes, place: int = len(BATCH_HEAD)) -> Iterator[bytes]:
-    """Yield the packets in a batch, in their order; *packet* is one for which :func:`is_batch` says yes.
+    """Yield the packets in a batch, in their order; :func:`is_batch` must be true of *packet*.
 
-    *place* is where the length of the first one stands that is wanted.
+    *place* is the offset of the length of the first packet to yield.
 
     Raises:
-        ProtocolError: EINVAL if there is no packet, or, once all in front of it are yielded, if one has no bytes, or is a batch itself,
-            or if a length or a packet goes past the end. What stands behind a fault is lost: nothing says where it begins.
+        ProtocolError: EINVAL if there is no packet. EINVAL, after all packets before it were yielded, if a packet is empty or itself a
+            batch, or if a length or a packet extends past the end. The rest is lost: its beginning is unknown.
     """
     end = len(packet)
     if place >= end:

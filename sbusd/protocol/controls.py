@@ -1,8 +1,8 @@
-"""The names of control messages, as they stand behind ``CMSG ``. Spec: sbus-protocol(7) §6."""
+"""The keys of control messages, as after ``CMSG ``. Spec: sbus-protocol(7) §6."""
 
 from __future__ import annotations
 
-# Asked by a client, answered under the same key.
+# Sent by a client, answered with the same key.
 WHOAMI = b"!/cred/whoami"
 FEATURES = b"!/bus/features"
 PING = b"!/bus/ping"
@@ -10,55 +10,57 @@ STATS = b"!/bus/stats"
 CONNECTIONS = b"!/bus/connections"
 USERS = b"!/bus/users"
 SUBSCRIPTIONS = b"!/bus/subscriptions"
-"""``!/bus/subscriptions [NUL <place>]``: who has which pattern, a page at a time; for those who may tap the bus."""
+"""``!/bus/subscriptions [NUL <place>]``: the patterns of each connection, by pages; for users that may tap the bus."""
 TRACE = b"!/bus/trace"
-"""``!/bus/trace NUL <key>``: who would get a message with that key, and who not and why. Owner: all; others: their own user's."""
-EXPLAIN = b"!/bus/explain"
-"""``!/bus/explain NUL <uid> NUL publish|subscribe NUL <key>``: whether that user may, and why.
+"""``!/bus/trace NUL <key>``: which connections would get a message with that key, and why others would not.
 
-Owner: anyone; others: themselves, and with an empty uid somebody whom no rule names."""
+The owner sees all connections; others see those of their own user."""
+EXPLAIN = b"!/bus/explain"
+"""``!/bus/explain NUL <uid> NUL publish|subscribe NUL <key>``: whether that user is permitted to, and why.
+
+The owner may ask about any user; others about themselves, and with an empty uid about a user that no rule names."""
 
 ADDRESS = b"!/conn/whoami"
 MEMBERS = b"!/bus/members"
 """``!/bus/members NUL <key>``: the connections that a message with that key would reach now."""
 
-# Told to the server, not answered.
+# Sent by a client, not answered.
 ECHO_ON = b"echo/on"
 ECHO_OFF = b"echo/off"
 RECEIPT_ALWAYS = b"receipt/always"
-"""``receipt/always NUL <token>``: the next MSG of this connection is answered by :data:`RECEIPT`."""
+"""``receipt/always NUL <token>``: the bus answers the next MSG of this connection with :data:`RECEIPT`."""
 RECEIPT_UNDELIVERABLE = b"receipt/undeliverable"
 SENDER_ON = b"sender/on"
 SENDER_OFF = b"sender/off"
 TAP_ON = b"tap/on"
-"""``tap/on NUL <pattern>``: from now on the connection is told of the bus's traffic by :data:`TAP`."""
+"""``tap/on NUL <pattern>``: from now on the bus reports its traffic to this connection with :data:`TAP`."""
 TAP_OFF = b"tap/off"
 PACE_ON = b"pace/on"
-"""From now on messages of this client wait for slow recipients."""
+"""From now on, messages of this client wait for slow recipients."""
 PACE_OFF = b"pace/off"
 
 BATCH_ON = b"batch/on"
-"""From now on several packets for this client may come in one :data:`BATCH`."""
+"""From now on, several packets for this client may arrive in one :data:`BATCH`."""
 BATCH_OFF = b"batch/off"
 
-# Said by both.
+# Sent by both.
 BATCH = b"!/batch"
-"""Payload: of each packet its length and itself; see :mod:`sbusd.protocol.batches`."""
+"""Payload: of each packet its length and the packet; see :mod:`sbusd.protocol.batches`."""
 
-# Said by the server, unasked.
+# Sent by the bus, without a request.
 ERROR = b"!/bus/error"
 LOST = b"!/bus/lost"
-"""Payload: decimal count of packets that were meant for this client here, and were discarded."""
+"""Payload: decimal number of packets for this client that the bus discarded at this place."""
 REPLACED = b"!/bus/replaced"
-"""Payload: decimal count of messages that waited for this client and were replaced by newer ones, with the order ``latest``."""
+"""Payload: decimal number of queued messages for this client that newer ones replaced, with the order ``latest``."""
 RECEIPT = b"!/bus/receipt"
-"""Payload: the token, NUL, and the decimal count of connections that the MSG was handed to, or waits for.
+"""Payload: the token, NUL, and the decimal number of connections that the MSG was delivered to or is queued for.
 
-The count is ``-`` where the key is secret and the client may not know who gets what is sent to it."""
+The number is ``-`` if the key is private and its recipients are not disclosed to this client."""
 FROM = b"!/from/"
-"""How the key begins under which a MSG comes with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``."""
+"""The prefix of the key of a MSG with its sender: ``!/from/<id>/<cred> NUL <the MSG packet>``."""
 TAP = b"!/tap"
-"""Payload: one JSON line, and of a message the MSG packet behind it."""
+"""Payload: one JSON line, and for a message the MSG packet after it."""
 
 RESERVED_HEAD = b"!/"
-"""An unknown control under this head is an error (ENOSYS); any other unknown one is ignored, as the founding document allows."""
+"""An unknown control message under this prefix is an error (ENOSYS); others are ignored, as the founding document permits."""

@@ -1,4 +1,4 @@
-"""Who is who: peer credentials, and the secret keys that they open. Spec: sbus-protocol(7) §4."""
+"""Peer credentials, and the private keys that they give access to. Spec: sbus-protocol(7) §4."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _PREFIX = re.compile(rb"!/cred/[0-9]+/[0-9]+/[0-9]+(?:/!/cred/[0-9]+/[0-9]+/[0-9
 
 
 class Credentials(NamedTuple):
-    """What the kernel says of a peer at the moment of its connect(2): SO_PEERCRED and SO_PEERGROUPS, unix(7).
+    """The credentials of a peer at the moment of its connect(2), from the kernel: SO_PEERCRED and SO_PEERGROUPS, unix(7).
 
-    ``groups`` are the supplementary groups, without any promise that ``gid`` is among them.
+    ``groups`` are the supplementary groups; ``gid`` may or may not be among them.
     """
 
     pid: int
@@ -25,14 +25,14 @@ class Credentials(NamedTuple):
     groups: frozenset[int] = frozenset()
 
     def key(self, prefix: bytes = b"") -> bytes:
-        """Return ``!/cred/<gid>/<uid>/<pid>``, behind *prefix* and a ``/`` if there is one: the answer to ``whoami``."""
+        """Return ``!/cred/<gid>/<uid>/<pid>``, after *prefix* and a ``/`` if there is a prefix: the response to ``whoami``."""
         own = b"!/cred/%d/%d/%d" % (self.gid, self.uid, self.pid)
         return prefix + b"/" + own if prefix else own
 
 
 @dataclass(frozen=True, slots=True)
 class SecretPattern:
-    """A pattern for secret keys: the ids it names, None for one left empty, and the rest, an ordinary pattern."""
+    """A pattern for private keys: the ids that it names, None for an empty one, and the rest, an ordinary pattern."""
 
     gid: int | None
     uid: int | None
@@ -40,7 +40,7 @@ class SecretPattern:
     rest: bytes
 
     def opens_to(self, credentials: Credentials) -> bool:
-        """Return whether every id that is named is one of the peer's; a gid may also be a supplementary group."""
+        """Return whether every named id is that of the peer; a gid may also be a supplementary group."""
         return (
             (self.gid is None or self.gid == credentials.gid or self.gid in credentials.groups)
             and (self.uid is None or self.uid == credentials.uid)
@@ -49,10 +49,10 @@ class SecretPattern:
 
 
 def parse_secret_pattern(pattern: bytes, prefix: bytes = b"") -> SecretPattern:
-    """Return the parts of *pattern*, which begins with ``!/cred/``, on a bus behind the credential prefix *prefix*.
+    """Return the parts of *pattern*, which begins with ``!/cred/``, on a bus with the credential prefix *prefix*.
 
     Raises:
-        ProtocolError: EACCES if the prefix is missing, an id is not decimal or empty, or the key is cut short.
+        ProtocolError: EACCES if the prefix is missing, an id is neither decimal nor empty, or the key is incomplete.
     """
     head = prefix + b"/" + SECRET_HEAD if prefix else SECRET_HEAD
     if not pattern.startswith(head):
@@ -70,9 +70,9 @@ def is_credential_prefix(prefix: bytes) -> bool:
 
 
 def _parse_id(digits: bytes) -> int | None:
-    """Return an id, None for an empty one, and -1, which nobody has, for one past 32 bits, however many digits it has."""
+    """Return an id, None for an empty one, and -1, which no peer has, for an id of more than 32 bits."""
     if not digits:
         return None
-    # int() of a very long string of digits raises, and takes time; a real id has ten digits at most.
+    # int() of a very long string of digits takes time, and raises; a valid id has at most ten digits.
     significant = digits.lstrip(b"0") or b"0"
     return int(significant) if len(significant) <= 10 else -1

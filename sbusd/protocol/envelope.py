@@ -1,8 +1,7 @@
-"""The one form of a request and its reply, on the bus and between hosts: the JSON of the Reliable Message Bus. Spec: sbus-rpc(7) §2.
+"""The format of requests and responses, on the bus and between hosts: the JSON of the Reliable Message Bus. Spec: sbus-rpc(7) §2.
 
-Parsing is total: any bytes give an :class:`Envelope` or a :class:`ProtocolError`, nothing else. Standard library alone, for the
-daemon and the recorder; programs outside of them have the same as a pydantic model, ``sbusd.client.rpc.envelopes``, and a test holds
-the two together.
+Parsing is total: any bytes result in an :class:`Envelope` or a :class:`ProtocolError`. The bus, its clients and the recorder use this
+parser. It needs only the standard library.
 """
 
 from __future__ import annotations
@@ -17,64 +16,64 @@ from sbusd.protocol.keys import ADDRESS_HEAD
 from sbusd.protocol.limits import MAX_KEY_BYTES
 
 VERSION = 1
-"""The only ``ver`` there is."""
+"""The only version, ``ver``."""
 
 SERVICE_HEAD = b"rpc/"
-"""Where services listen: ``rpc/<cmd>``, and for calls to one of them ``!/conn/<id>/rpc/<cmd>``."""
+"""The prefix of keys of services: ``rpc/<cmd>``, and for calls to one of them ``!/conn/<id>/rpc/<cmd>``."""
 
 RELAY_HEAD = b"relay/"
-"""Where calls to other hosts go: ``relay/<twin>/<cmd>``."""
+"""The prefix of keys of calls to remote hosts: ``relay/<twin>/<cmd>``."""
 
 RELAYED_HEAD = b"relayed/"
-"""Where services listen that other hosts may call: ``relayed/<cmd>``. The relay publishes there, and rules let nobody else."""
+"""The prefix of keys of calls from remote hosts: ``relayed/<cmd>``. Rules permit only the relay to publish to them."""
 
 TEXT_LIMITS: Mapping[str, int] = {
-    "uid": 128,  # a UUID, a number behind a host's, a hash in hex: none is longer
-    "cmd": 256,  # it is a part of a key, and read by people
+    "uid": 128,  # longer than a UUID, a number after that of a host, or a hash in hexadecimal
+    "cmd": 256,  # it is a part of a key, and people read it
     "ret": MAX_KEY_BYTES,  # it is a key, or on other hosts the name of a queue
     "shm": 256,  # not used; room for a name
-    "err": 4_096,  # words for a person, not a core dump
+    "err": 4_096,  # a message for people, not a core dump
 }
 """The longest text of each member, in bytes of UTF-8."""
 
 NUMBER_LIMITS: Mapping[str, int] = {
-    "exp": 31_536_000,  # a year of seconds: longer than any host stays up, and safe in any clock's arithmetic
-    "try": 1_000,  # tries are made seconds apart, and a day of them is enough
-    "src": 0xFFFF_FFFF,  # a twin's number has 32 bits
+    "exp": 31_536_000,  # a year in seconds: longer than any host stays up, and safe in any clock's arithmetic
+    "try": 1_000,  # attempts are seconds apart, and a day of them is enough
+    "src": 0xFFFF_FFFF,  # a host's number has 32 bits
     "now": 1 << 53,  # seconds since 1970, exact in every JSON parser
 }
 """The largest number of each member; the smallest is 0."""
 
 MAX_DESTINATIONS = 256
-"""The most ``dst``: each is a request of its own to another host."""
+"""Maximum number of ``dst``: each is a separate request to a remote host."""
 
 _MEMBERS = frozenset(TEXT_LIMITS) | frozenset(NUMBER_LIMITS) | {"ver", "dat", "dst"}
 
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A request or a reply. The names of the wire stand behind each member."""
+    """A request or a response. The docstring of each member begins with its name on the wire."""
 
     command: str
-    """``cmd``: what is called."""
+    """``cmd``: the command."""
     uid: str
-    """``uid``: the caller's own name for this request; its reply has the same."""
+    """``uid``: the caller's name for this request; its response has the same."""
     data: bytes = b""
     """``dat``, in base64: the argument, or the result."""
     reply_to: str = ""
-    """``ret``: the key that the reply goes to; empty asks for none."""
+    """``ret``: the key for the response; empty if none is wanted."""
     expires_seconds: int = 0
-    """``exp``: the request is worthless so many seconds after ``sent_at``; 0 is never."""
+    """``exp``: seconds after ``sent_at`` when the request expires; 0 means never."""
     sent_at: int = 0
-    """``now``: seconds since 1970; 0 is not known."""
+    """``now``: seconds since 1970; 0 means unknown."""
     error: str = ""
-    """``err``: why there is no result; empty in a request and in a reply that has one."""
+    """``err``: why there is no result; empty in a request, and in a response with a result."""
     source: int = 0
-    """``src``: the twin it comes from; 0 is this host."""
+    """``src``: the host that sent it; 0 is this host."""
     destinations: tuple[int, ...] = ()
-    """``dst``: the twins it goes to; none is this host."""
+    """``dst``: the hosts that it is for; empty means this host."""
     tries: int = 0
-    """``try``: how often another host may be tried again."""
+    """``try``: the maximum number of retries for a remote host."""
     schema: str = ""
     """``shm``: not used."""
 
@@ -97,18 +96,18 @@ class Envelope:
         return json.dumps(members, separators=(",", ":")).encode("ascii")
 
     def is_expired(self, now: float) -> bool:
-        """Return whether nobody waits for the reply any more at *now*, seconds since 1970.
+        """Return whether the request has expired at *now*, seconds since 1970.
 
-        Both times are whole seconds, cut off, so a request has up to a second more than it says, and never less.
+        Both times are truncated to whole seconds, so a request has up to a second more than it says, and never less.
         """
         return self.expires_seconds > 0 and self.sent_at > 0 and now >= self.sent_at + self.expires_seconds + 1
 
 
 def parse_envelope(payload: bytes) -> Envelope:
-    """Return the envelope that *payload* is. Members that are unknown are ignored; ``ver``, ``uid`` and ``cmd`` must be there.
+    """Return the envelope in *payload*. Unknown members are ignored; ``ver``, ``uid`` and ``cmd`` are required.
 
     Raises:
-        ProtocolError: EINVAL, and which member is wrong.
+        ProtocolError: EINVAL, with the name of the invalid member.
     """
     value = load_object(payload)
     version = value.get("ver")
@@ -137,10 +136,10 @@ def parse_envelope(payload: bytes) -> Envelope:
 
 
 def load_object(payload: bytes) -> dict[str, object]:
-    """Return the JSON object that *payload* is, with the members of an envelope alone.
+    """Return the JSON object in *payload*, with only the members of an envelope.
 
     Raises:
-        ProtocolError: EINVAL if it is not JSON in UTF-8, or no object.
+        ProtocolError: EINVAL if it is not a JSON object in UTF-8.
     """
     try:
         value = json.loads(payload.decode("utf-8"))
@@ -152,7 +151,7 @@ def load_object(payload: bytes) -> dict[str, object]:
 
 
 def command_problem(command: str) -> str:
-    """Return what keeps *command* from being the name of a command, or no words: it stands in a key, and people read it."""
+    """Return why *command* cannot be the name of a command, or no words. The name is part of a key, and people read it."""
     if not command:
         return "is empty"
     if not command.isprintable():
@@ -180,22 +179,22 @@ def relayed_key(command: str) -> bytes:
 
 
 def command_of(key: bytes) -> str | None:
-    """Return the command that a request under *key* must name; None if no service listens there.
+    """Return the command that a request with *key* must name; None if it is not a key of services.
 
-    Services listen to ``rpc/<cmd>``, ``relayed/<cmd>``, and the same behind their address, ``!/conn/<id>/``.
+    The keys of services are ``rpc/<cmd>``, ``relayed/<cmd>``, and the same after their address, ``!/conn/<id>/``.
     """
-    key = _behind_address(key)
+    key = _after_address(key)
     head = next((head for head in (SERVICE_HEAD, RELAYED_HEAD) if key.startswith(head)), None)
     return None if head is None else _text_of(key[len(head) :])
 
 
 def is_relayed(key: bytes) -> bool:
-    """Return whether a request under *key* comes from another host, if it comes from a relay."""
-    return _behind_address(key).startswith(RELAYED_HEAD)
+    """Return whether a request with *key* is a call of a remote host, provided that a relay sent it."""
+    return _after_address(key).startswith(RELAYED_HEAD)
 
 
 def destination_of(key: bytes) -> tuple[int, str] | None:
-    """Return the twin and the command that ``relay/<twin>/<cmd>`` names; None for other keys, those behind an address too."""
+    """Return the host and the command in ``relay/<twin>/<cmd>``; None for other keys, including those after an address."""
     if not key.startswith(RELAY_HEAD):
         return None
     digits, slash, rest = key[len(RELAY_HEAD) :].partition(b"/")
@@ -206,18 +205,18 @@ def destination_of(key: bytes) -> tuple[int, str] | None:
 
 
 def call_digest(caller: int, return_key: bytes, uid: str) -> str:
-    """Return what is the same for a request and its replies on one bus, and for no other call: 128 bits in hexadecimal.
+    """Return a digest that is equal for a request and its responses on one bus, and different for other calls: 128 bits in hexadecimal.
 
-    *caller* is the number of the connection that calls. Who has it cannot tell the key and the uid from it.
+    *caller* is the connection number of the caller. The digest does not reveal the key and the uid.
     """
     text = b"%d\0%d\0%b%b" % (caller, len(return_key), return_key, uid.encode())
-    import hashlib  # noqa: PLC0415 - it loads OpenSSL, for programs that record alone
+    import hashlib  # noqa: PLC0415 - it loads OpenSSL, which only programs that record need
 
     return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 def decode_data(text: object) -> bytes:
-    """Return the bytes that ``dat`` stands for. Raises ProtocolError (EINVAL) if it is not base64."""
+    """Return the bytes in ``dat``. Raises ProtocolError (EINVAL) if it is not base64."""
     if not isinstance(text, str):
         raise _wrong("dat", "must be text")
     try:
@@ -227,7 +226,7 @@ def decode_data(text: object) -> bytes:
 
 
 def text_problem(name: str, text: str) -> str:
-    """Return what is wrong with the text of the member *name*, or no words."""
+    """Return why *text* is invalid for the member *name*, or no words."""
     if not text:
         return ""
     try:
@@ -241,8 +240,8 @@ def text_problem(name: str, text: str) -> str:
     return ""
 
 
-def _behind_address(key: bytes) -> bytes:
-    """Return *key* without the ``!/conn/<id>/`` before it, if there is one."""
+def _after_address(key: bytes) -> bytes:
+    """Return *key* without the ``!/conn/<id>/`` at its beginning, if any."""
     return key[len(ADDRESS_HEAD) :].partition(b"/")[2] if key.startswith(ADDRESS_HEAD) else key
 
 
@@ -255,7 +254,7 @@ def _text_of(part: bytes) -> str | None:
 
 
 def _text(value: Mapping[str, object], name: str) -> str:
-    """Return the text under *name*, empty if it is not there."""
+    """Return the text of the member *name*, empty if it is missing."""
     text = value.get(name, "")
     if not isinstance(text, str):
         raise _wrong(name, "must be text")
@@ -265,7 +264,7 @@ def _text(value: Mapping[str, object], name: str) -> str:
 
 
 def _number(value: Mapping[str, object], name: str) -> int:
-    """Return the number under *name*, 0 if it is not there."""
+    """Return the number of the member *name*, 0 if it is missing."""
     number = value.get(name, 0)
     if type(number) is not int or not 0 <= number <= NUMBER_LIMITS[name]:
         raise _wrong(name, f"must be an integer from 0 to {NUMBER_LIMITS[name]}")
@@ -273,7 +272,7 @@ def _number(value: Mapping[str, object], name: str) -> int:
 
 
 def _destinations(value: object) -> tuple[int, ...]:
-    """Return the twins of ``dst``."""
+    """Return the hosts in ``dst``."""
     if not isinstance(value, list) or len(value) > MAX_DESTINATIONS:
         raise _wrong("dst", f"must be a list of at most {MAX_DESTINATIONS} numbers")
     for each in value:

@@ -3,8 +3,8 @@
 ::
 
     SbusError
-    └── ProtocolError (ValueError)     bytes that sbus-protocol(7) does not allow; carries the code a peer is told
-        └── BadAddressError                 an address that names no socket
+    └── ProtocolError (ValueError)     bytes that sbus-protocol(7) forbids; has the error code for the peer
+        └── BadAddressError             an address that names no socket
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import enum
 
 
 class ErrorCode(enum.Enum):
-    """What ``CMSG !/bus/error`` can say, by its name on the wire. Spec: sbus-protocol(7) §8.
+    """The codes of ``CMSG !/bus/error``, by their names on the wire. Spec: sbus-protocol(7) §8.
 
-    The value is the plain meaning, used where nothing more exact is known.
+    The value is a general description, for errors without a more exact one.
     """
 
     EPROTO = "malformed packet"
@@ -30,7 +30,7 @@ class ErrorCode(enum.Enum):
 
     @property
     def disconnects(self) -> bool:
-        """Whether the bus closes the connection after telling it."""
+        """Whether the bus closes the connection after sending it."""
         return self in _DISCONNECTING
 
 
@@ -38,11 +38,11 @@ _DISCONNECTING = frozenset({ErrorCode.EPROTO, ErrorCode.EACCES, ErrorCode.ENOBUF
 
 
 class SbusError(Exception):
-    """The root of every error of this project."""
+    """The base class of every error of this project."""
 
 
 class ProtocolError(SbusError, ValueError):
-    """Bytes that the protocol does not allow; ``code`` and ``words`` are what the peer is told."""
+    """Bytes that the protocol forbids; ``code`` and ``words`` are sent to the peer."""
 
     def __init__(self, code: ErrorCode, words: str) -> None:
         super().__init__(f"{code.name} {words}")
@@ -51,7 +51,7 @@ class ProtocolError(SbusError, ValueError):
 
 
 class BadAddressError(ProtocolError):
-    """An address that names no socket this project can open."""
+    """An address that does not name a socket that this project can open."""
 
     def __init__(self, address: str, reason: str) -> None:
         super().__init__(ErrorCode.EINVAL, f"invalid address {address!r}: {reason}")

@@ -2,13 +2,13 @@
 
 Rules, for a bus whose separator is ``/``:
 
-- a key is bytes without NUL, cut into segments by the separator; a ``*`` in a key is an ordinary byte;
-- a ``*`` in a pattern takes the rest of its segment, also none of it; what stands after it in the same segment can never match;
-- a separator at the end of a pattern also takes any further bytes, also none; the empty pattern takes everything;
-- a key that begins with ``!/`` is reserved: a pattern must spell its first segments out, as many as the namespace says
-  (the *guard*). The original server lets ``SUB ""`` and ``SUB */cred/`` read everybody's secrets; here no wildcard can.
+- a key is bytes without NUL, split into segments by the separator; a ``*`` in a key is an ordinary byte;
+- a ``*`` in a pattern matches the rest of its segment, which may be empty; bytes after it in the same segment can never match;
+- a separator at the end of a pattern also matches any further bytes, or none; the empty pattern matches everything;
+- a key that begins with ``!/`` is reserved: a pattern must spell out its first segments, as many as its namespace requires
+  (the *guard*). In the original server ``SUB ""`` and ``SUB */cred/`` can read the secrets of all users; here no wildcard can.
 
-:func:`pattern_matches` is the plain reference that the compiled router is tested against.
+:func:`pattern_matches` is the reference that the compiled router is tested against.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 _RESERVED_HEAD = b"!/"
-"""How every reserved key begins."""
+"""The prefix of every reserved key."""
 
 SECRET_HEAD = b"!/cred/"
-"""How every secret key begins, and every credential prefix."""
+"""The prefix of every private key, and of every credential prefix."""
 
 SECRET_SEGMENTS = 5
-"""Segments before the rest of a secret key: ``!``, ``cred``, gid, uid, pid."""
+"""Segments before the rest of a private key: ``!``, ``cred``, gid, uid, pid."""
 
 ADDRESS_HEAD = b"!/conn/"
-"""How every connection's address begins."""
+"""The prefix of every connection's address."""
 
 EVENT_HEAD = b"!/event/"
-"""How the key of every event of the bus begins."""
+"""The prefix of the key of every event of the bus."""
 
 
 @dataclass(frozen=True, slots=True)
 class Namespace:
     """A part of the reserved keys.
 
-    ``head`` is how its keys begin; ``guard`` how many leading segments a pattern must spell out to reach one, and how many
-    separators a key must have at least; ``public`` whether clients may publish there.
+    ``head`` is the prefix of its keys. ``guard`` is the number of leading segments that a pattern must spell out to match one, and the
+    minimum number of separators in a key. ``public`` says whether clients may publish to them.
     """
 
     head: bytes
@@ -46,21 +46,21 @@ class Namespace:
 
 @dataclass(frozen=True, slots=True)
 class KeySpace:
-    """The rules for keys on one bus: its separator, and the credential prefix it stands behind, if any.
+    """The rules for keys on one bus: its separator, and its credential prefix, if any.
 
     ``separator`` is ``b"/"``, or ``b"."`` for the earlier revision of the protocol, which reserves nothing.
-    ``prefix`` is empty, or ``!/cred/<gid>/<uid>/<pid>`` once for each server in front, joined by ``/``.
-    ``is_guarded``: wildcards do not reach reserved keys; not so for the patterns of taps.
+    ``prefix`` is empty, or ``!/cred/<gid>/<uid>/<pid>`` for each server in front of this one, joined by ``/``.
+    ``is_guarded``: wildcards do not match reserved keys; False for the patterns of taps.
     """
 
     separator: bytes = b"/"
     prefix: bytes = b""
     is_guarded: bool = True
     namespaces: tuple[Namespace, ...] = field(init=False, repr=False, compare=False)
-    """The reserved namespaces; the first whose head a key begins with is the key's. Spec: sbus-protocol(7) §5."""
+    """The reserved namespaces; a key belongs to the first whose head it begins with. Spec: sbus-protocol(7) §5."""
 
     def __post_init__(self) -> None:
-        # Once, and not for each SUB.
+        # Computed once, not for each SUB.
         object.__setattr__(self, "namespaces", self._namespaces())
 
     def _namespaces(self) -> tuple[Namespace, ...]:
@@ -76,7 +76,7 @@ class KeySpace:
         )
 
     def namespace(self, key: bytes) -> Namespace | None:
-        """Return the reserved namespace of *key*, or of a pattern, or None if it is an ordinary one."""
+        """Return the reserved namespace of *key*, or of a pattern, or None if it is ordinary."""
         if key.startswith(_RESERVED_HEAD):
             for namespace in self.namespaces:
                 if key.startswith(namespace.head):
@@ -84,9 +84,9 @@ class KeySpace:
         return None
 
     def is_publishable(self, key: bytes) -> bool:
-        """Return whether a client may publish to *key*: an ordinary key, or a whole key of a public namespace.
+        """Return whether a client may publish to *key*: an ordinary key, or a complete key of a public namespace.
 
-        Behind an address there must be such a key too, and no further address.
+        The key after an address must also be such a key, and not another address.
         """
         namespace = self.namespace(key)
         if namespace is None:
@@ -97,9 +97,9 @@ class KeySpace:
         return inner is None or (not inner.startswith(ADDRESS_HEAD) and self.is_publishable(inner))
 
     def inner_key(self, key: bytes) -> bytes | None:
-        """Return the key behind the address in *key*, or None if *key* is not a whole key at an address.
+        """Return the key after the address in *key*, or None if *key* is not a complete key at an address.
 
-        It is a second name for what the message is about, so the rules on publishing are about it too. Spec: sbus-protocol(7) §5.
+        It is also a name of the topic of the message, so the rules on publishing apply to it too. Spec: sbus-protocol(7) §5.
         """
         namespace = self.namespace(key)
         if namespace is None or namespace.head != ADDRESS_HEAD or key.count(self.separator) < namespace.guard:
@@ -107,21 +107,21 @@ class KeySpace:
         return key.split(self.separator, namespace.guard)[-1]
 
     def matches(self, pattern: bytes, key: bytes) -> bool:
-        """Return whether *pattern* takes *key*. Both are any bytes without NUL."""
-        # Of many patterns few begin as the key does, and to split them takes ten times as long.
+        """Return whether *pattern* matches *key*. Both are any bytes without NUL."""
+        # Few of many patterns have a prefix of the key, and splitting takes ten times as long as this check.
         if not key.startswith(pattern.partition(b"*")[0]):
             return False
         namespace = self.namespace(key)
         guard = namespace.guard if namespace else 0
         wanted = pattern.split(self.separator)
         segments = key.split(self.separator)
-        # split() gives a last, empty segment after a separator at the end: that one takes all that is left.
-        takes_rest = not wanted[-1]
-        if takes_rest:
+        # split() returns an empty last segment after a separator at the end: that segment matches the rest.
+        matches_rest = not wanted[-1]
+        if matches_rest:
             wanted.pop()
-        if len(segments) < len(wanted) + takes_rest or (len(segments) > len(wanted) and not takes_rest):
+        if len(segments) < len(wanted) + matches_rest or (len(segments) > len(wanted) and not matches_rest):
             return False
-        if takes_rest and len(wanted) < guard:
+        if matches_rest and len(wanted) < guard:
             return False
         return all(
             segment == want if b"*" not in want else position >= guard and _star_matches(want, segment)
@@ -130,16 +130,16 @@ class KeySpace:
 
 
 def address_of(connection: int) -> bytes:
-    """Return the address of a connection, which every key of its own begins with. Spec: sbus-protocol(7) §5."""
+    """Return the address of a connection, the prefix of all its own keys. Spec: sbus-protocol(7) §5."""
     return b"%b%d/" % (ADDRESS_HEAD, connection)
 
 
 def pattern_matches(pattern: bytes, key: bytes, separator: bytes = b"/") -> bool:
-    """Return whether *pattern* takes *key* on a bus that speaks *separator*: the reference for every other matcher."""
+    """Return whether *pattern* matches *key* on a bus with *separator*: the reference for every other matcher."""
     return KeySpace(separator).matches(pattern, key)
 
 
 def _star_matches(want: bytes, segment: bytes) -> bool:
-    """Return whether one segment of a pattern, with a star in it, takes one of a key. ``**`` is ``*`` twice: the second takes none."""
+    """Return whether a segment of a pattern, with a star, matches a segment of a key. In ``**`` the second star matches no bytes."""
     before, _, after = want.partition(b"*")
     return not after.strip(b"*") and segment.startswith(before)

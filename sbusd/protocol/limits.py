@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 MAX_PACKET_BYTES = 409_600
-"""Largest packet accepted, as the original server had it. What a client can really send is its own SO_SNDBUF."""
+"""Largest accepted packet, as in the original server. The largest that a client can send depends on its SO_SNDBUF."""
 
 MAX_KEY_BYTES = 4_096
-"""Longest routing key or pattern by default: PATH_MAX, so that any file's path can be a key; a match costs the key's depth."""
+"""Default maximum length of a key or pattern: PATH_MAX, so that the path of any file can be a key. The cost of a match grows with the
+key's depth."""
 
 MAX_BATCH_BYTES = 65_536
-"""Largest batch that is made, by the bus and by its clients; one that is received may be as long as any packet.
+"""Largest batch that the bus and its clients make; a received batch may be as long as any packet.
 
-From there on a longer one gains nothing, since what its system call costs is spread over hundreds of small packets already, while
-all of them wait for the last: so it stays in a core's own cache between who makes it and who reads it, and it is at most a sixth of
-a socket's default buffer, so that one is being read while the next ones are made.
+A longer batch gains nothing: the cost of its system call is already spread over hundreds of small packets, while all of them wait for
+the last. A batch of this size stays in a core's cache between writer and reader. It is at most a sixth of a socket's default buffer, so
+that the reader reads one batch while the writer makes the next ones.
 """

@@ -1,6 +1,6 @@
 """The four kinds of packet, to bytes and back. Spec: sbus-protocol(7) §2.
 
-Parsing is total: any bytes give a packet or a :class:`ProtocolError`, nothing else.
+Parsing is total: any bytes result in a packet or a :class:`ProtocolError`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sbusd.protocol.limits import MAX_PACKET_BYTES
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """``SUB <pattern>``: add a pattern. Stored once more if it is already there."""
+    """``SUB <pattern>``: add an instance of a pattern, even if the same pattern is already stored."""
 
     pattern: bytes
 
@@ -27,7 +27,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """``MSG <key> NUL <payload>``: goes to every client with a matching pattern, byte for byte."""
+    """``MSG <key> NUL <payload>``: delivered to every client with a matching pattern, unchanged."""
 
     key: bytes
     payload: bytes
@@ -35,7 +35,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """``CMSG <key> [NUL <payload>]``: between one client and the server. ``payload`` is None where there was no NUL."""
+    """``CMSG <key> [NUL <payload>]``: between one client and the bus. ``payload`` is None if there is no NUL."""
 
     key: bytes
     payload: bytes | None
@@ -45,10 +45,10 @@ Packet = Subscribe | Unsubscribe | Publish | Control
 
 
 def parse_packet(data: bytes) -> Packet:
-    """Return the packet that *data*, one whole datagram, is.
+    """Return the packet in *data*, one complete datagram.
 
     Raises:
-        ProtocolError: EMSGSIZE if it is longer than 409,600 bytes; EPROTO if it is none of the four kinds, or a MSG without NUL.
+        ProtocolError: EMSGSIZE if it is longer than 409,600 bytes; EPROTO if it is not of the four kinds, or is a MSG without NUL.
     """
     if len(data) > MAX_PACKET_BYTES:
         raise ProtocolError(ErrorCode.EMSGSIZE, f"packet too long: {len(data)} bytes, at most {MAX_PACKET_BYTES} are allowed")
@@ -98,7 +98,7 @@ def control_packet(key: bytes, payload: bytes | None = None) -> bytes:
 
 
 def error_packet(code: ErrorCode, words: str) -> bytes:
-    """Return ``CMSG !/bus/error NUL <ERRNO> <words>``, what the server tells a client. Spec: sbus-protocol(7) §8."""
+    """Return ``CMSG !/bus/error NUL <ERRNO> <words>``, which the bus sends to a client. Spec: sbus-protocol(7) §8."""
     return control_packet(b"!/bus/error", f"{code.name} {words}".encode("utf-8", "backslashreplace"))
 
 
@@ -109,12 +109,12 @@ def parse_error(payload: bytes) -> tuple[ErrorCode | None, str]:
 
 
 def _without_nul(what: str, value: bytes) -> bytes:
-    """Return *value*, which goes in front of a NUL: with one inside, the receiver would cut it short there."""
+    """Return *value*, which precedes a NUL. If it had a NUL itself, the receiver would truncate it there."""
     if b"\0" in value:
         raise ProtocolError(ErrorCode.EINVAL, f"invalid {what} {_excerpt(value)}: it contains a NUL byte")
     return value
 
 
 def _excerpt(data: bytes) -> str:
-    """Return the start of *data* as printable text."""
+    """Return the beginning of *data* as printable text."""
     return repr(data[:24])[1:] + ("…" if len(data) > 24 else "")

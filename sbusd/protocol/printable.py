@@ -1,29 +1,29 @@
-"""Text from strangers, made safe to print: on one line, without anything that a terminal or a log would act upon."""
+"""Makes untrusted text safe to print: on one line, without characters that a terminal or a log would interpret."""
 
 from __future__ import annotations
 
 
 def printable(text: bytes | str, limit: int = 512) -> str:
-    r"""Return *text* with every byte and character that does not print escaped as in Python, and a backslash doubled.
+    r"""Return *text* with every unprintable byte and character escaped as in Python, and each backslash doubled.
 
-    Bytes are read as UTF-8; those that are not are shown as ``\xNN``. What is longer than *limit* characters is cut, and ends
-    with ``…``, so that no stranger decides how long a line is.
+    Bytes are decoded as UTF-8; invalid ones are shown as ``\xNN``. Text longer than *limit* characters is truncated, and ends with
+    ``…``, so that the sender does not control the length of a line.
     """
     if isinstance(text, str):
         text = text.encode("utf-8", "surrogateescape") if text.isascii() or _is_encodable(text) else text.encode("utf-8", "surrogatepass")
-    # A character is at most four bytes: cut before the work, so that a long text costs no more than a short one.
+    # A character has at most four bytes: truncate first, so that a long text costs no more than a short one.
     shown = text[: 4 * limit].decode("utf-8", "surrogateescape")
     cut = len(text) > 4 * limit or len(shown) > limit
     return "".join(_escaped(character) for character in shown[:limit]) + ("…" if cut else "")
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether *text* has no surrogates but those that stand for single bytes, as file names do."""
+    """Return whether *text* has no surrogates except those that represent single bytes, as in file names."""
     return not any("\ud800" <= character < "\udc80" or "\udcff" < character <= "\udfff" for character in text)
 
 
 def _escaped(character: str) -> str:
-    """Return one character as it is printed."""
+    """Return the printable form of one character."""
     if character == "\\":
         return r"\\"
     if character.isprintable():
