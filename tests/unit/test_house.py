@@ -30,9 +30,9 @@ _WORKPLACE = re.compile(
 TOPICS = {
     "bench/peers/test_peer_figures.py",  # figures.py is tested twice: for the bus, and for its peers
     "broker/test_broker_quotas.py",
-    "client/test_aio_batches.py",
+    "client/asyncio/test_batches.py",
+    "client/sync/test_batches.py",
     "client/test_faces.py",
-    "client/test_sync_batches.py",
     "config/test_drop_ins.py",
     "ctl/test_manual.py",
     "daemon/test_manual.py",
