@@ -68,7 +68,7 @@ def _changed(**changes: object) -> str:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "Expecting value"),
+        ("", "invalid index entry: not JSON"),
         ("[]", "not a JSON object"),
         ("{}", "not a JSON object with a version"),
         ("[" * 60_000, "nested too deeply"),
