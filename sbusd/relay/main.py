@@ -105,7 +105,7 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             settings.twin,
             settings,
             RelayLog(),
-            ready=lambda listen: manager.notify(f"READY=1\nSTATUS=other hosts at {listen}"),
+            ready=lambda listen: manager.notify(f"READY=1\nSTATUS=listening on {listen}"),
             alive=lambda: manager.notify("WATCHDOG=1"),
             observer=observer,
         )
