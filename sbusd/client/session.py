@@ -217,6 +217,9 @@ class Session:
                 undo()
             else:
                 call.on_done.append(undo)
+                # Its messages may arrive until then: they must not go to the inbox that is now the only one.
+                self._unsettled = self._pending.last_token
+        self._update_only_inbox()
 
     def unsubscribe_all(self, inbox: Inbox) -> None:
         """End the subscription of *inbox*: no more messages are routed to it, and UNSUBs are sent. Harmless when already done."""

@@ -140,8 +140,7 @@ class AsyncLink:
             result: T = end.value
             return result
         except (Exception, asyncio.CancelledError):
-            if self.session.outgoing:
-                self.push()  # the packets that undo it
+            self.push()  # sends the packets that undo it, and reads again if an inbox that was full is gone
             raise
 
     async def receive(self, inbox: Inbox, timeout: float | None) -> Item:

@@ -343,6 +343,29 @@ def test_closing_a_full_subscription_lets_the_others_go_on(fake: FakeBus) -> Non
     run(main)
 
 
+def test_a_cancelled_subscription_that_was_full_lets_the_others_go_on(fake: FakeBus) -> None:
+    """Its confirmation comes after messages that fill it; without the connection being read again it would never come."""
+
+    async def main() -> None:
+        async with AsyncBus.connect(fake.address, queue_packets=1) as bus, bus.subscribe("other") as other:
+            peer = fake.peer()
+            peer.gate.clear()
+
+            async def subscribe() -> None:
+                await bus.subscribe("slow")
+
+            subscribing = await started(subscribe())
+            peer.say(b"MSG slow\0", b"MSG slow\0", b"MSG other\0x")
+            while not bus._link.is_paused:
+                await asyncio.sleep(0)
+            subscribing.cancel()
+            assert await other.receive(timeout=WAIT_SECONDS) == Message(b"other", b"x")
+            peer.gate.set()
+            await bus.ping()
+
+    run(main)
+
+
 def test_discard_goes_on_and_counts(fake: FakeBus) -> None:
     async def main() -> None:
         async with AsyncBus.connect(fake.address, queue_packets=2, overflow=Overflow.DISCARD) as bus, bus.subscribe("a") as sub:
