@@ -24,14 +24,11 @@ from sbusd.broker.log_messages import RECORDS_DROPPED, SUPPRESSED
 from sbusd.broker.rate_limit import RateLimiter
 from sbusd.config import LogSettings
 from sbusd.config.settings import LEVELS
-from sbusd.systemd.log_record import Fact, LogMessage, Record
+from sbusd.systemd.log_record import MAX_FACT_BYTES, Fact, LogMessage, Record, bounded
 from sbusd.systemd.log_sink import LogSink, choose_sink
 
 MAX_WAITING = 512
 """Maximum number of pending records: one or two megabytes with :data:`MAX_FACT_BYTES`, and far more than a second's worth."""
-
-MAX_FACT_BYTES = 1_024
-"""Maximum size of a key or other fact in a record. Longer ones, which any client can send, are cut."""
 
 MAX_TRACE_CHARACTERS = 16_384
 """Maximum length of a traceback. The end is kept, because it names the error."""
@@ -125,9 +122,8 @@ class BusLog:
             return
         with self._changed:
             if self._allows(message, uid):
-                cut = {name: fact if isinstance(fact, int) else fact[:MAX_FACT_BYTES] for name, fact in facts.items()}
                 key = None if key is None else key[:MAX_FACT_BYTES]
-                self._put(Record(message, uid, pid, connection, key, cut, _trace(error)))
+                self._put(Record(message, uid, pid, connection, key, bounded(facts), _trace(error)))
                 self._start_writer()
                 self._changed.notify()
 

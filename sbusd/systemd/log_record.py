@@ -47,6 +47,14 @@ class LogMessage:
 
 Fact = str | bytes | int
 
+MAX_FACT_BYTES = 1_024
+"""Maximum size of a key or other fact in a record. Longer ones, which any client can send, are cut: journald takes no larger datagram."""
+
+
+def bounded(facts: Mapping[str, Fact]) -> dict[str, Fact]:
+    """Return *facts* with each text cut to :data:`MAX_FACT_BYTES`."""
+    return {name: fact if isinstance(fact, int) else fact[:MAX_FACT_BYTES] for name, fact in facts.items()}
+
 
 class _Shown(dict[str, str]):
     """Facts by name. A missing fact does not prevent the record."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from typing import Protocol
 
-from sbusd.systemd.log_record import Fact, LogMessage, Record
+from sbusd.systemd.log_record import Fact, LogMessage, Record, bounded
 from sbusd.systemd.log_sink import LogSink, choose_sink
 
 
@@ -29,4 +29,4 @@ class ServiceLog:
     def record(self, message: LogMessage, /, **facts: Fact) -> None:
         """Log *message* with its *facts*. Never raises: a record that cannot be written must not end the program."""
         with contextlib.suppress(OSError):
-            self._sink.write(Record(message, facts=facts))
+            self._sink.write(Record(message, facts=bounded(facts)))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sbusd.broker.log import MAX_FACT_BYTES, MAX_WAITING, BusLog, LogCounters
+from sbusd.broker.log import MAX_WAITING, BusLog, LogCounters
 from sbusd.broker.log_messages import (
     CLIENT_CONNECTED,
     INTERNAL_ERROR,
@@ -19,7 +19,7 @@ from sbusd.broker.log_messages import (
     SUPPRESSED,
 )
 from sbusd.config import LogSettings, RateSettings
-from sbusd.systemd.log_record import Priority, Record
+from sbusd.systemd.log_record import MAX_FACT_BYTES, Priority, Record
 from sbusd.systemd.log_sink import StandardErrorSink
 
 WAIT = 30.0

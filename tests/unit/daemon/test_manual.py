@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sbusd.broker import log
 from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.quotas import QuotaSettings
 from sbusd.config.rules import MAX_COMMENT_CHARACTERS, MAX_PUBLISH_RULES, MAX_RULES, PolicyRule, RightsSettings, Subjects
 from sbusd.config.settings import LEVELS, DaemonSettings, LimitSettings, LogSettings, RateSettings
 from sbusd.daemon import options
-from sbusd.systemd import heartbeat, service_manager
+from sbusd.systemd import heartbeat, log_record, service_manager
 from tests.support import skips
 from tools.stage import ROOT
 
@@ -84,7 +83,7 @@ def test_the_defaults_of_the_options_are_those_documented() -> None:
 def test_the_journals_bounds_are_those_documented() -> None:
     text = " ".join(_section(PROGRAM, "LOG MESSAGES").split())
     assert f"At most {log.MAX_WAITING} records are queued" in text
-    assert f"is truncated to {log.MAX_FACT_BYTES} bytes" in text
+    assert f"is truncated to {log_record.MAX_FACT_BYTES} bytes" in text
 
 
 def test_the_pace_of_the_status_and_the_longer_end_are_those_documented() -> None:

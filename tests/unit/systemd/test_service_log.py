@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sbusd.systemd.log_record import LogMessage, Priority, Record
+from sbusd.systemd.log_record import MAX_FACT_BYTES, LogMessage, Priority, Record
 from sbusd.systemd.log_sink import LogSink, StandardErrorSink
 from sbusd.systemd.service_log import ServiceLog
 
@@ -31,6 +31,13 @@ def test_a_message_is_a_record_with_its_facts() -> None:
     sink = Sink()
     ServiceLog("sbus-some", sink).record(SUSPENDED, reason="full", count=7)
     assert sink.records == [Record(SUSPENDED, facts={"reason": "full", "count": 7})]
+
+
+def test_a_long_fact_is_cut() -> None:
+    """A larger datagram would be lost: journald takes some 200 KiB."""
+    sink = Sink()
+    ServiceLog("sbus-some", sink).record(SUSPENDED, reason="r" * 300_000, count=10**30)
+    assert sink.records == [Record(SUSPENDED, facts={"reason": "r" * MAX_FACT_BYTES, "count": 10**30})]
 
 
 @pytest.mark.parametrize("sink", [None, StandardErrorSink("sbus-some")])
