@@ -77,7 +77,7 @@ def test_without_its_number_it_says_so_once(relayed: Container) -> None:
     assert relayed.run(f"systemctl start {UNIT}", check=False).status != 0
     shown = relayed.output(f"systemctl show --property=ExecMainStatus,NRestarts,ActiveState {UNIT}").split()
     assert sorted(shown) == ["ActiveState=failed", "ExecMainStatus=78", "NRestarts=0"]
-    assert "/etc/sbus/relay.toml: twin: is not there; write the number of this host" in log(relayed)
+    assert "/etc/sbus/relay.toml: twin: not set; write the number of this host" in log(relayed)
 
 
 def test_a_shell_calls_its_own_twin(twin: Container) -> None:
