@@ -23,8 +23,8 @@ FAILED = 1
 NOT_TRIED = 2
 WARM_PART = 0.1
 """Of the time, to touch the memory that a busy bus needs; the rest must not need more."""
-GROWTH_BYTES = 4 << 20
-"""What the memory may differ by: the allocator's leavings."""
+GROWTH_BYTES = 12 << 20
+"""What the memory may differ by: 8 MiB of freed memory that the data plane keeps (``KEPT_HEAP_BYTES``), and fragments."""
 
 
 @dataclass(frozen=True, slots=True)
