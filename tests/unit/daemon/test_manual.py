@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sbusd.broker import log
 from sbusd.config.documents import ORIGIN, read_settings
 from sbusd.config.quantities import Count, Duration, Size, show_duration, show_size
 from sbusd.config.quotas import QuotaSettings
