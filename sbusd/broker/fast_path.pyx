@@ -1,8 +1,8 @@
 # cython: language_level=3
 """The compiled part of the broker: connect, `whoami`, ping, SUB, UNSUB and disconnect, which each short-lived client needs.
 
-It makes no decisions. Rules, rights and quotas are those of `access`, `switch_rights` and `quotas`; `refusals` sends errors.
-Other packets and ends are left to `sbusd.broker.broker.Broker`. Spec: sbus-protocol(7) §4, §6, §8.
+It rejects users that `admission` does not allow. Rules, rights and quotas are decided in `access`, `switch_rights` and `quotas`;
+`refusals` sends errors. Other packets and ends are left to `sbusd.broker.broker.Broker`. Spec: sbus-protocol(7) §4, §6, §8.
 """
 
 from sbusd.broker.roster cimport Client, Roster

@@ -106,7 +106,7 @@ class PolicyRule:
     users: tuple[Annotated[int, UserId()], ...] = ()
     groups: tuple[Annotated[int, GroupId()], ...] = ()
     comment: Annotated[str, Comment()] = ""
-    """Part of the error that a rejected client gets, and of the log record."""
+    """Part of the log record, and of the error for a rejected subscription. The error for a rejected message does not contain it."""
     origin: Annotated[Origin, Origin()] = Origin()
 
     def __post_init__(self) -> None:

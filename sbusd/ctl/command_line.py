@@ -1,10 +1,8 @@
 """A fast parser for simple command lines, without typer.
 
 The parameters of typer need pydantic from typer 0.29 on, whose import takes longer than that of typer. This parser reads the same
-declarations
-from the signature of a command, and accepts only command lines that are certainly valid. For all others, from ``--help`` to an invalid
-number,
-it returns None, and typer parses them. tests/property/test_command_lines.py compares the two parsers.
+declarations from the signature of a command, and accepts only command lines that are certainly valid. For all others, from ``--help`` to an
+invalid number, it returns None, and typer parses them. tests/property/test_command_lines.py compares the two parsers.
 """
 
 from __future__ import annotations

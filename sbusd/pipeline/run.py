@@ -1,8 +1,7 @@
 """One run: find changed hours with a stream over the index, compute their tables, and publish them.
 
 A run that is killed and repeated gives the same tables. The stream commits an entry after its hours are published; an hour is always
-computed
-from all of its segments; and an interrupted publication is finished first.
+computed from all of its segments; and an interrupted publication is finished first.
 """
 
 from __future__ import annotations

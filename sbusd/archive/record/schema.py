@@ -1,8 +1,7 @@
 """The columns of the record: names, types and meaning. Spec: sbus-record(5).
 
 The meaning of each column is in its metadata, so every segment documents itself. ``date``, ``hour`` and ``host`` are not in the schema:
-they
-are directories, and readers of a whole archive get them as columns.
+they are directories, and readers of a whole archive get them as columns.
 """
 
 from __future__ import annotations

@@ -61,14 +61,11 @@ class Hour:
 class Manifest:
     """What the rows of one hour were computed from.
 
-    ``segments`` are those of the hour; ``following`` those of the next hour that were searched for replies. ``absent`` are segments in
-    the index
-    that are missing or damaged, and index entries that cannot be read; the hour is recomputed when they appear. ``removed`` are segments
-    that
-    retention removed before the hour was computed. ``left_out`` are segments that arrived when the hour could no longer be recomputed,
-    because
-    retention had removed its segments. ``silent`` maps hosts to the number of whole hours between their last row and the last row of the
-    hour.
+    ``segments`` are those of the hour; ``following`` those of the next hour that were searched for replies. ``absent`` are segments in the
+    index that are missing or damaged, and index entries that cannot be read; the hour is recomputed when they appear. ``removed`` are
+    segments that retention removed before the hour was computed. ``left_out`` are segments that arrived when the hour could no longer be
+    recomputed, because retention had removed its segments. ``silent`` maps hosts to the number of whole hours between their last row and
+    the last row of the hour.
     """
 
     hour: Hour

@@ -1,10 +1,8 @@
 """Publishes the tables of an hour: all at once, or none. Spec: sbus-pipeline(8).
 
 New rows are written under ``.staging``. A plan, written by rename, says which of them replace which directories. From then on the
-publication
-will be completed: by this process, or, if it is killed, by the next one that opens the directory. Each step can be repeated. The lock is
-held
-while directories are exchanged, so a reader with a shared lock sees whole hours only.
+publication will be completed: by this process, or, if it is killed, by the next one that opens the directory. Each step can be repeated.
+The lock is held while directories are exchanged, so a reader with a shared lock sees whole hours only.
 """
 
 from __future__ import annotations

@@ -3,8 +3,7 @@
 For each message the record has the number of recipients, and the connections with a matching subscription that did not receive it. The
 recipients are the connections with a matching subscription, without the latter; each hour of the record begins with all subscriptions. If
 there are more candidates than recipients, the record is incomplete, and no recipient is identified: the table does not guess. Recipients
-that
-no subscription explains have a row with null, so the deliveries of a message always equal its recipients.
+that no subscription explains have a row with null, so the deliveries of a message always equal its recipients.
 """
 
 from __future__ import annotations

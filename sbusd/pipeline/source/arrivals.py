@@ -1,9 +1,8 @@
 """The offset of a stream: which segments of an archive it has read. No I/O.
 
 Segments arrive in any order: those of another host may be copied days later. So an offset is a set, not a position: names for the two
-newest
-days of each host, and a number for each earlier day, which detects segments that arrive even later. An offset also lists what its own batch
-reads, so that a batch that Spark repeats has the same rows.
+newest days of each host, and a number for each earlier day, which detects segments that arrive even later. An offset also lists what its
+own batch reads, so that a batch that Spark repeats has the same rows.
 """
 
 from __future__ import annotations

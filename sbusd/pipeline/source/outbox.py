@@ -9,9 +9,8 @@
       done.json           number of the last published batch of each series
 
 A series is a query, or a token. A batch that Spark repeats is in ``done.json``, and is not published again. An interrupted batch is
-published
-from its file, starting after the last note, whatever rows Spark has computed the second time. Only messages between two notes are in doubt:
-the bus may have received them or not.
+published from its file, starting after the last note, whatever rows Spark has computed the second time. Only messages between two notes are
+in doubt: the bus may have received them or not.
 """
 
 from __future__ import annotations
