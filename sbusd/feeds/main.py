@@ -70,7 +70,7 @@ def netlink(
         int, typer.Option(metavar="KIB", min=1, max=_RECEIVE_MIB_MOST << 10, help="Netlink receive buffer in KiB.")
     ] = 4096,
 ) -> None:
-    """Publish network links, addresses, routes and neighbours, and every change. Keys: net/…"""
+    """Publish network links, addresses, routes and neighbours. Keys: net/…"""
     scope = _scope(address, system=system, user=user)
     _run("netlink", lambda: _feed_netlink(address, scope, namespace, receive_buffer << 10))
 

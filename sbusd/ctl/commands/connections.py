@@ -36,7 +36,7 @@ _COLUMNS = (
 def command(context: typer.Context) -> None:
     """List connections and their counters.
 
-    The owner of the bus sees all connections, other users see their own.
+    Owners, and users with the right presence or tap, see all connections; other users see their own.
     """
     settings = settings_of(context)
     with settings.connect() as bus:

@@ -33,11 +33,9 @@ def command(
     timeout: Annotated[
         float, typer.Option("--timeout", min=0.001, metavar="SECONDS", help="Maximum run time of the program, after which it is killed.")
     ] = 30.0,
-    users: Annotated[
-        list[str] | None, typer.Option("--allow-user", metavar="USER", help="Accept calls of this user only. Repeatable.")
-    ] = None,
+    users: Annotated[list[str] | None, typer.Option("--allow-user", metavar="USER", help="Accept calls of this user. Repeatable.")] = None,
     groups: Annotated[
-        list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Accept calls of the members of this group only. Repeatable.")
+        list[str] | None, typer.Option("--allow-group", metavar="GROUP", help="Accept calls of the members of this group. Repeatable.")
     ] = None,
     twins: Annotated[
         list[str] | None, typer.Option("--allow-twin", metavar="ID", help="Accept calls from this remote host, or from 'all'. Repeatable.")

@@ -15,7 +15,7 @@ from sbusd.protocol import controls
 def command(context: typer.Context) -> None:
     """Print the counters of the bus.
 
-    The owner sees the counters of the whole bus, other users those of their own connection.
+    Owners see the counters of the whole bus, other users those of this connection.
     """
     settings = settings_of(context)
     with settings.connect() as bus:

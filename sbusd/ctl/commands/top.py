@@ -41,7 +41,8 @@ def command(
 ) -> None:
     """Show rates, queues and losses by connection or user.
 
-    The owner of the bus sees all connections, other users see their own. On a terminal the display is live; press q to quit.
+    Owners, and users with the right presence or tap, see all connections; other users see their own.
+    On a terminal the display is live; press q to quit.
     """
     settings = settings_of(context)
     field = _field(USER_FIELDS if by_uid else CONNECTION_FIELDS, sort)
