@@ -92,6 +92,7 @@ def _record(settings: RecorderSettings, address: str, *, verbose: bool) -> None:
         recorder.run()
     finally:
         recorder.close(CLOSE_SECONDS)
+        manager.close()
 
 
 def _print_durable(seq: int) -> None:

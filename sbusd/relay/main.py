@@ -119,7 +119,10 @@ def _run(settings: RelaySettings, *, check: bool, debug: bool) -> None:
             await task
         manager.notify("STOPPING=1")
 
-    asyncio.run(run())
+    try:
+        asyncio.run(run())
+    finally:
+        manager.close()
 
 
 def _fail(line: str, status: int = 1) -> NoReturn:

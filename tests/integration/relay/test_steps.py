@@ -58,7 +58,7 @@ def test_relay_killed_at_a_step_loses_and_duplicates_nothing(
 @before_and_after
 @at_each_step
 def test_redis_killed_at_a_step_loses_and_duplicates_nothing(
-    folder: Path, servers: dict[int, RedisServer], capsys: pytest.CaptureFixture[str], *, twin: int, name: str, after: bool
+    folder: Path, servers: dict[int, RedisServer], capfd: pytest.CaptureFixture[str], *, twin: int, name: str, after: bool
 ) -> None:
     """After the step its result is lost, so it is unknown whether it happened."""
 
@@ -80,6 +80,6 @@ def test_redis_killed_at_a_step_loses_and_duplicates_nothing(
         application.cancel()
 
     asyncio.run(run())
-    told = capsys.readouterr().err
+    told = capfd.readouterr().err
     assert "retrying, no message is lost" in told
     assert "internal error" not in told
