@@ -178,7 +178,7 @@ def test_a_full_disk_suspends_it_and_the_bus_does_not_notice(bus: TappedBus, sta
     noise = random.Random(1).randbytes(100_000)  # what cannot be compressed
     for number in range(100):
         bus.tell(message_packet(b"during/%d" % number, noise))
-    recorder.wait_said("recording is suspended: No space left on device")
+    recorder.wait_said("suspended recording: cannot write: No space left on device")
     # It goes on to read: a bus that sends is never kept waiting. More than its socket holds goes through.
     for number in range(100):
         bus.tell(message_packet(b"still/%d" % number, noise))

@@ -116,7 +116,7 @@ def test_what_is_no_socket_or_not_open_is_one_clear_line(program: Program) -> No
     with open(os.devnull) as file:
         done = program.run("-f", "-a", f"/dev/fd/{file.fileno()}", pass_fds=(file.fileno(),))
     assert (done.status, "not a socket" in done.complaint()) == (1, True)
-    for fd, says in ((77, "not open"), (9_999_999_999, "no descriptor")):
+    for fd, says in ((77, "not open"), (9_999_999_999, "not a file descriptor")):
         done = program.run("-f", "-a", f"/dev/fd/{fd}")
         assert done.status == 1
         assert says in done.complaint()
